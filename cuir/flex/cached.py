@@ -18,11 +18,12 @@ from .eight_bit import check_scales, for_kernel
 from .front import Form
 from .inputs import DTYPES, check_dense, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
 from .kernels import Level
+from .mods import identity
 from .operator import define, entered_mods
 from .ordering import as_they_stand, longest_first
 from .packed_cache import attention_of_packed
 from .packing import packed, strides_fit
-from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places
+from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
 
 Layout = Literal["NHD", "HND"]
 
@@ -137,7 +138,9 @@ def _attended(
         *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
-    known, who = known_rule(mask_mod, causal, score_mod, weights, form, verify)
+    whole = rule(mask_mod, causal)
+    who = identity(whole, score_mod, *weights)
+    known = known_rule(whole, mask_mod, score_mod, who, form, verify, weights)
     query = q.transpose(1, 2)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = packed(query)
@@ -252,14 +255,10 @@ def _check(
         cached = name.endswith("_cache")
         rank = 4 if cached or cu_seqlens_q is None else 3
         if x.dim() != rank:
-            which = (
-                ""
-                if cached
-                else ", of packed sequences, whose cu_seqlens_q there is"
-                if rank == 3
-                else "; packed sequences, of 3, come with cu_seqlens_q"
+            packed_ones = (
+                ", of packed sequences, whose cu_seqlens_q there is" if rank == 3 else "; packed sequences, of 3, come with cu_seqlens_q"
             )
-            wrong("U405", f"`{name}` must have {rank} dims, found shape {tuple(x.shape)}{which}")
+            wrong("U405", f"`{name}` must have {rank} dims, found shape {tuple(x.shape)}{'' if cached else packed_ones}")
         if (x.dtype not in DTYPES or x.element_size() != 2) and not (cached and x.dtype == EIGHT_BITS):
             wrong(
                 "U109",

@@ -13,8 +13,9 @@ from .appending import append_packed
 from .constants import constant
 from .front import Form
 from .kernels import Level
+from .mods import identity
 from .packing import packed, strides_fit
-from .per_sequence import known_rule, launched, places
+from .per_sequence import known_rule, launched, places, rule
 from .serving_settings import SHORT
 
 
@@ -30,7 +31,9 @@ def attention_of_packed(
     starts, ends = places("cu_seqlens_q", cu_seqlens_q, q)
     TQ, H, D = q.shape
     DV, past = values.shape[3], lengths
-    known, who = known_rule(mask_mod, causal, score_mod, weights, Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk),)), verify)
+    whole = rule(mask_mod, causal)
+    who = identity(whole, score_mod, *weights)
+    known = known_rule(whole, mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk),)), verify, weights)
 
     def append() -> None:
         if k is not None and v is not None:

@@ -73,15 +73,13 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def known_rule(
-    mask_mod: Mod | None, causal: bool, score_mod: Any, weights: tuple[Any, ...], form: Form, verify: Level
-) -> tuple[Known, CaptureKey]:
-    """The attention of a call's mods, and what these capture. weights: normalize and sink, if they are not those of a plain softmax. Raises CuirError U403, X1xx."""
-    whole = rule(mask_mod, causal)
-    who = identity(whole, score_mod, *weights)
+    whole: Mod | None, mask_mod: Mod | None, score_mod: Any, who: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
+) -> Known:
+    """The attention of a call's rule, made of its mask_mod. who: of the rule and the score_mod; weights: as for `known_attention`. Raises CuirError U403, X1xx, of a mask at its place."""
     try:
-        return known_attention(whole, score_mod, who, form, verify, weights), who
+        return known_attention(whole, score_mod, who, form, verify, weights)
     except (CuirError, TypeError):
-        if whole is not mask_mod and mask_mod is not None:  # said of the mask itself, at its place, and not of the rule that asks it
+        if whole is not mask_mod and mask_mod is not None:  # said of the mask itself, and not of the rule that asks it
             known_attention(mask_mod, score_mod, identity(mask_mod, score_mod, *weights), form, verify, weights)
         raise
 
@@ -136,4 +134,4 @@ def entered_in_graph(
     return captured, handle
 
 
-__all__ = ["entered_in_graph", "launched", "mask_of", "places", "rule"]
+__all__ = ["entered_in_graph", "known_rule", "launched", "mask_of", "places", "rule"]

@@ -37,16 +37,6 @@ class DecodeSettings(Settings):
     def untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
         return decoding.consts_for(self.needed(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
 
-    @functools.cached_property
-    def work(self) -> Work | None:
-        """As if each sequence of a cache had all N tokens."""
-        from ..choice.work import Work
-
-        def whole(node: Any) -> Any:
-            return Name("N") if isinstance(node, Subscript) and isinstance(node.value, Name) and node.value.id == "LENGTHS" else node
-
-        return Work.of(rewrite(self.program, whole))
-
     def needed(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
         """With as many keys as the mask leaves of them in whole blocks, where lengths and captured numbers say so."""
         work = self.work
@@ -80,6 +70,16 @@ class CacheSettings(DecodeSettings):
     """The settings of the decode kernel over a cache of keys and values."""
 
     lengths_on_device = True
+
+    @functools.cached_property
+    def work(self) -> Work | None:
+        """As if each sequence of a cache had all N tokens."""
+        from ..choice.work import Work
+
+        def whole(node: Any) -> Any:
+            return Name("N") if isinstance(node, Subscript) and isinstance(node.value, Name) and node.value.id == "LENGTHS" else node
+
+        return Work.of(rewrite(self.program, whole))
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.cached import function_of

@@ -178,19 +178,20 @@ def _attention(
     check_sink(weights, H)
     whole = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
-    who = identity(whole, score_mod, *own)
+    who, form = identity(whole, score_mod, *own), Form(q.dtype, D, DV, "varlen")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors)):
         try:
             return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
-            known_rule(mask_mod, causal, score_mod, own, Form(q.dtype, D, DV, "varlen"), verify)
+            known_rule(whole, mask_mod, score_mod, who, form, verify, own)
             raise
-    known, who = known_rule(mask_mod, causal, score_mod, own, Form(q.dtype, D, DV, "varlen"), verify)
+    known = known_rule(whole, mask_mod, score_mod, who, form, verify, own)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
     o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)
     given = {
-        "Q": q, "K": k[None], "V": v[None], "PAGES": constant(torch.zeros, len(starts[0]), 1, dtype=torch.int32, device=q.device), "QSTART": starts[0], "QEND": ends[0], "KSTART": starts[1], "KEND": ends[1], "O": o, "LONGEST": longest,
+        "Q": q, "K": k[None], "V": v[None], "PAGES": constant(torch.zeros, len(starts[0]), 1, dtype=torch.int32, device=q.device),
+        "QSTART": starts[0], "QEND": ends[0], "KSTART": starts[1], "KEND": ends[1], "O": o, "LONGEST": longest,
         "scale": D**-0.5 if scale is None else float(scale),
     }  # fmt: skip
     at = Lengths(

@@ -36,14 +36,19 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
     """Enters the backend CUIR. backend, verify: of all calls, as for `flex_attention`. Registered again, the last call counts. Raises CuirError U413."""
     check_options(None, backend, verify)
     _OPTIONS.update(backend=backend, verify=verify)
+    _enter()
+
+
+def _enter() -> None:
     if NAME not in AttentionBackendEnum.__members__:
         register_backend(NAME, f"{__name__}.CuirAttentionBackend")
 
 
 def plugin() -> None:
-    """`register`, as vLLM calls it in each of its processes. That its interface is another one is said, and keeps nobody from using vLLM."""
+    """What vLLM calls in each of its processes, in any order with other plug-ins: enters CUIR, with the options that one of them may have set. That the interface is another one is
+    said, and keeps nobody from using vLLM."""
     try:
-        register()
+        _enter()
     except Exception as error:  # whatever another interface raises
         warnings.warn(
             f"cubridge's attention backend {NAME} is not there: the interface of this vLLM is another one than 0.33's ({error!r})",

@@ -193,7 +193,7 @@ def test_the_kernel_is_verified_over_a_cache() -> None:
     assert not cuir.verify(wrong, spec, consts=consts, seeded=0, shrink=False).ok
 
 
-# ---- what an adversary found
+# ---- what does not fit
 @pytest.mark.parametrize("page", [8, 16, 32, 64, 24, 6])
 @pytest.mark.parametrize("kind", ["packed", "each", "8 bits"])
 def test_lengths_beyond_the_table_read_nothing_behind_it(page: int, kind: str) -> None:

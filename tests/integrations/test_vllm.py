@@ -115,6 +115,11 @@ def test_vllm_finds_the_backend(ours: Any) -> None:
     assert builder(ours).reorder_batch_threshold == 1 and builder(ours, drafts=4).reorder_batch_threshold == 5
 
 
+def test_the_plug_in_keeps_the_options_of_another_one(ours: Any) -> None:
+    ours.plugin()
+    assert ours._OPTIONS == {"backend": "interpret", "verify": "off"}
+
+
 def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*_: Any, **__: Any) -> None:
         raise AttributeError("register")
