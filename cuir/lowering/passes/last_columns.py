@@ -1,7 +1,8 @@
-"""A limit on columns that nearly every block is within goes under a branch: `where(mask & (column < n), x, y)` asks the mask of each element, and the limit only in a block that reaches it.
+"""A limit on columns that nearly every block is within goes under a branch, where a mask asks each element besides: only a block that reaches it asks the limit.
 
 A block of keys meets the end of a sequence once, while its mask is asked everywhere: each element is spared a comparison. The limit is the same for all rows, so the branch is
-one of the worker. Limits that stand beside no other condition, or beside limits alone, stay as they are: one comparison asks them. No result changes.
+one of the worker. `where(mask & (column < n), x, y)` is taken apart for it; a choice by the limit alone is put there if it stands before or behind one by a mask. Limits that meet
+no mask stay as they are: one comparison asks them. No result changes.
 """
 
 from __future__ import annotations
@@ -25,33 +26,49 @@ def run(kernel: ops.Kernel) -> None:
 
 def _choice(op: ops.Apply) -> None:
     test, x, y = op.arguments
-    both, t = test.owner, op.result.type
-    if not isinstance(t, TileT) or t.layout.data != "full" or not isinstance(both, ops.Apply) or both.kind.decided_by is not False:
-        return
-    parts = list(joined(both, both.op))
+    t, parts = op.result.type, _parts(test)
     at_the_end = [p for p in parts if _last(p)]
     others = [p for p in parts if p not in at_the_end]
-    if len(at_the_end) != 1 or not any(_elementwise(p) for p in others):
+    asked = any(map(_elementwise, others)) if others else x.type == t and (_by_mask(x) or _masked_alone(op.result))
+    if not isinstance(t, TileT) or t.layout.data != "full" or len(at_the_end) != 1 or not asked:
         return
     (limit,) = at_the_end
     assert isinstance(limit.owner, ops.Apply)
-    mask = others[0]
-    for part in others[1:]:
-        mask = insert(op, make.of_kind(both, [mask, part], truths([mask, part])))
-    chosen = insert(op, make.where(mask, x, y, t))
+    if others:
+        mask = others[0]
+        for part in others[1:]:
+            mask = insert(op, make.of_kind(test.owner, [mask, part], truths([mask, part])))  # type: ignore[arg-type]
+        x = insert(op, make.where(mask, x, y, t))
     columns = insert(op, ops.constant(t.shape[1], I32))
     reaches = insert(op, make.less(limit.owner.arguments[1], columns, scalar(BOOL)))
-    sides = []
-    for value in (make.where(limit, chosen, y, t), None):
-        inner = Block()
-        if value is not None:
-            value.location = op.location
-            inner.add_op(value)
-        inner.add_op(ops.end([chosen if value is None else value.result]))
-        sides.append(Region(inner))
-    new = ops.If(operands=[reaches], regions=sides, result_types=[[t]])
+    beyond, within = Block(), Block()
+    choice = make.where(limit, x, y, t)
+    choice.location = op.location
+    beyond.add_ops([choice, ops.end([choice.result])])
+    within.add_op(ops.end([x]))
+    new = ops.If(operands=[reaches], regions=[Region(beyond), Region(within)], result_types=[[t]])
     before(op, new)
     replace(op, [new.results[0]])
+
+
+def _parts(test: SSAValue) -> list[SSAValue]:
+    """The conditions that a test joins by &."""
+    op = test.owner
+    return list(joined(op, op.op)) if isinstance(op, ops.Apply) and op.kind.decided_by is False else [test]
+
+
+def _by_mask(x: SSAValue) -> bool:
+    """Whether a condition of each element chooses it."""
+    op = x.owner
+    return isinstance(op, ops.Apply) and bool(op.kind.chooses) and any(map(_elementwise, _parts(op.arguments[0])))
+
+
+def _masked_alone(x: SSAValue) -> bool:
+    """Whether only a choice by a mask reads it, which may choose it."""
+    users = [use.operation for use in x.uses]
+    if len(users) != 1 or not isinstance(users[0], ops.Apply) or not _by_mask(users[0].result):
+        return False
+    return users[0].arguments[1] is x
 
 
 def _last(part: SSAValue) -> bool:

@@ -32,6 +32,14 @@ def test_it_stands_under_a_branch(condition: str) -> None:
     assert '"&"' not in found[found.index(branch) :]
 
 
+@pytest.mark.parametrize("first, second", [("k < n", "I[k] == I[q]"), ("I[k] == I[q]", "k < n"), ("(I[k] == q) & (q < n)", "k < n")])
+@pytest.mark.parametrize("others", [("1.0", "1.0"), ("1.0", "2.0")])
+def test_however_the_two_are_written(first: str, second: str, others: tuple[str, str]) -> None:
+    body = f"S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where({first}, S, {others[0]})\nS = where({second}, S, {others[1]})\nstore(Y[q], row_sum(S))"
+    found = text(kernel(body), [affine_columns.run, last_columns.run])
+    assert len(re.findall(r"tile\.if", found)) == 1 and len(re.findall('tile.apply "where"', found)) == 2
+
+
 @pytest.mark.parametrize(
     "condition",
     [
@@ -49,6 +57,11 @@ def test_others_stay(condition: str) -> None:
 
 
 HEAD = '@kernel(arch="sm_90a")\ndef f(I: Global[i32, M], Z: Global[f32, R, 80], n: i32, m: i32):\n    with role("all", warpgroups=1):\n'
+
+
+def test_a_number_that_a_limit_chooses_stays() -> None:
+    body = "S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nA = where(k < n, 1.0, S)\nS = where(I[k] == I[q], A, S)\nstore(Y[q], row_sum(S))"
+    assert "tile.if" not in text(kernel(body), [affine_columns.run, last_columns.run])
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
