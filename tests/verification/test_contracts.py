@@ -158,7 +158,7 @@ def test_tile() -> None:
 
 
 def test_an_order_is_asked_with_more_heads_than_it_counts_and_longer_keys_than_the_cache_holds() -> None:
-    grouped = found("i = min(x // few, (x + small) // (few + 1))", "i = x // few", SMALL)
+    grouped = found("i = max(x // (few + 1), max(0, x - more) // few)", "i = x // (few + 1)", SMALL)
     assert grouped.code == "V104" and "N=40000" in str(grouped.notes[0])
     full = transfer(parse(CAUSAL), Specification("full"))
     late = parse(full.text.replace("i - late * (n - 1)", "i - min(late, 47) * (n - 1)"))
