@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..variants import TransferResult
 
 KNOWN_LENGTHS = 1024  # problems whose setting is kept
-SPILLED = 256  # bytes that may be: more cost an eighth of the time and up (benchmarks.rules)
+SPILLED = 64  # bytes that may be: 186 to 220 cost up to a third of the time, 56 nothing (docs/tuning.md)
 NARROWER = (80, 64)  # keys of a block
 FEWER = 128  # queries of a tile
 Numbers = tuple[tuple[str, int | float], ...]
@@ -175,7 +175,7 @@ class Settings:
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
             return []
-        tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[0])] * (queries > FEWER)
+        tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[-1])] * (queries > FEWER)
         settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
         return [s for s in settings if s != consts and ruled_out(self.program, None, s) is None]
 

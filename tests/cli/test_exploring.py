@@ -59,7 +59,7 @@ def broken(tmp_path: Path) -> str:
     """The expert kernel, releasing a stage of K before the product that reads it is over."""
     text = (FAULTY.parent / "kernels" / "flash_fwd_sm90.cuir").read_text()
     wait, release = (
-        "mma_wait(S)                              # PV of the block before may still run\n",
+        "mma_wait(S)                              # P V may still run\n",
         "k_empty[s].arrive(cluster=True)\n",
     )
     indent = " " * 24

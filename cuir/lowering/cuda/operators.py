@@ -152,14 +152,15 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
 
+# Of each element both sides are worked out: of && and || compilers make a branch an element, as soon as three comparisons are joined and a branch follows.
 @text_of("&")
 def bit_and(cx: Operation, x: str, y: str) -> str:
-    return f"({x} {'&&' if cx.dtype == BOOL else '&'} {y})"
+    return f"({x} {'&&' if cx.dtype == BOOL and cx.few else '&'} {y})"
 
 
 @text_of("|")
 def bit_or(cx: Operation, x: str, y: str) -> str:
-    return f"({x} {'||' if cx.dtype == BOOL else '|'} {y})"
+    return f"({x} {'||' if cx.dtype == BOOL and cx.few else '|'} {y})"
 
 
 @text_of("^")

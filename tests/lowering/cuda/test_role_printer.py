@@ -110,3 +110,13 @@ def test_copies_that_follow_each_other_are_issued_in_one_branch(between: str, br
     role = text[text.index("role load") :]
     assert role.count("if (cute::elect_one_sync()) {") == branches and role.count("SM90_TMA_LOAD") == 2
     assert "copy_async(X[64:128, :], buf[1], full)" in role  # each is marked by its line
+
+
+def test_conditions_of_an_element_are_joined_without_branches() -> None:
+    """`&` has both sides, and a branch an element is what compilers make of && between comparisons; those of a row or a scalar may branch."""
+    elements = printed(
+        "q = rows(64)\nk = cols(64)\nstore(Y[q, k], where((k <= q) & (k > q - n) | (q < n) & (k < n) & (I[q] == I[k]), x, 0.0))"
+    )
+    chosen = [line for line in elements.splitlines() if "?" in line and "limit" in line]
+    assert chosen and all(" & " in line and " | " in line and not re.search(r"&&|\|\|", line) for line in chosen)
+    assert "&&" in printed("a = n > 2 and n < 9\nif a:\n    store(Y[0:64, :], x)")
