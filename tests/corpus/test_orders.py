@@ -51,7 +51,14 @@ def groups(heads: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [*QUERIES, *KEYS])
-@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 3), st.integers(1, 1500), st.integers(1, 70000), st.sampled_from([(64, 64), (192, 128), (256, 256)]))
+@given(
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.integers(1, 1500),
+    st.integers(1, 70000),
+    st.sampled_from([(64, 64), (192, 128), (256, 256)]),
+)
 def test_groups_are_alike_and_fit(name: str, B: int, HK: int, share: int, M: int, N: int, dims: tuple[int, int]) -> None:
     N = N if name in QUERIES else max(1, N % 1500)
     M = M if name in QUERIES else M * 40
