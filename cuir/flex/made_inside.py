@@ -54,13 +54,13 @@ def _variable(base: Any) -> Any:
     functions: Any = known
 
     def inside(tx: Any, mod: Any) -> bool:
-        """Whether the graph makes this mod, from what it has, or the mod closes over a variable of the function that is compiled."""
+        """Whether the graph makes this mod, from what it has, the mod closes over a variable of the function that is compiled, or it is a method of an object that the graph knows."""
         if isinstance(mod, functions.UserFunctionVariable) and any(
             c in tx.output.side_effects for c in getattr(mod, "fn", mod).__closure__ or ()
         ):
             return True
         made = isinstance(mod, functions.NestedUserFunctionVariable) and mod.has_closure()
-        return made or isinstance(mod, functions.FunctoolsPartialVariable)
+        return made or isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
     class Variable(base):
         _HOP_NAME = _NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import marshal
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch
 
+from ..text.user_code import function_span
 from ..variants.arguments import memory_of, state_of, unchanged
-from .walk import Link, Path, Walk
+from .walk import FUNCTIONS, Link, Path, TooMuchError, Walk
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,26 @@ class CaptureKey:
 
 
 def identity(*captured: Any) -> CaptureKey:
-    """The identity of mods (functions, or None) and other captured values together."""
+    """The identity of mods (functions, or None) and other captured values together. Of mods that lead to more than is compared nothing is known: each call traces them."""
     walk = Walk()
-    structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.members())
+    try:
+        structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.members())
+    except (TooMuchError, RecursionError):
+        _warn(next((c for c in captured if callable(c)), None))
+        return CaptureKey(("too much",), (), (), known=False)
     return CaptureKey(
         structure, tuple(walk.values), tuple(walk.tensors), walk.known, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
+    )
+
+
+def _warn(mod: Any) -> None:
+    """In words, once a place."""
+    span = function_span(mod) if isinstance(mod, types.FunctionType) else None
+    place = f"{span.source.name}:{span.line}: " if span is not None else ""
+    warnings.warn(
+        f"{place}what this mod holds leads to more than {FUNCTIONS} functions, so that no call can tell whether it is the one before: each call traces it again. "
+        "Close over what it reads (`bias = self.bias`), not over the object that has it",
+        stacklevel=2,
     )
 
 

@@ -31,6 +31,7 @@ from ..variants.proxy import Proxy, Rows
 from ..variants.trace import EMPTY as _UNBOUND
 from ..variants.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
 
+FUNCTIONS = 1000  # of which a mod is compared with another one
 Path = tuple[tuple[str, str], ...]
 Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
 
@@ -97,8 +98,12 @@ _PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
 # fmt: on
 
 
+class TooMuchError(Exception):
+    """A mod leads to more than is compared."""
+
+
 class Walk:
-    """Visits what the tracer captures, and what else decides how a mod is traced."""
+    """Visits what the tracer captures, and what else decides how a mod is traced. Raises TooMuchError beyond FUNCTIONS functions, and RecursionError, as Python does."""
 
     def __init__(self) -> None:
         self.values: list[Hashable] = []
@@ -115,6 +120,7 @@ class Walk:
             tuple[Any, dict[str, Any], Path]
         ] = []  # objects of a library's class, of whose attributes the read ones count
         self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
+        self.functions = 0  # of the user's, that were gone through
 
     def visit(self, value: Any, path: Path) -> Hashable:
         if isinstance(value, (Proxy, Rows)):  # that a mod kept; the trace refuses it where it is used
@@ -225,6 +231,9 @@ class Walk:
         return "tensor", value.dtype, value.ndim
 
     def function(self, value: types.FunctionType, path: Path) -> Hashable:
+        self.functions += 1
+        if self.functions > FUNCTIONS:
+            raise TooMuchError
         code, known = value.__code__, value.__globals__
         self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
         cells = tuple(self.cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
@@ -416,7 +425,7 @@ class Walk:
 
 
 def foreign_class(cls: type) -> bool:
-    """A class of Python, PyTorch or NumPy."""
+    """A class of Python, PyTorch, NumPy or this package."""
     module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
     if module is None or not foreign_module(module):
         return False

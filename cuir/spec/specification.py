@@ -75,8 +75,8 @@ class Specification:
                 continue
             if not callable(mod):
                 raise CuirError.of("X101", f"{kind} of `{self.name}` must be a function, found {type(mod).__name__}")
-            positional = _positional(mod)
-            if positional != count:
+            positional, more = _positional(mod)
+            if positional != count and not (more and positional < count):
                 wanted = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
                 raise CuirError.of("X101", f"{kind} of `{self.name}` takes {wanted}, found {positional} positional parameters", function_span(mod),
                                    "other values: close over them, or take them by keyword after `*`" if not isinstance(mod, torch.nn.Module)
@@ -266,11 +266,13 @@ def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
     return isinstance(function, types.FunctionType) and not function.__dict__
 
 
-def _positional(function: Callable[..., Any]) -> int:
+def _positional(function: Callable[..., Any]) -> tuple[int, bool]:
+    """How many arguments it must get by position, and whether it takes more (`*args`)."""
     if _plain(function):
-        return function.__code__.co_argcount - len(function.__defaults__ or ())
-    kinds = [p for p in inspect.signature(function).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return sum(p.default is p.empty for p in kinds)
+        return function.__code__.co_argcount - len(function.__defaults__ or ()), bool(function.__code__.co_flags & inspect.CO_VARARGS)
+    parameters = inspect.signature(function).parameters.values()
+    kinds = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return sum(p.default is p.empty for p in kinds), any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
 def _per_head(x: torch.Tensor, lengths: Lengths) -> torch.Tensor:

@@ -43,7 +43,7 @@ from .refusal import refuse, user_frame
 from .traced import Traced, fresh
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
-_LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}/" for module in (torch, np))
+_LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), f"{Path(__file__).parents[1]}/")  # the last is this package
 _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
 
@@ -404,13 +404,13 @@ def leads_to_a_tensor(value: Any) -> bool:
 
 
 def foreign(function: types.FunctionType) -> bool:
-    """A function of Python or PyTorch that captures nothing of the user's."""
+    """A function of Python, of PyTorch or of this package that captures nothing of the user's."""
     return foreign_file(function.__code__.co_filename) and not function.__closure__
 
 
 @functools.lru_cache(4096)
 def foreign_file(name: str) -> bool:
-    """A file of Python, PyTorch or NumPy."""
+    """A file of Python, PyTorch, NumPy or this package: a module that calls `flex_attention` reads it, and a mod of that module holds the module."""
     return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
 
 

@@ -217,3 +217,32 @@ def test_what_a_mod_may_do(backend: str) -> None:
     table = torch.randn(5, 4)
     f = Compiled(lambda q, k, v, t: attend(q * 1.0, k, v, score_mod=mod(t)) + 1.0, backend)
     close(f(*QKV, table) - 1.0, wanted(mod(table)))
+
+
+class Scaled(torch.nn.Module):
+    """An attention whose mods are its own methods, or those of what it holds."""
+
+    def __init__(self, of_another: bool):
+        super().__init__()
+        self.factor, self.bias = 3, torch.nn.Parameter(torch.randn(S), requires_grad=False)
+        self.held = Scaled(False) if of_another else None
+
+    def scaled(self, s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * self.factor + self.bias[j]
+
+    def before(self, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i * self.factor >= j
+
+    def forward(self, q: Any, k: Any, v: Any) -> Any:
+        mods = self if self.held is None else self.held
+        return attend(q, k, v, score_mod=mods.scaled, block_mask=create_block_mask(mods.before, None, None, S, S, device="cpu"))
+
+
+@pytest.mark.parametrize("of_another", [False, True])
+def test_methods_are_mods(of_another: bool) -> None:
+    module = Scaled(of_another)
+    f, own = Compiled(module), module.held or module
+    for factor in (3, -2, 3):
+        own.factor = factor
+        own.bias.data.add_(1)
+        close(f(*QKV), wanted(own.scaled, lambda b, h, i, j: own.before(b, h, i, j)))

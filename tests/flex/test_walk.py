@@ -16,11 +16,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import flex_attention as theirs
 
 from cuir import create_block_mask, flex_attention
 from cuir.flex import front
 from cuir.flex.kernels import made
 from cuir.flex.mods import identity
+from cuir.flex.walk import FUNCTIONS, Walk
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
 from tests.variants.test_answers import Kept, keeping
@@ -371,3 +373,46 @@ def test_a_value_that_a_mod_kept_is_refused_in_every_call(monkeypatch: pytest.Mo
         with pytest.raises(CuirError) as raised:
             flex_attention(q, q, q, score_mod=keeping(gain), backend="interpret")
         assert raised.value.diagnostics[0].code == "X122" and "earlier call" in raised.value.diagnostics[0].message
+
+
+# ---- modules
+class Calling(torch.nn.Module):
+    """A module as they are written: its forward calls flex_attention, with a mod that holds the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.inner = torch.nn.Parameter(torch.randn(N), requires_grad=False), torch.nn.Linear(4, 4)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + self.bias[j], backend="interpret")  # type: ignore[no-any-return]
+
+
+def test_the_walk_does_not_go_through_this_package() -> None:
+    """Which a module's forward reads."""
+    module, gone = Calling(), []
+    walked = Walk.function
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Walk, "function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
+        for _ in range(3):
+            module.bias.data.add_(torch.randn(N))
+            wanted = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
+            torch.testing.assert_close(module(Q, K, V).double(), wanted, rtol=6e-3, atol=6e-3)
+    assert gone and set(gone) == {__name__}
+    assert identity(lambda s, b, h, i, j: s + module.bias[j]).known
+
+
+def far(n: int) -> types.SimpleNamespace:
+    """An object from which n functions can be reached."""
+    functions = [eval(f"lambda x: x + {i}") for i in range(n)]
+    return types.SimpleNamespace(bias=torch.randn(N), functions=functions)
+
+
+def test_what_leads_too_far_is_traced_in_each_call() -> None:
+    held = far(FUNCTIONS + 1)
+    mod = lambda s, b, h, i, j: s + held.bias[j]  # noqa: E731
+    for _ in range(2):
+        held.bias = torch.randn(N)
+        with pytest.warns(UserWarning, match="test_walk.py:[0-9]+: what this mod holds leads to more than"):
+            found = flex_attention(Q, K, V, score_mod=mod, backend="interpret")
+        wanted = theirs(Q.double(), K.double(), V.double(), score_mod=mod)
+        torch.testing.assert_close(found.double(), wanted, rtol=6e-3, atol=6e-3)

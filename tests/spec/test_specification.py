@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -108,11 +109,21 @@ def test_a_sink_enters_the_sum() -> None:
     assert caught.value.diagnostics[0].code == "X104"
 
 
+@pytest.mark.parametrize("mod", [lambda *args: args[0] * 2, lambda s, *rest: s * 2, lambda s, b, h, q, k, *none: s * 2])
+def test_arguments_by_position_may_be_taken_together(mod: Callable[..., Any]) -> None:
+    q, k, v = (torch.randn(1, 1, 5, 8, dtype=torch.float64) for _ in range(3))
+    for found, wanted in zip(
+        Specification("taken", score_mod=mod).reference(q, k, v, 0.5), Specification("plain").reference(q, k, v, 1.0), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         ({"mask_mod": lambda q, k: q <= k}, "X101", "2 positional"),
         ({"score_mod": lambda s, h, q, k: s}, "X101", "(score, b, h, q_idx, kv_idx)"),
+        ({"score_mod": lambda s, b, h, q, k, more, *rest: s}, "X101", "6 positional"),
         ({"mask_mod": 3}, "X101", "must be a function"),
         ({"mask_mod": lambda b, h, q, k, *, doc: k}, "X102", "`doc`"),
         ({"normalize": "softmin"}, "X103", "softmax, sigmoid, relu"),
