@@ -43,7 +43,7 @@ from .refusal import refuse, user_frame
 from .traced import Traced, fresh
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
-_OWN = f"{Path(__file__).parents[1]}/"
+_OWN = f"{Path(__file__).parents[1]}/"  # this package
 _LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), _OWN)
 _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
