@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.attention.flex_attention import AuxOutput
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.printer import show
@@ -18,7 +18,18 @@ from ..variants import Traced, TransferResult
 from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
-from .inputs import check_differentiable, check_options, check_sink, check_tensors, check_wrapped, dtype_of, need_warm, parts_for, wrong
+from .inputs import (
+    check_differentiable,
+    check_options,
+    check_sink,
+    check_tensors,
+    check_wrapped,
+    dtype_of,
+    need_warm,
+    parts_for,
+    signed,
+    wrong,
+)
 from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
 from .made_inside import CALL, readable
 from .masks import LazyBlockMask, check_mask, mod_of
@@ -105,7 +116,7 @@ def flex_attention(
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper, with gradients of query, key, value and of what mods capture.
 
     query [B, H, M, D], key and value [B, HK, N, D], or [1, HK, N, D] for all batches, f16, bf16 or f32, value's last dim DV its own, D and DV from 1 to 256, strides as they are: what no
-    kernel can read where it lies is copied in the call (`packed_copies` counts). score_mod(score, b, h, q_idx, kv_idx): the new score from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out, > 0. enable_gqa: H may be a
+    kernel can read where it lies is copied in the call (`packed_copies` counts). score_mod(score, b, h, q_idx, kv_idx): the new score from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out; for one that is not positive query is copied. enable_gqa: H may be a
     multiple of HK. Gives O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
     without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
     (O, AuxOutput) is given, with the LSE and max_scores, the largest score of each query [B, H, M], f32, if it asks for them.
@@ -119,6 +130,8 @@ def flex_attention(
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
+    if return_aux is not None and not isinstance(return_aux, AuxRequest):
+        wrong("U413", f"return_aux must be an AuxRequest, found {return_aux!r}", "AuxRequest(lse=True)")
     if return_lse and return_aux is not None:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
     most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
@@ -129,6 +142,8 @@ def flex_attention(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
                 return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink,
             )  # fmt: skip
+    if scale is not None:
+        query, scale = signed(query, scale)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _nested(
             query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, backend, verify

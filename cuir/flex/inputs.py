@@ -16,6 +16,7 @@ from ..text.diagnostics import CuirError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256  # columns of a product
+SCALES = torch.finfo(torch.float32).tiny, 1e38  # of f32, and so that a scale times log2(e) is one
 DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
 BACKENDS = ("auto", "interpret")
@@ -177,12 +178,33 @@ def need_gradients(normalize: str) -> None:
 
 def check_options(scale: float | None, backend: str, verify: str) -> None:
     """Raises CuirError U413."""
-    if scale is not None and not (isinstance(scale, (int, float)) and not isinstance(scale, bool) and 0 < scale < math.inf):
-        raise CuirError.of("U413", f"scale must be a positive number, found {scale!r}")
+    if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
+        hint = "scale.item()" if isinstance(scale, torch.Tensor) and scale.numel() == 1 else None
+        raise CuirError.of("U413", f"scale must be a positive number, found {scale!r}", hint=hint)
+    if scale is not None and not SCALES[0] <= scale <= SCALES[1]:
+        raise CuirError.of("U413", f"scale must be from {SCALES[0]:.2g} to {SCALES[1]:.0e}, found {scale!r}")
     if backend not in BACKENDS:
         raise CuirError.of("U413", f"backend must be {_either(BACKENDS)}, found {backend!r}")
     if verify not in LEVELS:
         raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def signed(query: Any, scale: Any) -> tuple[Any, Any]:
+    """Another query and scale of the same scores where scale is not positive, or so small that it is 0 in float32: kernels take the score of the largest product for
+    the largest score. What cannot be used stays as it is."""
+    if (
+        not _is_number(scale)
+        or scale >= SCALES[0]
+        or not -SCALES[1] <= scale
+        or not isinstance(query, torch.Tensor)
+        or query.dtype not in DTYPES
+    ):
+        return query, scale
+    return (-query, -scale) if scale <= -SCALES[0] else (query * 0.0, 1.0)
 
 
 def check_sink(weights: tuple[Any, ...], heads: int) -> None:
@@ -261,6 +283,7 @@ __all__ = [
     "need_hopper",
     "need_warm",
     "parts_for",
+    "signed",
     "word",
     "wrong",
 ]

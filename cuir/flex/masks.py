@@ -203,6 +203,8 @@ def create_block_mask(
     Raises CuirError X101 for a function of another signature, U412 for unusable lengths and sizes.
     """
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
+        if mask_mod is None:
+            wrong("X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None is the mask of all pairs")
         Specification("mask", mask_mod)
         steady(identity(mask_mod).tensors)
     rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)

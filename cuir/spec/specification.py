@@ -75,7 +75,11 @@ class Specification:
                 continue
             if not callable(mod):
                 raise CuirError.of("X101", f"{kind} of `{self.name}` must be a function, found {type(mod).__name__}")
-            positional, more = _positional(mod)
+            try:
+                positional, more = _positional(mod)
+            except ValueError:  # a builtin, such as torch.add, does not say what it takes
+                hint = "lambda score, b, h, q_idx, kv_idx: ..." if count == 5 else "lambda b, h, q_idx, kv_idx: ..."
+                raise CuirError.of("X101", f"{kind} of `{self.name}` must be a Python function, found {mod!r}, which does not say what it takes", hint=hint) from None  # fmt: skip
             if positional != count and not (more and positional < count):
                 wanted = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
                 raise CuirError.of("X101", f"{kind} of `{self.name}` takes {wanted}, found {positional} positional parameters", function_span(mod),

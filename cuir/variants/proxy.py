@@ -230,6 +230,9 @@ class TensorProxy(Rows):
         element = call("ne", (stored, 0), {}) if self.boolean else stored
         return element if self.into is None else to(element, self.into)
 
+    def __setitem__(self, item: Any, value: Any) -> NoReturn:
+        refuse(f"a mod writes to the captured tensor `{self.name}`", "a kernel only reads what it captures: write to it before the call")
+
     def _from_the_end(self, index: int, dim: int) -> int:
         """The index that a negative constant means in PyTorch."""
         size = self.shape[dim]
@@ -289,7 +292,9 @@ class TensorProxy(Rows):
 
 
 def _plain_index(index: Any) -> Any:
-    """An integer of NumPy as one of Python."""
+    """An integer of NumPy, or one that the mod made a tensor of, as one of Python."""
+    if isinstance(index, torch.Tensor) and index.ndim == 0 and not index.dtype.is_floating_point and index.dtype != torch.bool:
+        return int(index)
     proxy = isinstance(index, (Proxy, TensorProxy, torch.Tensor, int))
     return operator.index(index) if not proxy and hasattr(index, "__index__") else index
 
@@ -367,17 +372,27 @@ def lift(x: Any) -> Proxy:
     if isinstance(x, bool):
         return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
     if isinstance(x, int):
-        if not -(2**31) <= x < 2**31:
-            refuse(f"integers of a kernel have 32 bits, found {x}", f"{x}.0 is a float")
         return Proxy(number(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
         return Proxy(number(x), F32, False, x, frozenset(), set())
     refuse(f"expected a number, found {type(x).__name__}")
 
 
+def holds(x: int | float) -> bool:
+    """Whether a kernel has this finite number."""
+    return -(2**31) <= x < 2**31 if isinstance(x, int) else abs(x) <= torch.finfo(torch.float32).max
+
+
 def number(x: int | float) -> Expr:
     if isinstance(x, float) and math.isnan(x):
-        refuse("a kernel has no use for NaN")
+        refuse("a kernel has no use for NaN", code="U417")
+    if not holds(x) and not (isinstance(x, float) and math.isinf(x)):
+        kind, hint = (
+            ("integers of a kernel have 32 bits", f"{x}.0 is a float")
+            if isinstance(x, int)
+            else ("floats of a kernel are those of f32", f"{'-' * (x < 0)}math.inf")
+        )
+        refuse(f"{kind}, found {x}", hint, "U417")
     if isinstance(x, float) and math.isinf(x):
         return INF if x > 0 else Unary("-", INF)
     return Literal(x) if x >= 0 else Unary("-", Literal(-x))

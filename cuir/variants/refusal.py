@@ -40,8 +40,9 @@ def user_place() -> Span | None:
     return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
 
 
-def refuse(what: str, hint: str | None = None, code: str = "X120") -> NoReturn:
-    error = CuirError.of(code, what, user_place(), hint)
+def refuse(what: str, hint: str | None = None, code: str = "X120", at: Span | None = None) -> NoReturn:
+    """at: the place, if it is not where user code runs now."""
+    error = CuirError.of(code, what, at or user_place(), hint)
     if (running := TRACE.get()) is not None:
         running.refused.append(error)
     raise error

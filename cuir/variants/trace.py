@@ -28,6 +28,7 @@ from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ..syntax.types import BOOL, F32, I32
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
+from ..text.source import Span
 from ..text.user_code import function_span, user_span
 from . import arrays as arrays
 from . import functions as functions  # enters the table of operations
@@ -38,7 +39,7 @@ from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import BUILTINS, INF, STANDING, Proxy, Rows, TensorProxy, call, lift, to
+from .proxy import BUILTINS, INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
 from .refusal import refuse, user_frame
 from .traced import Traced, fresh
 
@@ -66,7 +67,7 @@ def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
     """Traces the mods of a specification; names in `taken` are not given to parameters.
 
     Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
-    X122 a mod that fails, X123 a mod that gives no number; U417 for a captured number beyond 32 bits.
+    X122 a mod that fails, X123 a mod that gives no number; U417 for a number beyond 32 bits.
     """
     known = _ONCE.get()
     if known is None:
@@ -115,6 +116,7 @@ class _Tracer:
         self.standing: Standing = lambda x: x  # for tensors from outside
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
         self.constants = False  # numbers that are met now stay what they are: those of a file
+        self.at: Span | None = None  # where the mod stands whose captured values are looked at, before it runs
 
     def run(self) -> Traced:
         b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
@@ -180,6 +182,7 @@ class _Tracer:
     def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
         values = self.spec.values(SAMPLE)
         given: dict[str, Any] = {}
+        self.at = function_span(mod)
         for p in asked(mod):
             if p.name in LENGTHS:
                 given[p.name] = Proxy(Name(p.name), I32, False, number=True)
@@ -195,6 +198,7 @@ class _Tracer:
         entered = STANDING.set(outside.of)
         try:
             known = self.function(mod)
+            self.at = None
             with outside:
                 result = known(*positional, **given)
             result = outside.of(result)
@@ -252,12 +256,8 @@ class _Tracer:
         return new
 
     def number(self, name: str, value: int | float) -> Any:
-        if name in self.pinned or value in (math.inf, -math.inf):  # no launch takes an infinite scalar, but a program may say `inf`
+        if name in self.pinned or value in (math.inf, -math.inf) or not holds(value):  # no launch takes it, but a program may say `inf`
             return value
-        if isinstance(value, int) and not -(2**31) <= value < 2**31:
-            raise CuirError.of("U417", f"the captured number `{name}` = {value} does not fit the 32 bits that integers of a kernel have")
-        if not abs(value) <= torch.finfo(torch.float32).max:
-            raise CuirError.of("U417", f"the captured number `{name}` = {value} is none of the numbers that an f32 of a kernel holds")
         place = (name, repr(value))  # 1 and 1.0, 0.0 and -0.0 are two
         entry = self.parameters.get(place)
         if entry is None:
@@ -270,7 +270,10 @@ class _Tracer:
         place = (name, id(value) if key is None else key)
         if place not in self.parameters:
             if value.is_complex() or value.is_quantized:
-                refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.real")
+                readable = "real" if value.is_complex() else "dequantize()"
+                refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.{readable}", at=self.at)
+            if value.layout != torch.strided:
+                refuse(f"`{name}` is a tensor of layout {value.layout}, and a kernel reads dense ones", f"{name}.to_dense()", at=self.at)
             self.alive.append(value)
             self.held.setdefault(id(value), place)
             dtype = F32 if value.dtype.is_floating_point else I32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,12 @@ def three(b: Any, h: Any, q: Any) -> Any:
     return q > 0
 
 
+def writes(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    SHORT[0] = 3.0
+    return s + SHORT[k]
+
+
+VAST, SPARSE, WAVES = -1e39, torch.ones(N).to_sparse(), torch.ones(N, dtype=torch.complex64)
 ELSEWHERE, LEARNED, SHORT = torch.zeros(N, device="meta"), torch.zeros(N, requires_grad=True), torch.zeros(N - 1)
 
 # name, code, what the message says, what its hint says, the call
@@ -63,12 +70,22 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("another head dim of K", "U408", "query and key must have one head dim, found 64 and 32", "", lambda: call(k=K[..., :32])),
     ("8-bit floats", "U109", "`query` must be float16, bfloat16 or float32, found float8_e4m3fn", "attention of 8-bit floats is not there", lambda: call(*(x.to(torch.float8_e4m3fn) for x in (Q, K, V)))),
     ("gradient", "X109", "there are gradients of a softmax, found normalize='relu'", "torch.no_grad()", lambda: call(*(x.clone().requires_grad_() for x in (Q, K, V)), normalize="relu")),
-    ("scale", "U413", "scale must be a positive number, found -1.0", "", lambda: call(scale=-1.0)),
+    ("scale", "U413", "scale must be a positive number, found nan", "", lambda: call(scale=math.nan)),
+    ("a scale beyond float32", "U413", "scale must be from 1.2e-38 to 1e+38, found 1e+300", "", lambda: call(scale=1e300)),
+    ("a scale in a tensor", "U413", "scale must be a positive number, found tensor(0.1000)", "scale.item()", lambda: call(scale=torch.tensor(0.1))),
+    ("an aux that is no request", "U413", "return_aux must be an AuxRequest, found True", "AuxRequest(lse=True)", lambda: call(return_aux=True)),
     ("backend", "U413", 'backend must be "auto" or "interpret", found \'cpu\'', "", lambda: call(backend="cpu")),
     ("verify", "U413", 'verify must be "quick", "full" or "off", found \'much\'', "", lambda: call(verify="much")),
     ("a mask of two", "X101", "takes (b, h, q_idx, kv_idx), found 2 positional parameters", "close over them", lambda: masked(lambda q, k: q >= k)),
     ("a score of four", "X101", "score_mod of `causal` takes (score, b, h, q_idx, kv_idx), found 4", "close over them", lambda: call(score=causal)),
     ("a mod of three", "X116", "`three` takes 3 arguments, so it is no mod", "a mask_mod takes (b, h, q_idx, kv_idx)", lambda: attention(three)),
+    ("no mask_mod", "X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None", lambda: masked(None)),
+    ("a builtin", "X101", "score_mod of `add` must be a Python function, found <built-in method add", "lambda score", lambda: call(score=torch.add)),
+    ("a write", "X120", "a mod writes to the captured tensor `SHORT`", "write to it before the call", lambda: call(score=writes)),
+    ("a captured sparse tensor", "X120", "`SPARSE` is a tensor of layout torch.sparse_coo", "SPARSE.to_dense()", lambda: call(score=lambda s, b, h, q, k: s + SPARSE[k])),
+    ("a number beyond float32", "U417", "floats of a kernel are those of f32, found -1e+39", "-math.inf", lambda: call(score=lambda s, b, h, q, k: s + VAST)),
+    ("an integer beyond 32 bits", "U417", "integers of a kernel have 32 bits, found 4294967296", "4294967296.0 is a float", lambda: call(mask=masked(lambda b, h, q, k: k < 2**32))),
+    ("complex numbers", "X120", "`WAVES` holds torch.complex64", "WAVES.real", lambda: call(score=lambda s, b, h, q, k: s + WAVES[k])),
     ("no function", "X101", "must be a function, found int", "", lambda: call(score=3)),
     ("a mask_mod for a mask", "U412", "must be what create_block_mask gives, found function", "create_block_mask(mask_mod", lambda: call(mask=causal)),
     ("lengths of a mask", "U412", "KV_LEN must be an integer of at least 0, found -1", "", lambda: masked(causal, M, -1)),
@@ -105,11 +122,60 @@ def test_a_number_on_the_cpu_may_be_captured_anywhere() -> None:
         _check_captured("cap", torch.ones(1), Q.to("meta"))
 
 
+@pytest.mark.parametrize("scale", [-0.2, -3, 0, 0.0, 1e-46, 1e-40, 1e-30])
+@pytest.mark.parametrize("mod", [None, lambda s, b, h, q, k: s + k / 8])
+def test_scales_that_are_not_positive(scale: float, mod: Any) -> None:
+    """As PyTorch takes them, with gradients."""
+    torch.manual_seed(0)
+    ours, theirs = ([x[:, :1].clone().requires_grad_() for x in (Q, K, V)] for _ in range(2))
+    o, lse = call(*ours, score=mod, scale=scale, return_lse=True)
+    exact = [x.double() for x in theirs]
+    scores = exact[0] @ exact[1].mT * scale
+    scores = scores if mod is None else mod(scores, 0, 0, 0, torch.arange(N))
+    wanted = scores.softmax(-1) @ exact[2]
+    torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), atol=1e-3, rtol=1e-3)
+    do = torch.randn_like(o)
+    o.backward(do)
+    wanted.backward(do.double())
+    for x, y in zip(ours, theirs):
+        assert x.grad is not None and y.grad is not None
+        assert (x.grad - y.grad).norm() <= 3e-3 * y.grad.norm()
+
+
+def test_a_scale_that_is_not_positive_in_a_graph() -> None:
+    compiled = torch.compile(lambda q, k, v, scale: call(q, k, v, scale=scale), backend="eager", fullgraph=True)
+    for scale in (-0.5, 0.0, -0.25, 0.125):
+        torch.testing.assert_close(compiled(Q, K, V, scale), call(scale=scale))
+
+
+def test_a_number_that_no_kernel_holds_may_be_there_unread() -> None:
+    """As the attributes of an object whose others are read: of a module that torch.compile wraps, it numbers them."""
+
+    class Bias:
+        table, number, most = torch.ones(N), 2**40, 1e300
+
+        def __init__(self) -> None:
+            self.own, self.id = torch.ones(N), 2**62
+
+        def __call__(self, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return s + self.own[k] if self.id > 2**33 else s
+
+    torch.testing.assert_close(call(score=Bias()), call(score=lambda s, b, h, q, k: s + 1))
+
+
+def test_an_index_that_the_mod_makes_a_tensor_of() -> None:
+    table = torch.randn(N)
+    torch.testing.assert_close(call(score=lambda s, b, h, q, k: s * table[torch.tensor(3)]), call(score=lambda s, b, h, q, k: s * table[3]))
+
+
 def test_mistakes_in_a_mod_show_its_line() -> None:
     for wrong in (
         lambda: call(score=branches),
         lambda: masked(lambda q, k: q >= k),
         lambda: call(score=lambda s, b, h, q, k: s + SHORT[k]),
+        lambda: call(score=lambda s, b, h, q, k: s + WAVES[k]),
+        lambda: call(score=lambda s, b, h, q, k: s + SPARSE[k]),
     ):
         with pytest.raises(CuirError) as raised:
             wrong()
