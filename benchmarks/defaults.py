@@ -32,7 +32,6 @@ from benchmarks.old_and_new import as_they_come
 from cuir.bench.suites import VARIANTS
 from cuir.checking.checked import Const
 from cuir.choice.cost import roomy
-from cuir.flex.settings import SPILLED
 from cuir.measure.problem import Shape, tensors
 from cuir.measure.protocol import timed
 from cuir.spec.specification import lengths_of
@@ -42,7 +41,9 @@ from cuir.tuning.space import label, plain, ruled_out
 ORIGIN = "flash_fwd_sm90"
 TOKENS = 16384
 ROUNDS, TURN, MOST = 3, 10.0, 20  # of a setting; milliseconds of a turn, and at most so many calls in it
+BURN = 200.0  # milliseconds of work before the first turn of a cell: the clock falls under load, and the first settings would have the fast one alone
 BEHIND = 1.08  # a setting this much slower than the best of the first round is not timed again
+SPILLED = 256  # bytes that may be, more than a first call puts up with: what is spilled outside of the loop costs little
 OFF = 1e-2  # relative: results of two settings differ by their roundings
 
 Setting = Mapping[str, int | bool]
@@ -184,7 +185,7 @@ class Kernels:
                 self.changed.notify_all()
 
     def usable(self, cell: Cell, settings: Sequence[Setting]) -> list[Setting]:
-        """Those that spill no more than a first call puts up with, once all of them are built; if all do, those that compile."""
+        """Those that spill no more than SPILLED, once all of them are built; if all do, those that compile."""
         keys = [(cell.variant, cell.shape.D, label(s)) for s in settings]
         own = [k for k in keys if k in self.jobs]
         with self.changed:
@@ -223,6 +224,9 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
             if "CUDA error" in str(error):
                 raise
             wrong[name] = str(error)[:200]
+    if calls and device == "cuda":
+        first_call = next(iter(calls))
+        timed(calls[first_call], 1 + int(BURN / each[first_call]))
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         names = list(calls)[:: -1 if turn % 2 else 1]

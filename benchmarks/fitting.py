@@ -35,10 +35,11 @@ HELD = {"QBUF": 2, "STAGED": True, "STAGES": 2, "AHEAD": True}  # as the signatu
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A cell and the milliseconds of each setting, by label."""
+    """A cell, and by label the milliseconds of each setting and the bytes a thread that it spills."""
 
     cell: Cell
     times: Mapping[str, float]
+    spills: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def best(self) -> float:
@@ -55,15 +56,21 @@ def measurements(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Of a cell that was measured again the figures count together: medians, after those of each turn were brought to the pace of the first, as the card's clock is another one each
     time."""
     found = dict[Cell, dict[str, list[float]]]()
+    spills = dict[tuple[str, int], dict[str, int]]()
     for row in rows:
-        if "ms" in row:
+        if "built" in row:
+            spills.setdefault((row["built"], row["D"]), {})[row["setting"]] = row["spills"]
+        elif "ms" in row:
             times = found.setdefault(Cell(row["variant"], Shape(*row["shape"])), {})
             own = {name: statistics.median(taken) for name, taken in row["ms"].items()}
             both = [statistics.median(times[name]) / x for name, x in own.items() if name in times]
             pace = statistics.geometric_mean(both) if both else 1.0
             for name, taken in row["ms"].items():
                 times.setdefault(name, []).extend(x * pace for x in taken)
-    return [Measured(c, {n: statistics.median(t) for n, t in times.items()}) for c, times in found.items()]
+    return [
+        Measured(c, {n: statistics.median(t) for n, t in times.items()}, spills.get((c.variant, c.shape.D), {}))
+        for c, times in found.items()
+    ]
 
 
 @cache
@@ -92,7 +99,7 @@ def table_of(measured: Sequence[Measured], sms: int) -> list[table.Row]:
             by_keys.setdefault(keys, []).append(m)
         kind = table.Kind.of(work_of(group[0][1].cell)[0])
         for name, its in runs(by_keys):
-            made.append(table.Row(variant, kind, (D, DV), its[0], its[-1], parsed(name)))
+            made.append(table.Row(variant, kind, (D, DV), its[0], its[-1], parsed(name), group[0][1].spills.get(name, 0)))
     return made
 
 

@@ -32,11 +32,12 @@ COMPUTED = ("T", "D", "DV", "PARTS")  # const parameters that say what is comput
 @dataclass(frozen=True)
 class Choice:
     """consts: all that a call's kernel is compiled with. source: given (the user named parameters of a setting), tuned, table, model, or start: the first of the kernel's space
-    that fits, where there is no GPU, and for programs that none of the others knows. why: in words."""
+    that fits, where there is no GPU, and for programs that none of the others knows. why: in words. spilled: bytes a thread with which a table's setting was measured to be the fastest."""
 
     consts: Consts
     source: Source
     why: str
+    spilled: int = 0
 
     @property
     def setting(self) -> Consts:
@@ -88,11 +89,11 @@ def choose(
             own_kind = tunable >= cost.KNOWN  # tables and model are of kernels with these parameters
             modelled = "model" in sources and own_kind
 
-            def unless_narrow(setting: Consts, source: Source, why: str) -> Choice:
+            def unless_narrow(setting: Consts, source: Source, why: str, spilled: int = 0) -> Choice:
                 """A setting that was measured, or a smaller tile where the mask's rows see too few keys for it."""
                 smaller = (s for s in cost.narrower(work, shape, numbers, device.sms, own, setting) if fits(s)) if modelled else iter(())
                 if (less := next(smaller, None)) is None:
-                    return Choice({**setting, **fixed}, source, why)
+                    return Choice({**setting, **fixed}, source, why, spilled)
                 tile, part = (
                     f"{less['BM']} x {less['BN']}",
                     cost.area(work, shape, numbers, less) / cost.area(work, shape, numbers, setting),
@@ -103,7 +104,7 @@ def choose(
                 return Choice({**named(less), **fixed}, "model", f"{found} ({why})")
 
             if "table" in sources and own_kind and (row := table.nearest(work, shape, numbers, device, fits)) is not None:
-                return unless_narrow(dict(row.setting), "table", row.why)
+                return unless_narrow(dict(row.setting), "table", row.why, row.spilled)
             first = next((dict(s) for s in starts if fits(s)), None) if exact and table.waves(shape, device.sms) >= table.WAVES else None
             if first is not None and "start" in sources:
                 return unless_narrow(first, "start", "the first start of the kernel's space for these head dims")

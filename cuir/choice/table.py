@@ -48,7 +48,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Row:
-    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with."""
+    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with. spilled: bytes a thread that it spilled there."""
 
     variant: str
     kind: Kind
@@ -56,18 +56,25 @@ class Row:
     least: float
     most: float
     setting: Mapping[str, Const]
+    spilled: int = 0
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> Row:
-        kind = Kind(data["blocks"], data["score"], data["special"], data["keep"])
-        return Row(
-            data["variant"], kind, (data["D"], data["DV"]), float(data["keys"][0]), float(data["keys"][1]), from_plain(data["setting"])
-        )
+        kind, (least, most) = Kind(data["blocks"], data["score"], data["special"], data["keep"]), map(float, data["keys"])
+        return Row(data["variant"], kind, (data["D"], data["DV"]), least, most, from_plain(data["setting"]), data.get("spilled", 0))
 
     def as_json(self) -> dict[str, Any]:
         kind = {"blocks": self.kind.blocks, "score": self.kind.score, "special": self.kind.special, "keep": self.kind.keep}
         dims = {"D": self.head_dims[0], "DV": self.head_dims[1]}
-        return {"variant": self.variant, **kind, **dims, "keys": [round(self.least), round(self.most)], "setting": plain(self.setting)}
+        spilled = {"spilled": self.spilled} if self.spilled else {}
+        return {
+            "variant": self.variant,
+            **kind,
+            **dims,
+            "keys": [round(self.least), round(self.most)],
+            "setting": plain(self.setting),
+            **spilled,
+        }
 
     def distance(self, kind: Kind, keys: float) -> float:
         far = max(0.0, math.log2(self.least / keys), math.log2(keys / self.most))
@@ -76,8 +83,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
+    """A row's setting, in words why it is this one, and bytes that it spilled where it was measured."""
+
     setting: Mapping[str, Const]
     why: str
+    spilled: int
 
 
 def visited(work: Work, shape: Shape, numbers: Mapping[str, int | float]) -> float:
@@ -140,7 +150,9 @@ def nearest(
     for far, row, gpu in near(work, shape, numbers, device):
         if fits(row.setting):
             alike = "for such programs" if far <= (OF_A_RELATIVE if gpu != device.name else 0) else "for the most alike program"
-            return Found(row.setting, f"as measured on {gpu} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)")
+            return Found(
+                row.setting, f"as measured on {gpu} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)", row.spilled
+            )
     return None
 
 

@@ -157,8 +157,9 @@ class Settings:
         consts = dict(choice.consts)
         made = kernel(consts, str(choice))
         if choice.source not in ("given", "tuned"):
+            allowed = max(SPILLED, choice.spilled)
             for setting in self.roomier(consts):
-                if made.spilled <= SPILLED:
+                if made.spilled <= allowed:
                     break
                 other = kernel(setting, f"{label(setting)}: the registers of {label(consts)} do not hold what it works with")
                 if other.spilled <= made.spilled // 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,21 @@ def test_tiles_that_spill_give_way_to_smaller_ones(
         tile = consts["BM"], consts["BN"]
         assert kernel.tile == tile == chosen  # type: ignore[attr-defined]
     assert len(proven) == len(set(proven))
+
+
+def test_what_was_measured_to_be_the_fastest_may_spill_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table's row says how much its setting spilled where it won: no smaller tile takes its place for that."""
+
+    class Kernel:
+        def __init__(self, consts: Any):
+            self.tile, self.spilled = (consts["BM"], consts["BN"]), 180 if consts["BN"] > 80 else 0
+
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts))
+    settings, problem = attention(causal, head_dim=64, verify="off").settings, Lengths(2, 16, 16, 4096, 4096)
+    own = settings.choice(problem)
+    for allowed, width in ((180, 128), (179, 80)):
+        settings.by_problem.clear()
+        monkeypatch.setattr(settings, "choice", lambda at, numbers, n=allowed: replace(own, source="table", spilled=n))
+        _, kernel = settings.compiled(problem, (), lambda consts, progress: None, "causal")
+        assert kernel.tile[1] == width  # type: ignore[attr-defined]
