@@ -43,7 +43,7 @@ class Coefficients:
     tile: float = 1500.0  # cycles of a tile
     unstaged: float = 30.0  # cycles for each column of a warpgroup's results that do not go through shared memory
     single: float = 500.0  # cycles of a tile in which the next queries are waited for, where there is one buffer of them and the next tile begins before this one ends
-    wave: float = 0.5  # how much of the multiprocessors' idle time in the last wave counts
+    wave: float = 0.5  # how fast the idle time of multiprocessors in the last wave comes to count less with the number of waves
     turns: float = 1.0  # the factor of PINGPONG=True
     cluster: float = 1.02  # the factor of CLUSTER=2
     launch: float = 6.0  # microseconds of a launch
@@ -123,10 +123,10 @@ def milliseconds(t: Terms, c: Coefficients) -> float:
     last = product * t.DV / (t.D + t.DV) / t.groups  # a tile's last product of weights and V, under which no other tile's softmax runs
     end = c.tile + (0.0 if t.staged else c.unstaged * t.DV * t.groups) + (last if not t.ahead else c.single if t.buffers == 1 else 0.0)
     each = inside / t.tiles + end
-    waves = t.tiles / t.sms
-    idle = c.wave * (math.ceil(waves) - waves) * each * min(1.0, t.shortest)
+    waves = max(1.0, t.tiles / t.sms)
+    idle = (math.ceil(waves) - waves) * min(1.0, t.shortest) / (1 + c.wave * (math.ceil(waves) - 1))
     factor = (c.turns if t.turns else 1.0) * (c.cluster if t.cluster else 1.0)
-    return factor * (max(waves, 1.0) * each + idle) / CLOCK + c.launch * 1e-3
+    return factor * (waves + idle) * each / CLOCK + c.launch * 1e-3
 
 
 def candidates(shape: Shape, own: Mapping[str, Const]) -> Iterator[dict[str, Const]]:

@@ -55,6 +55,14 @@ def test_a_last_wave_with_a_tile_costs_more_than_full_waves(part: float) -> None
     assert per_tile >= (milliseconds(t, c) - c.launch * 1e-3) / t.tiles * (1 - 1e-9)
 
 
+def test_a_second_wave_of_a_few_tiles_takes_as_long_as_a_full_one() -> None:
+    """So that larger tiles that need it lose to smaller ones that fill it."""
+    c, shape = Coefficients.known(), Shape(1, 132, 132, 1024, 1024, 64)
+    t = Terms.of(work("full"), shape, {}, {"BM": 128, "BN": 128}, 132)
+    times = [milliseconds(replace(t, tiles=n, steps=t.steps * n / t.tiles), replace(c, launch=0.0)) for n in (132, 140, 264)]
+    assert times[0] * 1.8 < times[1] < times[2] < times[1] * 1.1
+
+
 def test_a_longer_window_takes_longer() -> None:
     of, shape = work("sliding_window"), Shape(2, 32, 32, 8192, 8192, 128)
     times = [
