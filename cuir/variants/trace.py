@@ -271,7 +271,9 @@ class _Tracer:
         if place not in self.parameters:
             if value.is_complex() or value.is_quantized:
                 readable = "real" if value.is_complex() else "dequantize()"
-                refuse(f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.{readable}", at=self.at)
+                refuse(
+                    f"`{name}` holds {value.dtype}, and a kernel reads integers, bools and real numbers", f"{name}.{readable}", at=self.at
+                )
             if value.layout != torch.strided:
                 refuse(f"`{name}` is a tensor of layout {value.layout}, and a kernel reads dense ones", f"{name}.to_dense()", at=self.at)
             self.alive.append(value)
