@@ -300,7 +300,7 @@ def test_what_an_adversary_asked(name: str) -> None:
         (lambda s, b, h, q, k: s * sum(list(BIAS.cumsum(0))), "X120"),
         (lambda s, b, h, q, k: s if s.requires_grad else s * 2, "X120"),
         (lambda s, b, h, q, k: tried(s), "X120"),
-        (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "X120"),
+        (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "U417"),
     ],
 )
 def test_what_is_refused_and_not_answered(mod: Mod, code: str) -> None:
