@@ -199,7 +199,8 @@ class Rows:
 class TensorProxy(Rows):
     """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
 
-    name: str
+    name: str  # of its parameter
+    own: str  # that it has in the mod
     shape: torch.Size
     element: DType
     boolean: bool
@@ -220,7 +221,7 @@ class TensorProxy(Rows):
         if len(indices) < len(self.shape):
             return replace(self, given=indices)
         if len(indices) > len(self.shape):
-            refuse(f"`{self.name}` has {len(self.shape)} dims, found {len(indices)} indices")
+            refuse(f"`{self.own}` has {len(self.shape)} dims, found {len(indices)} indices")
         places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]
         for p in places:
             if p.element != I32:
@@ -231,16 +232,16 @@ class TensorProxy(Rows):
         return element if self.into is None else to(element, self.into)
 
     def __setitem__(self, item: Any, value: Any) -> NoReturn:
-        refuse(f"a mod writes to the captured tensor `{self.name}`", "a kernel only reads what it captures: write to it before the call")
+        refuse(f"a mod writes to the captured tensor `{self.own}`", "a kernel only reads what it captures: write to it before the call")
 
     def _from_the_end(self, index: int, dim: int) -> int:
         """The index that a negative constant means in PyTorch."""
         size = self.shape[dim]
         if self.follows:
-            refuse(f"element {index} of `{self.name}`, whose shape follows the lengths, is read", "count from its first element", "U416")
+            refuse(f"element {index} of `{self.own}`, whose shape follows the lengths, is read", "count from its first element", "U416")
         if index < -size:
             along = f" along dim {dim}" if len(self.shape) > 1 else ""
-            refuse(f"`{self.name}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
+            refuse(f"`{self.own}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
         return index + size
 
     def __len__(self) -> int:
@@ -248,7 +249,7 @@ class TensorProxy(Rows):
 
     def __bool__(self) -> NoReturn:
         refuse(
-            f"`if`, `and`, `or` or `not` of the captured tensor `{self.name}`",
+            f"`if`, `and`, `or` or `not` of the captured tensor `{self.own}`",
             "a tensor cannot decide the path of a kernel: use a number, or torch.where",
             "X121",
         )
@@ -362,7 +363,7 @@ def lift(x: Any) -> Proxy:
         x.of_this_trace()
         return x
     if isinstance(x, TensorProxy):
-        refuse(f"`{x.name}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
+        refuse(f"`{x.own}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
     if isinstance(x, Rows):
         refuse("a row of a captured tensor stands where one number is needed", "index it, or take its sum")
     if isinstance(x, torch.Tensor) and x.ndim == 0:

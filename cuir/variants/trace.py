@@ -282,6 +282,7 @@ class _Tracer:
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
             proxy = TensorProxy(
                 p.name,
+                name,
                 value.shape if value.ndim else torch.Size([1]),
                 dtype,
                 value.dtype == torch.bool,

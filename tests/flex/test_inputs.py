@@ -47,7 +47,7 @@ def writes(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s + SHORT[k]
 
 
-VAST, SPARSE, WAVES = -1e39, torch.ones(N).to_sparse(), torch.ones(N, dtype=torch.complex64)
+S, VAST, SPARSE, WAVES = torch.ones(N), -1e39, torch.ones(N).to_sparse(), torch.ones(N, dtype=torch.complex64)
 ELSEWHERE, LEARNED, SHORT = torch.zeros(N, device="meta"), torch.zeros(N, requires_grad=True), torch.zeros(N - 1)
 
 # name, code, what the message says, what its hint says, the call
@@ -82,6 +82,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("no mask_mod", "X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None", lambda: masked(None)),
     ("a builtin", "X101", "score_mod of `add` must be a Python function, found <built-in method add", "lambda score", lambda: call(score=torch.add)),
     ("a write", "X120", "a mod writes to the captured tensor `SHORT`", "write to it before the call", lambda: call(score=writes)),
+    ("a name that the kernel has", "X120", "`S` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + S[h, k])),
     ("a captured sparse tensor", "X120", "`SPARSE` is a tensor of layout torch.sparse_coo", "SPARSE.to_dense()", lambda: call(score=lambda s, b, h, q, k: s + SPARSE[k])),
     ("a number beyond float32", "U417", "floats of a kernel are those of f32, found -1e+39", "-math.inf", lambda: call(score=lambda s, b, h, q, k: s + VAST)),
     ("an integer beyond 32 bits", "U417", "integers of a kernel have 32 bits, found 4294967296", "4294967296.0 is a float", lambda: call(mask=masked(lambda b, h, q, k: k < 2**32))),
