@@ -35,6 +35,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)  # interpreted runs make many small objects that die by themselves
 
 
+def pytest_sessionfinish() -> None:
+    """pytest collects garbage five times when it ends, for warnings that nobody awaits: through millions of objects that end with the process."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _no_gpu()
     for item in items:
