@@ -85,7 +85,7 @@ class Step:
 
 def _sloped(traced: Traced) -> bool:
     """Whether scores have a derivative that is not 1."""
-    return dscore(traced.score, traced.factor) != nodes.Literal(1.0)
+    return dscore(*traced.differentiated) != nodes.Literal(1.0)
 
 
 class Part:

@@ -426,7 +426,13 @@ def known_attention(
 
 def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form, level: Level) -> Attention:
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
-    texts = spec.normalize, *("" if e is None else show(e) for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask))
+    texts = (
+        spec.normalize,
+        *(
+            "" if e is None else show(e)
+            for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask, *(traced.detaching or ()))
+        ),
+    )
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     key = texts, parameters, who.structure, form, level
     if key not in _TRACED:

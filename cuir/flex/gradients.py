@@ -26,7 +26,7 @@ from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .few_keys import few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
-from .packing import as_it_lies, made_as_it_lies, output_for, packed, stand_in, strides_fit, without_room
+from .packing import as_it_lies, autocasts, made_as_it_lies, output_for, packed, stand_in, strides_fit, without_room
 from .progress import Progress
 from .settings import Settings
 
@@ -283,6 +283,9 @@ def backward(
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """dQ, dK and dV of a call, dense and as its tensors lie, None where it is not wanted, and the gradients of tensors among what its mods capture, None where nothing depends on
     one. dlse: of LSE, None if nothing depends on it."""
+    if autocasts(query):  # a backward pass computes in the dtypes of the forward pass
+        with torch.autocast(query.device.type, enabled=False):
+            return backward(ready, query, key, value, o, lse, do, dlse, wanted, learned)
     assert ready.attention is not None and ready.data is not None
     q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))  # kernels recognise calls of tensors that want nothing
     first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once

@@ -50,15 +50,15 @@ def _variable(base: Any) -> Any:
     from torch._dynamo.variables import functions as known
     from torch._dynamo.variables.builder import wrap_fx_proxy
     from torch._dynamo.variables.constant import ConstantVariable
+    from torch._dynamo.variables.misc import CellVariable
 
     functions: Any = known
 
     def inside(tx: Any, mod: Any) -> bool:
         """Whether the graph makes this mod, from what it has, the mod closes over a variable of the function that is compiled, or it is a method of an object that the graph knows."""
-        if isinstance(mod, functions.UserFunctionVariable) and any(
-            c in tx.output.side_effects for c in getattr(mod, "fn", mod).__closure__ or ()
-        ):
-            return True
+        known, cells = tx.output.side_effects, getattr(getattr(mod, "fn", mod), "__closure__", None) or ()
+        if isinstance(mod, functions.UserFunctionVariable) and any(c in known and isinstance(known[c], CellVariable) for c in cells):
+            return True  # a cell that an earlier call has looked into is an object of the graph, and no variable
         made = isinstance(mod, functions.NestedUserFunctionVariable) and mod.has_closure()
         return made or isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 

@@ -11,6 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ BACKWARD_SCHEMA = SCHEMA.replace(
     "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
 )
 KNOWN_CALLS = 256  # of one handle
-PLAIN = ("number", "constant", "length")  # kinds of what a mod captures that are compared by value
+PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
 
 Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
 Slow = Callable[..., Ready]
@@ -122,6 +123,9 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
     if not who.known:
         raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
                            hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
+    if (found := next((value for kind, _, value in who.places if kind == "value"), None)) is not None:
+        raise CuirError.of("U418", f"a mod captures {found!r}, a {type(found).__name__}, and a compiled function would not notice when it changes",
+                           hint="capture a number of Python's: float(x), int(x)" if isinstance(found, Number) else "make what the mod needs of it before, outside")  # fmt: skip
     steady(who.tensors)
     key = who.structure, who.values, normalize, sink, max_scores
     if key not in _BY_MODS:
@@ -213,8 +217,16 @@ def captured_now(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
         elif kind == "length":
             if len(value_now) != value_then:
                 raise RuntimeError("another length than when the mod was entered")
+        elif kind == "members":
+            if len(value_now) != len(value_then) or not all(member in value_now for member in value_then):
+                raise RuntimeError("other members than when the mod was entered")
+        elif kind == "order":
+            if tuple(value_now.keys()) != value_then:  # whose keys are guarded when they are asked for
+                raise RuntimeError("another order than when the mod was entered")
         elif kind in PLAIN and value_now != value_then:
             raise RuntimeError("another value than when the mod was entered")
+        elif kind not in PLAIN and value_now is None:  # to ask is to guard it
+            raise RuntimeError("nothing where something was when the mod was entered")
     return captured
 
 

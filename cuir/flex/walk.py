@@ -92,6 +92,7 @@ _UNCHANGING = (
     torch.iinfo, Fraction, Decimal, PurePath, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(vars(namedtuple("Field", "x"))["x"]),
 )
+_OF_VALUE = (np.generic, Fraction, Decimal, PurePath, re.Pattern)  # objects that torch.compile tells apart by their classes alone
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
 _DISPATCHED = (type(np.sum), np.ufunc)  # functions of NumPy
 _PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
@@ -143,6 +144,7 @@ class Walk:
         if isinstance(value, (set, frozenset)) and all(isinstance(v, (str, int)) for v in value):
             self.sizes.append((value, len(value)))
             self.links.append((_in_order, value, tuple(value), True))
+            self.places.append(("members", path, tuple(value)))
             self.values.append(tuple(map(repr, value)))  # its order decides what is first, but is another one in another process
             return type(value), *sorted(map(repr, value)), *self.further(value, path)
         if isinstance(value, (list, tuple, deque)):
@@ -155,6 +157,8 @@ class Walk:
             self.container(value, path)
             if len(value) > 1:
                 self.links.append((_in_order, value, tuple(value), True))
+                if all(type(k) in (str, int) for k in value):
+                    self.places.append(("order", path, tuple(value)))
             entries = tuple((self.key(k, path), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
             default = (
                 (self.linked(getattr, value, "default_factory", value.default_factory, path),) if isinstance(value, defaultdict) else ()
@@ -162,6 +166,7 @@ class Walk:
             return type(value), *entries, *default, *self.beside(value, path)
         if isinstance(value, (types.ModuleType, type)):
             self.holder(value, path)
+            self.places.append(("same", path, value))
             if isinstance(value, type):
                 self.called.add(id(value))
                 self.names |= {value.__name__} & _EVERY
@@ -171,6 +176,7 @@ class Walk:
             bound = of is not None and not isinstance(of, (types.ModuleType, type))
             self.names |= {value.__name__} & _EVERY
             self.known = self.known and value.__name__ not in _ANYWHERE and value.__module__ not in _MOODY
+            self.places.append(("same", path, value))
             return ("bound", value.__name__, self.visit(of, (*path, ("attribute", "__self__")))) if bound else value
         if id(value) in self.seen:
             return "again", self.seen[id(value)]
@@ -268,6 +274,7 @@ class Walk:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self.names |= _EVERY
         if isinstance(value, _DISPATCHED):
+            self.places.append(("same", path, value))
             return cast(Hashable, value)
         if _read_by_name(value):
             attributes = attributes_of(value)
@@ -292,7 +299,7 @@ class Walk:
             self.known = (
                 False  # what it leads to, or gives, may be something else tomorrow: a weak reference, a context variable, an iterator
             )
-        self.places.append(("object", path, value))
+        self.places.append(("value" if isinstance(value, _OF_VALUE) else "object", path, value))
         return kind, value, repr(value) if isinstance(value, (np.generic, complex, Decimal)) else None  # -0.0
 
     def beside(self, value: Any, path: Path) -> tuple[Hashable, ...]:

@@ -18,10 +18,12 @@ KINDS: dict[DType, type] = {F32: float, I32: int, BOOL: bool}
 
 @dataclass(eq=False)
 class Tracing:
-    """A trace that runs. refused: what the mod was told, which it may have caught. rows: whether it works on rows or views of captured tensors."""
+    """A trace that runs. refused: what the mod was told, which it may have caught. rows: whether it works on rows or views of captured tensors.
+    beyond: what it computes now is computed for pairs behind the last query and key, too."""
 
     refused: list[CuirError] = field(default_factory=list)
     rows: bool = False
+    beyond: bool = False
 
 
 TRACE: ContextVar[Tracing | None] = ContextVar("TRACE", default=None)

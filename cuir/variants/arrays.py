@@ -18,6 +18,7 @@ from ..syntax.types import BOOL, I32
 from .answers import TRACE
 from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
 from .refusal import refuse
+from .spelling import of_function, of_method
 
 MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
 Index = tuple[Any, ...]
@@ -95,11 +96,11 @@ class Array(Rows):
             raise AttributeError(name)
         if not hasattr(torch.Tensor, name):
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
-        return lambda *args, **kwargs: operation(name, (self, *args), kwargs)
+        return lambda *args, **kwargs: operation(name, *of_method(name, (self, *args), kwargs))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        return operation(getattr(func, "__name__", str(func)), args, kwargs or {})
+        return operation(*of_function(func, args, kwargs or {}))
 
     def small(self, dims: Iterable[int], what: str) -> None:
         if self.follows:

@@ -120,7 +120,7 @@ def score(S, b, h, q, k):                # -> scores and the factor (> 0) that m
 
 @func
 def dscore(S, b, h, q, k):               # derivative of the natural logit (score * factor * ln 2) with respect to scale * S
-    return {show(dscore(traced.score, traced.factor))}
+    return {show(dscore(*traced.differentiated))}
 
 @func
 def keep(b, h, q, k):                    # may query q attend to key k? (q < M and k < N are the kernel's business)

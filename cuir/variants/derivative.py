@@ -12,6 +12,7 @@ from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, 
 from ..syntax.types import F32
 from ..syntax.walk import Itself, names_read
 from ..text.diagnostics import CuirError
+from .detached import attached, is_detached
 from .evaluate import CONSTANTS, evaluate
 from .factoring import VARYING
 
@@ -22,12 +23,12 @@ _KNOWN = {*CONSTANTS, "inf"}
 
 def dscore(score: Expr, factor: Expr) -> Expr:
     """The derivative of the natural logit, score * factor * ln 2, with respect to scale * S. Raises CuirError X109 for an operation whose derivative is not known."""
-    return _of_logit(_Chain(_S).of(score), factor, [_SCALE])
+    return attached(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
 
 
 def of_read(score: Expr, factor: Expr, read: Subscript) -> Expr:
     """The derivative of the natural logit with respect to the element of a captured tensor that a read gives; the factor reads no tensor. Raises CuirError X109."""
-    return _of_logit(_Chain(read).of(score), factor, [])
+    return attached(_of_logit(_Chain(read).of(score), factor, []))
 
 
 def _of_logit(change: Expr | None, factor: Expr, over: list[Expr]) -> Expr:
@@ -106,7 +107,7 @@ class _Chain:
             return None
         if e == self.variable:
             return _ONE
-        if isinstance(e, Subscript):
+        if isinstance(e, Subscript) or is_detached(e):
             return None  # another element, or one whose index the variable decides
         op_args = operation(e)
         if op_args is None:

@@ -97,7 +97,7 @@ def gradient_of(p: Param, name: str) -> Param:
 
 def _reads(traced: Traced, name: str, gradient: str) -> list[_Read]:
     met = (n for n in walk(traced.score) if isinstance(n, Subscript) and isinstance(n.value, Name) and n.value.id == name)
-    reads = (_Read(gradient, cast(tuple[Expr, ...], r.indices), of_read(traced.score, traced.factor, r)) for r in dict.fromkeys(met))
+    reads = (_Read(gradient, cast(tuple[Expr, ...], r.indices), of_read(*traced.differentiated, r)) for r in dict.fromkeys(met))
     return [r for r in reads if r.change != Literal(0.0)]
 
 

@@ -13,8 +13,23 @@ from ..ops import OPERATORS, build
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
+from .answers import TRACE
 from .halves import HALVES, in_f32, in_half
-from .proxy import PRODUCTS, Handler, Proxy, TensorProxy, as_constants, exactly, handles, lift, literal, made, promoted, to
+from .proxy import (
+    PRODUCTS,
+    Handler,
+    Proxy,
+    TensorProxy,
+    as_constants,
+    exactly,
+    handles,
+    lift,
+    literal,
+    made,
+    promoted,
+    to,
+    without_gradient,
+)
 from .refusal import refuse
 
 
@@ -108,6 +123,8 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
         refuse(f"`{sign}` is of numbers, found {a.element}", ".to(torch.int32) converts")
     if b.value == 0:
         refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
+    if b.varies and (running := TRACE.get()) is not None and running.beyond:
+        b = _where(_comparison("==", operator.eq)(b, 0), 1, b)  # which it may be for a pair that is none
     return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
 
 
@@ -131,10 +148,11 @@ def _pow(x: Any, y: Any) -> Proxy:
         )
     if literal(b) and b.value in (0.5, -0.5):
         return _sqrt(a) if b.value > 0 else _div(1.0, _sqrt(a))
-    if literal(a) and a.value == 2:
-        return _exp2(b)
     if literal(a) and a.value is not None and a.value > 0:
-        return _exp2(_mul(b, math.log2(a.value)))
+        power = _exp2(b if a.value == 2 else _mul(b, math.log2(a.value)))
+        if I32 == a.element == b.element and not isinstance(b.expr, Name):  # an index is none below 0
+            return _where(_comparison("<", operator.lt)(b, 0), float(a.value == 1), power)  # as PyTorch's integers have it
+        return power
     as_constants(a, b)
     if I32 == a.element == b.element:
         return _whole_power(a, b)
@@ -161,9 +179,14 @@ def _neg(x: Any) -> Proxy:
     return made(Unary("-", a.expr), a.element, a, value=operator.neg)
 
 
-@handles("pos", "positive", "contiguous", "clone", "detach")
+@handles("pos", "positive", "contiguous", "clone", "item")
 def _same(x: Any) -> Proxy:
     return lift(x)
+
+
+@handles("detach")
+def _detach(x: Any) -> Proxy:
+    return without_gradient(lift(x))
 
 
 @handles("abs", "absolute")

@@ -4,7 +4,6 @@ source nor what a captured number is worth. Owns PyTorch's promotion rules and t
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -20,9 +19,10 @@ from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
+from .detached import detached, is_detached
 from .evaluate import evaluate
-from .methods import class_of
 from .refusal import refuse, user_place
+from .spelling import by_position, of_function, of_method
 
 INF = Name("inf")
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
@@ -126,7 +126,7 @@ class Proxy(Answers):
             refuse(f"`{name}` cannot become part of a kernel", "a score or an index is one number, without dims")
         if name.endswith("_"):
             refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
-        return lambda *args, **kwargs: call(name, (self, *args), kwargs)
+        return lambda *args, **kwargs: call(name, *of_method(name, (self, *args), kwargs))
 
     def __getitem__(self, item: object) -> Any:
         as_constants(self)
@@ -136,7 +136,20 @@ class Proxy(Answers):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        return call(getattr(func, "__name__", str(func)), args, kwargs or {})
+        return call(*of_function(func, args, kwargs or {}))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return of_numpy(ufunc, method, inputs, options)
+
+
+def of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    """A function of NumPy, or an operator of one of its numbers: of captured numbers alone it is NumPy's, with constants."""
+    numbers = [x for x in inputs if isinstance(x, Proxy)]
+    if all(x.number and x.value is not None for x in numbers) and not any(isinstance(x, Rows) for x in inputs):
+        return getattr(ufunc, method)(*(x.constant("a function of NumPy") if isinstance(x, Proxy) else x for x in inputs), **options)
+    if method != "__call__" or options:
+        refuse(f"np.{ufunc.__name__}.{method} cannot become part of a kernel", "use torch functions")
+    return call(ufunc.__name__, inputs, {})
 
 
 def as_constants(*proxies: Proxy) -> None:
@@ -194,6 +207,9 @@ class Rows:
 
     shape: torch.Size
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return of_numpy(ufunc, method, inputs, options)
+
 
 @dataclass(eq=False)
 class TensorProxy(Rows):
@@ -208,6 +224,7 @@ class TensorProxy(Rows):
     into: DType | None = None  # what an element is converted to
     follows: bool = False  # its shape follows the lengths: this one is a sample
     kind: type = torch.Tensor  # the tensor's class
+    constant: bool = False  # detached: its elements have no gradient
     dtype: torch.dtype = torch.float32  # the tensor's own
 
     def __getitem__(self, item: Any) -> Any:
@@ -228,7 +245,7 @@ class TensorProxy(Rows):
                 refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
         read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
         stored = Proxy(read, self.element, any(p.varies for p in places))
-        element = call("ne", (stored, 0), {}) if self.boolean else stored
+        element = call("ne", (stored, 0), {}) if self.boolean else without_gradient(stored) if self.constant else stored
         return element if self.into is None else to(element, self.into)
 
     def __setitem__(self, item: Any, value: Any) -> NoReturn:
@@ -278,18 +295,24 @@ class TensorProxy(Rows):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "detach":
+            return lambda: replace(self, constant=True)
         if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
             return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).element)
         if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
-        return (lambda *args, **kwargs: of_rows(name, (self, *args), kwargs)) if callable(member) else of_rows(name, (self,), {})
+        return (
+            (lambda *args, **kwargs: of_rows(name, *of_method(name, (self, *args), kwargs)))
+            if callable(member)
+            else of_rows(name, (self,), {})
+        )
 
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        return of_rows(getattr(func, "__name__", str(func)), args, kwargs or {})
+        return of_rows(*of_function(func, args, kwargs or {}))
 
 
 def _plain_index(index: Any) -> Any:
@@ -323,26 +346,6 @@ for _name in OPERATORS:  # Python's own == would compare the proxies
 TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-# ---- isinstance and type
-def _kind(x: Any) -> type | None:
-    """The class of what a proxy stands for; None for anything else."""
-    if isinstance(x, Proxy):
-        return KINDS[x.element] if x.number else torch.Tensor
-    return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None
-
-
-def _isinstance(x: Any, classes: Any) -> bool:
-    kind, classes = _kind(x), type if classes is _type else classes
-    return isinstance(x, classes) if kind is None else issubclass(kind, classes)
-
-
-def _type(*args: Any, **keywords: Any) -> Any:
-    return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
-
-
-BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
-
-
 # ---- values
 STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
 
@@ -373,8 +376,10 @@ def lift(x: Any) -> Proxy:
     if isinstance(x, bool):
         return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
     if isinstance(x, int):
+        x = int.__int__(x)  # of a class of the user's, such as an enumeration, whose text is another one
         return Proxy(number(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
+        x = float.__float__(x)
         return Proxy(number(x), F32, False, x, frozenset(), set())
     refuse(f"expected a number, found {type(x).__name__}")
 
@@ -397,6 +402,11 @@ def number(x: int | float) -> Expr:
     if isinstance(x, float) and math.isinf(x):
         return INF if x > 0 else Unary("-", INF)
     return Literal(x) if x >= 0 else Unary("-", Literal(-x))
+
+
+def without_gradient(p: Proxy) -> Proxy:
+    """The same number, of which no gradient goes on to what it is made of."""
+    return replace(p, expr=detached(p.expr)) if p.element == F32 and p.value is None and not is_detached(p.expr) else p
 
 
 def literal(p: Proxy) -> bool:
@@ -470,6 +480,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An operation of PyTorch or Python by its name, on proxies."""
     plain = name.strip("_")
     plain = _ALIASES.get(plain, plain.removeprefix("special_"))  # torch.special.expit and the like
+    args, kwargs = by_position(plain, args, kwargs)
     methods = ROWS[0][1] if ROWS else frozenset()
     has_dims = any(isinstance(a, Rows) or (isinstance(a, torch.Tensor) and a.ndim) for a in (*args, *kwargs.values()))
     if has_dims or (plain in methods and (plain not in HANDLERS or len(args) == 1)):
@@ -495,6 +506,8 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = after(result, args)
     if not isinstance(result, Proxy):
         return result
+    if not torch.is_grad_enabled():
+        result = without_gradient(result)
     result.size = max(result.size, 1 + sum(a.size for a in args if isinstance(a, Proxy)))
     if result.size > MAX_SIZE:
         refuse(
@@ -514,32 +527,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 
 def _words() -> list[str]:
     """The operations by one name each, without those that Python has a sign for."""
-    signs = {
-        "truediv",
-        "floordiv",
-        "mod",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-        "invert",
-        "pos",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "pow",
-        "float",
-        "int",
-        "bool",
-    }
+    signs = {"truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "pow", "float", "int", "bool"}  # fmt: skip
     first: dict[Handler, str] = {}
     for name, handler in HANDLERS.items():
         first.setdefault(handler, name)

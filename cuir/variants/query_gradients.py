@@ -34,7 +34,7 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     result = transfer(origin, replace(spec, sink=None, max_scores=False), KERNEL, traced=traced, bits=False, tables=False)
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
-    value = renamed(dscore(traced.score, traced.factor), names)
+    value = renamed(dscore(*traced.differentiated), names)
     new = replace(old, body=(Return(value),))
     items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
     before, after = show(origin), show(replace(result.program, items=items))

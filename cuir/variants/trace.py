@@ -15,6 +15,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,16 @@ from . import arrays as arrays
 from . import functions as functions  # enters the table of operations
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
+from .detached import attached
 from .factoring import factored
+from .kinds import BUILTINS
 from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import BUILTINS, INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
+from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
 from .refusal import refuse, user_frame
+from .spelling import of_function
 from .traced import Traced, fresh
 
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
@@ -124,9 +128,14 @@ class _Tracer:
         masks: list[Proxy] = []
         result: Proxy = scaled
         mask: Expr | None = None
+        detaching: Proxy | None = None
         peeled = False
         if self.spec.score_mod is not None:
+            if (running := TRACE.get()) is not None:
+                running.beyond = True
             modified = self.call(self.spec.score_mod, (scaled, b, h, q, k))
+            if running is not None:
+                running.beyond = False
             if modified.element == BOOL:
                 raise CuirError.of(
                     "X123",
@@ -134,7 +143,9 @@ class _Tracer:
                     function_span(self.spec.score_mod),
                     "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
                 )
-            result = to(modified, F32)
+            marked = to(modified, F32)
+            result = replace(marked, expr=attached(marked.expr))
+            detaching = None if result.expr is marked.expr else marked
             result, masks = _peeled(result)
             peeled = bool(masks)
         if self.spec.mask_mod is not None:
@@ -143,15 +154,17 @@ class _Tracer:
                 raise CuirError.of(
                     "X123", f"a mask_mod gives a bool, found {condition.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
+            condition = replace(condition, expr=attached(condition.expr))
             masks.append(condition)
             mask = condition.expr
         keep = None
         for m in masks:
             keep = m if keep is None else call("and", (keep, m), {})
         everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
-        score, factor = factored(result.expr, [p for p, _ in self.parameters.values()], split=not peeled)
-        if self.spec.normalize != "relu":
-            factor = Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
+        met = [p for p, _ in self.parameters.values()]
+        (score, factor), *others = (
+            self.logits(*factored(e, met, split=not peeled)) for e in (result.expr, *(() if detaching is None else (detaching.expr,)))
+        )
         sink = self.sink(h)
         if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
             score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
@@ -167,7 +180,14 @@ class _Tracer:
             tuple(sorted(self.pinned)),
             tuple((place[0], p.name) for place, (p, _) in self.parameters.items()),
             (running := TRACE.get()) is not None and running.rows,
+            others[0] if others else None,
         )
+
+    def logits(self, score: Expr, factor: Expr) -> tuple[Expr, Expr]:
+        """The score with the factor that makes base-2 logits of it, of a softmax."""
+        if self.spec.normalize == "relu":
+            return score, factor
+        return score, Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
 
     def sink(self, h: Proxy) -> Expr | None:
         """The sink of a head, f32."""
@@ -199,7 +219,10 @@ class _Tracer:
         try:
             known = self.function(mod)
             self.at = None
-            with outside:
+            graded = (
+                contextlib.nullcontext() if _asks_for_gradients(mod) else torch.enable_grad()
+            )  # so that a mod's own torch.no_grad() shows
+            with outside, graded:
                 result = known(*positional, **given)
             result = outside.of(result)
             refuse_drawn(mod, seeds)
@@ -385,6 +408,18 @@ class _Tracer:
         return new
 
 
+def _asks_for_gradients(mod: Any) -> bool:
+    """Whether a mod's code reads if gradients are enabled now."""
+    code = getattr(mod, "__code__", None)
+    todo = [code] if code is not None else []
+    while todo:
+        one = todo.pop()
+        if "is_grad_enabled" in one.co_names:
+            return True
+        todo += [c for c in one.co_consts if isinstance(c, types.CodeType)]
+    return False
+
+
 def _shown(result: Any) -> str:
     return f"elements of shape {list(result.shape)}" if isinstance(result, Rows) else type(result).__name__
 
@@ -475,7 +510,7 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return getattr(first, attribute)
     if isinstance(first, (Proxy, Rows)) and hasattr(type(first), name):
         return getattr(first, name)(*args[1:], **kwargs)
-    return call(name, tuple(args), kwargs)
+    return call(*of_function(func, tuple(args), kwargs))
 
 
 def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:

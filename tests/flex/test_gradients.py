@@ -256,3 +256,14 @@ def test_a_second_derivative_is_refused() -> None:
     (dq,) = torch.autograd.grad((o.float() ** 2).sum(), q, create_graph=True)  # type: ignore[union-attr]
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dq.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_backward_pass_within_autocast(dtype: torch.dtype) -> None:
+    """In the dtypes of its forward pass, wherever that was."""
+    own = [torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(i)).to(dtype).requires_grad_() for i in range(3)]
+    wanted = torch.autograd.grad(flex_attention(*own, backend="interpret").float().square().sum(), own)
+    o = flex_attention(*own, backend="interpret").float().square().sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(o, own)
+    assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))

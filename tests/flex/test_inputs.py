@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention as flex_attention_of_pytorch
 
 from cuir import CuirError, attention, create_block_mask, flex_attention
 
@@ -214,3 +218,41 @@ def test_the_last_element_is_that_of_the_tensor_of_the_call() -> None:
         found = call(score=bias)
         wanted = (Q.double() @ K.double().mT * D**-0.5 + more[-1] * torch.arange(N)).softmax(-1) @ V.double()
         torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+
+
+# ---- operations that are written in other ways
+TABLE, PAIRS, NARROW = torch.randn(N), torch.randn(4, N, 3), torch.full((N,), 2)
+
+
+class Three(enum.IntEnum):
+    X = 3
+
+
+class Loud(int):
+    def __repr__(self) -> str:
+        return "7"
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    "where as a method": lambda s, b, h, q, k: s.where(q >= k, -1.0),
+    "and by name": lambda s, b, h, q, k: s.where(condition=q >= k, other=-math.inf),
+    "of an element": lambda s, b, h, q, k: s + TABLE[q].where(q > k, TABLE[k]),
+    "of an index": lambda s, b, h, q, k: s + q.where(q > k, k) / 8,
+    "of rows": lambda s, b, h, q, k: s + PAIRS[h, q].where(PAIRS[h, q] > 0, PAIRS[h, k]).sum(),
+    "where by names": lambda s, b, h, q, k: torch.where(condition=q >= k, input=s, other=s * 2),
+    "operands by name": lambda s, b, h, q, k: torch.mul(input=s, other=0.5) + torch.pow(input=q / 40, exponent=2) + torch.tanh(input=s),
+    "a partial of a function": lambda s, b, h, q, k: functools.partial(torch.mul, other=0.5)(s),
+    "an enumeration": lambda s, b, h, q, k: s + q % Three.X,
+    "a number with a text of its own": lambda s, b, h, q, k: s + q * Loud(3) / 64,
+    "numbers of NumPy on the left": lambda s, b, h, q, k: np.float32(0.5) * s + np.int64(3) * q / 64 + np.float64(0.3) * k / 64,
+    "powers of integers below 0": lambda s, b, h, q, k: s + 2 ** (h - 3) + 3 ** (h - 1) + 1 ** (h - 1),
+    "divisors that are 0 behind the last key": lambda s, b, h, q, k: s + (q // (N - k)) / 8 + (k % (M - q)) / 8 + torch.fmod(k, M - q) / 8 + q // NARROW[k] / 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
+def test_spellings_that_mean_the_same(score: Any) -> None:
+    q, k, v = (x.float() for x in (Q, K, V))
+    theirs = flex_attention_of_pytorch(q, k, v, score_mod=score, return_lse=True)
+    for own, wanted in zip(call(q, k, v, score=score, return_lse=True), theirs, strict=True):
+        torch.testing.assert_close(own, wanted, atol=1e-4, rtol=1e-4)

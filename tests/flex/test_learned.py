@@ -240,3 +240,49 @@ def test_the_same_bits_every_time_are_refused() -> None:
         assert bias.grad is not None
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+# ---- what a mod detaches
+@torch.no_grad()
+def stepped(x: Any) -> Any:
+    return torch.round(x * 2) / 2
+
+
+def under_no_grad(t: Any) -> Any:
+    def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        with torch.no_grad():
+            x = t[k] * 2
+        return s + x
+
+    return score_mod
+
+
+DETACHING: dict[str, Callable[[Any], Any]] = {
+    "a score": lambda t: lambda s, b, h, q, k: s.detach() * t[q],
+    "an element": lambda t: lambda s, b, h, q, k: s * t[q].detach(),
+    "a tensor": lambda t: lambda s, b, h, q, k: s * t.detach()[q],
+    "some of both": lambda t: lambda s, b, h, q, k: s * t[k] + s.detach() * t[q].detach() + torch.detach(s),
+    "within torch.no_grad": under_no_grad,
+    "rounding that has a slope": lambda t: lambda s, b, h, q, k: s + (torch.round(s * 2) / 2 - s).detach() + t[k],
+    "a function without gradients": lambda t: lambda s, b, h, q, k: s + stepped(s) * t[k],
+    "a choice": lambda t: lambda s, b, h, q, k: torch.where(q >= k, s * t[k].detach().sigmoid(), s.detach()),
+    "everything": lambda t: lambda s, b, h, q, k: (s * t[k]).detach(),
+}
+
+
+@pytest.mark.parametrize("made", DETACHING.values(), ids=DETACHING)
+def test_no_gradient_goes_through_what_is_detached(made: Callable[[Any], Any]) -> None:
+    """Also where the mod was traced before in a call without gradients."""
+    n = 40
+    own = [torch.randn(1, 2, n, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)] + [torch.linspace(-1, 1, n)]
+    exact = [x.double().requires_grad_() for x in own]
+    own = [x.requires_grad_() for x in own]
+    with torch.no_grad():
+        flex_attention(*own[:3], made(own[3]), backend="interpret")
+    found = torch.autograd.grad(flex_attention(*own[:3], made(own[3]), backend="interpret").square().sum(), own, allow_unused=True)
+    q, k = torch.arange(n)[:, None], torch.arange(n)
+    weights = made(exact[3])(exact[0] @ exact[1].mT / 4, 0, 0, q, k).softmax(-1)
+    wanted = torch.autograd.grad((weights @ exact[2]).square().sum(), exact, allow_unused=True)
+    for x, y in zip(found, wanted, strict=True):
+        x, y = (torch.zeros(()) if g is None else g.double() for g in (x, y))
+        assert (x - y).abs().max() <= 1e-4

@@ -246,3 +246,37 @@ def test_methods_are_mods(of_another: bool) -> None:
         own.factor = factor
         own.bias.data.add_(1)
         close(f(*QKV), wanted(own.scaled, lambda b, h, i, j: own.before(b, h, i, j)))
+
+
+def test_layers_that_share_a_mask_with_a_variable() -> None:
+    """Or a score_mod: what it closes over is met a second time in the graph."""
+
+    def within(w: Any) -> Any:
+        return create_block_mask(lambda b, h, i, j: i - j < w, None, None, S, S, device="cpu")
+
+    masks = [within(w) for w in (5, 9, torch.tensor(7))]
+
+    def layers(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        for _ in range(3):
+            q = attend(q, k, v, block_mask=mask)
+        return q
+
+    f = Compiled(layers)
+    for mask in masks:
+        close(f(*QKV, mask), layers(*QKV, mask).double())
+    factor = 3
+
+    def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s * factor
+
+    def twice(q: Any, k: Any, v: Any) -> Any:
+        return attend(attend(q, k, v, score_mod=score_mod), k, v, score_mod=score_mod)
+
+    close(Compiled(twice)(*QKV), twice(*QKV).double())
+
+
+def test_floats_that_change_share_a_graph() -> None:
+    f = Compiled(lambda q, k, v, cap: attend(q, k, v, score_mod=lambda s, b, h, i, j: cap * torch.tanh(s / cap)))
+    for cap in (5.0, 4.0, 3.0, 2.0):
+        close(f(*QKV, cap), wanted(lambda s, b, h, i, j, cap=cap: cap * torch.tanh(s / cap)))
+    assert len(f.graphs) == 2  # one for a constant, one for a number that changes

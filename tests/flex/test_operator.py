@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -366,4 +369,52 @@ def test_paths_lead_to_what_the_walk_found() -> None:
     assert {kind for kind, _, _ in who.places} >= {"tensor", "number", "function", "object", "length"} and len(who.tensors) == 3
     for kind, path, value in who.places:
         found = follow(mods, path)
-        assert len(found) == value if kind == "length" else found is value
+        if kind in ("members", "order"):
+            assert tuple(found) == value
+        else:
+            assert len(found) == value if kind == "length" else found is value
+
+
+CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
+    "a function of PyTorch": ((torch.tanh, torch.sigmoid, torch.tanh), lambda v, s: v(s)),
+    "a function of Python's": ((math.sqrt, math.exp), lambda v, s: s * v(2)),
+    "an operator": ((operator.add, operator.mul), lambda v, s: v(s, 2)),
+    "a type": ((int, float), lambda v, s: s * v(2.5)),
+    "a dtype": ((torch.float32, torch.int32), lambda v, s: s * torch.tensor(2.5).to(v)),
+    "a set": (({0}, {1}), lambda v, s: s * (2 if 0 in v else 3)),
+    "a frozenset": ((frozenset({0}), frozenset({1})), lambda v, s: s * (2 if 0 in v else 3)),
+    "a range": ((range(3), range(5)), lambda v, s: s * len(v)),
+    "the order of a dict": (({"a": 1, "b": 2}, {"b": 2, "a": 1}), lambda v, s: s * next(iter(v.values()))),
+    "a module": ((math, operator), lambda v, s: s * (2 if v is math else 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "mod"), CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("where", ["cell", "attribute"])
+def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[Any, ...], mod: Callable[..., Any], where: str) -> None:
+    class Held:
+        value = values[0]
+
+    held, cell = Held(), values[0]
+    held.value = values[0]
+
+    def by_attribute(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return mod(held.value, s)
+
+    def by_cell(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return mod(cell, s)
+
+    score_mod = by_cell if where == "cell" else by_attribute
+    compiled = Compiled(lambda q, k, v: attend(q, k, v, score_mod, None))
+    for value in values:
+        held.value = cell = value
+        torch.testing.assert_close(compiled(*tensors()), attend(*tensors(), score_mod, None))
+
+
+@pytest.mark.parametrize("value", [np.float32(2.0), Fraction(1, 2)])
+def test_objects_that_nothing_compares_are_refused(value: Any) -> None:
+    def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * float(value)
+
+    with pytest.raises(Exception, match=r"U418.*would not notice when it changes"):
+        Compiled(lambda q, k, v: attend(q, k, v, score_mod, None))(*tensors())

@@ -78,7 +78,7 @@ CLOSE: dict[str, Callable[..., Any]] = {  # through exp2, log2 and tanh
     "log_sigmoid": lambda x, y: F.logsigmoid(x), "mish": lambda x, y: F.mish(x.clamp(min=-50)), "elu": lambda x, y: F.elu(x, 0.5), "selu": lambda x, y: F.selu(x), "celu": lambda x, y: F.celu(x, 2.0),
     "hardsigmoid": lambda x, y: F.hardsigmoid(x), "hardswish": lambda x, y: F.hardswish(x),
 }  # fmt: skip
-APART = {"int": "test_conversions_to_integers"}
+APART = {"int": "test_conversions_to_integers", "detach": "tests/flex/test_learned.py"}
 
 
 def test_every_operation_is_tried() -> None:

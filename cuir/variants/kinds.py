@@ -1,0 +1,33 @@
+"""What `isinstance` and `type` answer about a value of a mod, in a traced function: the class of what it stands for."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import torch
+
+from .answers import KINDS
+from .methods import class_of
+from .proxy import Proxy, Rows, TensorProxy
+
+
+def _kind(x: Any) -> type | None:
+    """The class of what a proxy stands for; None for anything else."""
+    if isinstance(x, Proxy):
+        return KINDS[x.element] if x.number else torch.Tensor
+    return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None
+
+
+def _isinstance(x: Any, classes: Any) -> bool:
+    kind, classes = _kind(x), type if classes is _type else classes
+    return isinstance(x, classes) if kind is None else issubclass(kind, classes)
+
+
+def _type(*args: Any, **keywords: Any) -> Any:
+    return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
+
+
+BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
+
+__all__ = ["BUILTINS"]

@@ -1,0 +1,33 @@
+"""One order of arguments for an operation, whichever way PyTorch lets it be written: as a function, as a method, operands by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_NAMED = {"where": ("condition", "input", "other"), "pow": ("input", "exponent")}  # as torch's functions name their operands
+
+
+def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Operands that are given by name, where they stand."""
+    names = _NAMED.get(name, ("input", "other"))
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args, kwargs = (*args, kwargs[names[len(args)]]), {n: v for n, v in kwargs.items() if n != names[len(args)]}
+    return args, kwargs
+
+
+def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Arguments of a tensor's method as the function of its name takes them: x.where(condition, y) is torch.where(condition, x, y), and no other has another order."""
+    given = {**dict(zip(("condition", "other"), args[1:])), **kwargs}
+    return ((given["condition"], args[0], given["other"]), {}) if name == "where" and len(given) == 2 else (args, kwargs)
+
+
+def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
+    """The name and the arguments of a function of PyTorch that was called with proxies."""
+    name = getattr(func, "__name__", str(func))
+    return name, *(of_method(name, args, kwargs) if func is torch.Tensor.where else (args, kwargs))
+
+
+__all__ = ["by_position", "of_function", "of_method"]
