@@ -28,6 +28,7 @@ from cuir.measure.problem import Shape
 
 PLACE = Path(cuir.choice.__file__).parent
 CHANGE = 0.02  # of a group's time: what another setting has to gain for the rows between two changes; it is another kernel to compile
+OWN = 0.03  # of a cell's time: what it may lose by the setting that it shares with its neighbours
 FAR = 0.05  # predictions that are farther off than this count ever less
 NEAR = 1.12  # settings that are slower than this, beside the best, count half
 HELD = {"QBUF": 2, "STAGED": True, "STAGES": 2, "AHEAD": True}  # as the signature has them
@@ -83,7 +84,8 @@ def work_of(cell: Cell) -> tuple[Work, tuple[tuple[str, int | float], ...]]:
 
 # ---- the table
 def table_of(measured: Sequence[Measured], sms: int) -> list[table.Row]:
-    """For each variant and head dim the settings by how many keys a query visits: as few as cost little. Of cells with as many tiles as rows hold for."""
+    """For each variant and head dim the settings by how many keys a query visits: as few as cost little. Of cells with as many tiles as rows hold for; one that loses more than OWN by
+    what it shares with others has a row for its number of query heads a key head."""
     groups: dict[tuple[str, int, int], list[tuple[float, Measured]]] = {}
     for m in measured:
         if table.waves(m.cell.shape, sms) < table.WAVES:
@@ -100,6 +102,12 @@ def table_of(measured: Sequence[Measured], sms: int) -> list[table.Row]:
         kind = table.Kind.of(work_of(group[0][1].cell)[0])
         for name, its in runs(by_keys):
             made.append(table.Row(variant, kind, (D, DV), its[0], its[-1], parsed(name), group[0][1].spills.get(name, 0)))
+            for keys in its:
+                for m in by_keys[keys]:
+                    best = min(m.times, key=lambda n: m.times[n])
+                    if m.times.get(name, math.inf) > (1 + OWN) * m.best:
+                        heads = m.cell.shape.H // m.cell.shape.HK
+                        made.append(table.Row(variant, kind, (D, DV), keys, keys, parsed(best), m.spills.get(best, 0), heads))
     return made
 
 

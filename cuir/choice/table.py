@@ -48,7 +48,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Row:
-    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with. spilled: bytes a thread that it spilled there."""
+    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with. spilled: bytes a thread that it spilled there.
+    heads: query heads a key head, of a row that is for these alone."""
 
     variant: str
     kind: Kind
@@ -57,28 +58,31 @@ class Row:
     most: float
     setting: Mapping[str, Const]
     spilled: int = 0
+    heads: int | None = None
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> Row:
         kind, (least, most) = Kind(data["blocks"], data["score"], data["special"], data["keep"]), map(float, data["keys"])
-        return Row(data["variant"], kind, (data["D"], data["DV"]), least, most, from_plain(data["setting"]), data.get("spilled", 0))
+        dims, setting = (data["D"], data["DV"]), from_plain(data["setting"])
+        return Row(data["variant"], kind, dims, least, most, setting, data.get("spilled", 0), data.get("heads"))
 
     def as_json(self) -> dict[str, Any]:
         kind = {"blocks": self.kind.blocks, "score": self.kind.score, "special": self.kind.special, "keep": self.kind.keep}
         dims = {"D": self.head_dims[0], "DV": self.head_dims[1]}
-        spilled = {"spilled": self.spilled} if self.spilled else {}
+        more = {**({"spilled": self.spilled} if self.spilled else {}), **({"heads": self.heads} if self.heads else {})}
         return {
             "variant": self.variant,
             **kind,
             **dims,
             "keys": [round(self.least), round(self.most)],
             "setting": plain(self.setting),
-            **spilled,
+            **more,
         }
 
-    def distance(self, kind: Kind, keys: float) -> float:
+    def distance(self, kind: Kind, keys: float, heads: float = 1.0) -> float:
+        """heads: query heads a key head."""
         far = max(0.0, math.log2(self.least / keys), math.log2(keys / self.most))
-        return far + self.kind.distance(kind)
+        return far + self.kind.distance(kind) + (abs(math.log2(heads / self.heads)) if self.heads else 0.0)
 
 
 @dataclass(frozen=True)
@@ -130,12 +134,12 @@ def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: D
     if waves(shape, device.sms) < WAVES:
         return
     dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
-    kind, keys = Kind.of(work), visited(work, shape, numbers)
+    kind, keys, heads = Kind.of(work), visited(work, shape, numbers), shape.H / max(shape.HK, 1)
     found = []
     for gpu in dict.fromkeys((device.name, *_relatives(device.generation, device.sms))):
         farther = 0.0 if gpu == device.name else OF_A_RELATIVE
-        found += [(row.distance(kind, keys) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
-    yield from sorted((one for one in found if one[0] <= FARTHEST), key=lambda one: one[0])
+        found += [(row.distance(kind, keys, heads) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
+    yield from sorted((one for one in found if one[0] <= FARTHEST), key=lambda one: (one[0], one[1].heads is None))
 
 
 def shipped() -> dict[str, Device]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-_NAMED = {"where": ("condition", "input", "other"), "pow": ("input", "exponent")}  # as torch's functions name their operands
+_CHOICE = torch.Tensor.where.__name__
+_NAMED = {_CHOICE: ("condition", "input", "other"), "pow": ("input", "exponent")}  # as torch's functions name their operands
 
 
 def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -21,7 +22,7 @@ def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Arguments of a tensor's method as the function of its name takes them: x.where(condition, y) is torch.where(condition, x, y), and no other has another order."""
     given = {**dict(zip(("condition", "other"), args[1:])), **kwargs}
-    return ((given["condition"], args[0], given["other"]), {}) if name == "where" and len(given) == 2 else (args, kwargs)
+    return ((given["condition"], args[0], given["other"]), {}) if name == _CHOICE and len(given) == 2 else (args, kwargs)
 
 
 def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:

@@ -85,14 +85,27 @@ def test_the_models_numbers_are_found_again() -> None:
 
 
 def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
-    """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best, but one of two that share a row, whose best settings differ."""
+    """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl")
     device, found = read([path])
     grid = {cell for cell, _ in cells(defaults.GRID)}
     ratios = {m.cell: r for r, m, _ in fitting.report([m for m in found if m.cell in grid], device, "table") if r == r}
     assert set(ratios) == grid
-    (worst, least), (_, second) = sorted(ratios.items(), key=lambda one: one[1])[:2]
-    assert second >= 0.97 and least >= 0.92 and (worst.variant, worst.shape.D, worst.shape.M) == ("document", 256, 1024), worst
+    assert min(ratios.values()) >= 0.97, min(ratios, key=lambda c: ratios[c])
+
+
+def test_a_cell_that_loses_by_sharing_has_a_row_of_its_own() -> None:
+    """For as many query heads a key head; the others keep what they share."""
+    few, many = {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.02}, {"BM=128,BN=128": 1.05, "BM=192,BN=128": 1.0}
+    grouped = Cell("causal", Shape(16, 64, 8, 1024, 1024, 64))
+    figures = [
+        of(1024, few),
+        Measured(grouped, many, {"BM=192,BN=128": 24}),
+        *(of(n, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.05}) for n in (4096, 8192)),
+    ]
+    shared, own = table_of(figures, 132)
+    assert shared.setting["BM"] == 128 and shared.heads is None
+    assert own.setting["BM"] == 192 and (own.heads, own.spilled, own.least) == (8, 24, own.most)
 
 
 def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def test_tables_are_what_the_command_writes() -> None:
 
 def test_rows_of_a_variant_do_not_overlap() -> None:
     for gpu, row in ALL:
-        others = [r for g, r in ALL if g == gpu and r is not row and (r.variant, r.head_dims) == (row.variant, row.head_dims)]
+        others = [
+            r for g, r in ALL if g == gpu and r is not row and (r.variant, r.head_dims, r.heads) == (row.variant, row.head_dims, row.heads)
+        ]
         assert all(row.most < o.least or o.most < row.least for o in others)
 
 
@@ -111,6 +114,17 @@ def test_rows_of_a_relative_serve_where_the_gpu_has_none() -> None:
         assert nearest(of, shape, {}, other, lambda s: True) is None
     lacking = nearest(of, shape, {}, shipped()["NVIDIA H100 80GB HBM3"], lambda s: True)
     assert lacking is not None and "H200" in lacking.why
+
+
+def test_a_row_for_some_heads_comes_before_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
+    shared = Row("causal", Kind.of(of), (128, 128), 64.0, 1e5, {"BM": 128, "BN": 128})
+    own = Row("causal", Kind.of(of), (128, 128), 64.0, 1e5, {"BM": 192, "BN": 80}, spilled=8, heads=4)
+    assert Row.parse(own.as_json()) == own
+    monkeypatch.setattr(table, "rows", lambda name: (shared, own) if name == "NVIDIA H200" else ())
+    for key_heads, wanted in ((32, shared), (8, own), (16, shared)):
+        found = nearest(of, replace(shape, HK=key_heads), {}, H200, lambda s: True)
+        assert found is not None and found.setting == wanted.setting and found.spilled == wanted.spilled
 
 
 def test_a_file_is_named_after_its_gpu() -> None:
