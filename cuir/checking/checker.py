@@ -35,6 +35,7 @@ from ..syntax.nodes import (
     Tuple,
     With,
 )
+from ..syntax.plain_numbers import plain_number
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
@@ -105,7 +106,7 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
         default = default_of(p, values)
         if p.default is not None and default is None and not _is_const_before(p, kernel):
             sink.error("T102", f"the default of `{name}` must be a literal, a dtype or a const parameter before it", p.span)
-        value = dtype_named(given.get(name, default))
+        value = dtype_named(plain_number(given.get(name, default)))
         if value is None:
             sink.error(
                 "N112",

@@ -173,7 +173,7 @@ def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
     from ..verification.on_gpu import faulted
 
     try:
-        compile(checked)(**arguments)
+        compile(checked).launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError as error:
         raise faulted(checked, error, "cuir run --on gpu") from error

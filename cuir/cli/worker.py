@@ -41,7 +41,7 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
     kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
 
     def launched(arguments: Mapping[str, Any]) -> None:
-        kernel(**arguments)
+        kernel.launch(arguments)
         torch.cuda.synchronize()
 
     return verified, launched

@@ -11,12 +11,24 @@ import torch
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
+from ..syntax.plain_numbers import plain_number
 from .appending import append
 from .decoding import BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel
 from .front import Form
-from .inputs import DTYPES, check_dense, check_device, check_gradient, check_head_dims, check_heads, check_options, check_sink, wrong
+from .inputs import (
+    DTYPES,
+    check_dense,
+    check_device,
+    check_gradient,
+    check_head_dims,
+    check_heads,
+    check_options,
+    check_sink,
+    plain_integer,
+    wrong,
+)
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -78,6 +90,10 @@ def attention_with_kv_cache(
     other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache
     if left out); longer ones are right as well. Same arguments give the same bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
     """
+    if not isinstance(cache_seqlens, torch.Tensor):
+        cache_seqlens = plain_integer(cache_seqlens)
+    max_seqlen_q, max_seqlen = plain_integer(max_seqlen_q), plain_integer(max_seqlen)
+    scale, sink = plain_number(scale), plain_number(sink)
     asked = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)
     if torch.compiler.is_compiling():

@@ -12,6 +12,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ..spec.specification import Normalize, Specification, lengths_of
+from ..syntax.plain_numbers import plain_number
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..variants import Traced, TransferResult
@@ -143,7 +144,9 @@ def flex_attention(
                 return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink,
             )  # fmt: skip
     if scale is not None:
-        query, scale = signed(query, scale)
+        query, scale = signed(query, plain_number(scale))
+    if sink is not None:
+        sink = plain_number(sink)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _nested(
             query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, backend, verify

@@ -31,10 +31,15 @@ from .progress import Progress
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # whose last pass is kept
-Run = Callable[..., object]
 # of a kernel, again: what it allocates and writes; None for tensors that lie otherwise
 Launch = Callable[..., tuple[torch.Tensor, ...] | None]
 Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors of floats, each with its places among what the mods capture
+
+
+class Kernel(Protocol):
+    """A kernel that is launched with arguments by name: a user's names and ours are keys of one mapping, never keywords of a Python function."""
+
+    def launch(self, arguments: Mapping[str, Any]) -> object: ...
 
 
 class Attention(backward_kernels.Attention, Protocol):
@@ -105,7 +110,7 @@ class Gradients:
         """Raises CuirError X109 for what has no gradients."""
         need_gradients(attention.spec.normalize)
         self.attention, self.asked, self.plan = attention, asked, planned(attention, asked)
-        self.kernels: dict[str, Run] = {}
+        self.kernels: Mapping[str, Kernel] = {}
         self.repeated: dict[Any, Repeated] = {}  # by shapes and scale, the last pass of tensors that lie as the kernels read them
 
     def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
@@ -130,14 +135,14 @@ class Gradients:
         runs = self._runs(ready, device)
         launches: dict[str, Mapping[str, Any]] = {}
 
-        def launch(step: str, **arguments: Any) -> None:
+        def launch(step: str, arguments: Mapping[str, Any]) -> None:
             launches[step] = arguments
-            runs[step](**arguments)
+            runs[step].launch(arguments)
 
         L, DL = _floats(q, 2, *q.shape[:2], padded_rows(at.M))
         dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
         if "prepare" in plan.steps:
-            launch("prepare", O=o, dO=do, LSE=lse, L=L, DL=DL, dQ=dq)
+            launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
@@ -147,7 +152,7 @@ class Gradients:
         given = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
         if plan.by_queries is not None:
             before = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
-            launch(BY_QUERIES, **given, **before, dQ=gq, **_joined(made[BY_QUERIES]))
+            launch(BY_QUERIES, {**given, **before, "dQ": gq, **_joined(made[BY_QUERIES])})
         if plan.by_keys is not None:
             others = _joined(made[KERNEL])
             learned = {name: torch.zeros_like(others[of]) for of, name in plan.by_keys.transferred.gradients.items()}
@@ -156,19 +161,19 @@ class Gradients:
             else:
                 dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
             sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
-            launch(KERNEL, **given, **sums, dK=dk, dV=dv, **others, **learned)
+            launch(KERNEL, {**given, **sums, "dK": dk, "dV": dv, **others, **learned})
             found = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already
-                launch("finish_keys", dQ=dk, GQ=gk, scale=1.0)
-                launch("finish_values", dQ=dv, GQ=gv, scale=1.0)
+                launch("finish_keys", {"dQ": dk, "GQ": gk, "scale": 1.0})
+                launch("finish_values", {"dQ": dv, "GQ": gv, "scale": 1.0})
         if plan.adds:
-            launch("finish", dQ=dq, GQ=gq, scale=scale)
+            launch("finish", {"dQ": dq, "GQ": gq, "scale": scale})
         if keep and self.asked.queries and self.asked.keys and not plan.spread and not found:
             self._keep((q.shape, k.shape, scale), runs, launches, tuple(made.values()), ready)
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
 
     def _keep(
-        self, key: Any, runs: Mapping[str, Run], launches: Mapping[str, Mapping[str, Any]], made: tuple[Made | None, ...], ready: Ready
+        self, key: Any, runs: Mapping[str, Kernel], launches: Mapping[str, Mapping[str, Any]], made: tuple[Made | None, ...], ready: Ready
     ) -> None:
         """Remembers a pass that was made, by its launches' arguments, to be made again; not one with a launch that cannot be told from others."""
         inputs, rows = ("Q", "K", "V", "dO"), ("L", "DL")
@@ -186,9 +191,9 @@ class Gradients:
         states = tuple((t, state_of(t), memory_of(t)) for t in captured)
         self.repeated[key] = Repeated(again[BY_QUERIES if prepares else "prepare"], again[KERNEL], queries, made, ready.made, states)
 
-    def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Run]:
+    def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Kernel]:
         if ready.kernel is None:
-            return {name: _interpreted(step.checked) for name, step in self.plan.steps.items()}
+            return {name: _Interpreted(step.checked) for name, step in self.plan.steps.items()}
         if not self.kernels:
             self.kernels = self.compiled(device)
         return self.kernels
@@ -212,7 +217,7 @@ class Gradients:
         grads = torch.autograd.grad(sinks, tuple(leaves.values()), by_head.sum_to_size(sinks.shape))
         return dict(zip(leaves, grads, strict=True))
 
-    def compiled(self, device: torch.device) -> dict[str, Run]:
+    def compiled(self, device: torch.device) -> Mapping[str, Kernel]:
         from ..runtime.compiled import compile
 
         need_warm("compiling a kernel")
@@ -251,10 +256,16 @@ def _added(*found: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     return total
 
 
-def _interpreted(checked: Checked) -> Run:
-    from ..interp import run
+@dataclass(frozen=True)
+class _Interpreted:
+    """A kernel that the interpreter runs."""
 
-    return lambda **arguments: run(checked, arguments, budget=math.inf)
+    checked: Checked
+
+    def launch(self, arguments: Mapping[str, Any]) -> object:
+        from ..interp import run
+
+        return run(self.checked, arguments, budget=math.inf)
 
 
 def chosen(

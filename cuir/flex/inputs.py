@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -193,6 +194,18 @@ def _is_number(x: object) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
+def plain_integer(x: Any) -> Any:
+    """An integer as one of Python: NumPy's, a tensor of one on the host, or an object with `__index__`. Anything else, bools too, is given back as it is."""
+    if x is None or isinstance(x, (int, torch.SymInt)) or not hasattr(x, "__index__"):
+        return x
+    if isinstance(x, torch.Tensor) and (x.ndim or x.device.type != "cpu" or x.dtype == torch.bool or x.dtype.is_floating_point):
+        return x  # a number on a device would be waited for
+    try:
+        return operator.index(x)
+    except TypeError:  # an array of several
+        return x
+
+
 def signed(query: Any, scale: Any) -> tuple[Any, Any]:
     """Another query and scale of the same scores where scale is not positive, or so small that it is 0 in float32: kernels take the score of the largest product for
     the largest score. What cannot be used stays as it is."""
@@ -283,6 +296,7 @@ __all__ = [
     "need_hopper",
     "need_warm",
     "parts_for",
+    "plain_integer",
     "signed",
     "word",
     "wrong",

@@ -18,6 +18,7 @@ from ..checking.checked import Checked, Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
 from ..syntax.nodes import Program
+from ..syntax.plain_numbers import plain_number
 from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
@@ -38,6 +39,7 @@ from .inputs import (
     need_hopper,
     need_warm,
     parts_for,
+    plain_integer,
 )
 from .made import Made
 from .mods import CaptureKey, identity
@@ -159,7 +161,7 @@ class Ready:
         """The outputs, O in `o`."""
         own = given_to({"Q": query, "K": key, "V": value, "O": o}, self.setting)
         if self.kernel is not None:
-            outputs: tuple[torch.Tensor, ...] = self.kernel(**own, **self.arguments)
+            outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**own, **self.arguments})
         else:
             outputs = self._interpreted(own)
         return outputs if own["O"] is o else (o, joined(own["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
@@ -287,6 +289,7 @@ class Attention:
 
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
         """
+        scale = plain_number(scale)
         called = self.in_graph if torch.compiler.is_compiling() else self.called
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]
@@ -423,6 +426,7 @@ def attention(
     before a kernel runs on a GPU: "quick", "full" or "off". Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and what the checker finds.
     """
     check_options(None, "auto", verify)
+    head_dim, value_dim = plain_integer(head_dim), plain_integer(value_dim)
     spec = as_specification(spec, name_of(spec))
     return made(
         spec,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention import flex_attention as theirs
 
-from ..spec.specification import Lengths, Specification, asked
+from ..spec.specification import Lengths, Specification, lengths_asked
 from ..variants.arguments import memory_of, state_of
-from .inputs import at_tracing, wrong
+from .inputs import at_tracing, plain_integer, wrong
 from .mods import identity
 from .operator import steady
 
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     def made(self) -> theirs.BlockMask:
         """PyTorch's BlockMask. A mod that asks for lengths by name is given those of the mask."""
         mod, known = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
-        given = {p.name: known[p.name] for p in asked(mod) if known.get(p.name) is not None}
+        given = {name: known[name] for name in lengths_asked(mod) if known.get(name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         made = theirs.create_block_mask(
             functools.partial(mod, **given) if given else mod,
@@ -207,7 +207,9 @@ def create_block_mask(
             wrong("X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None is the mask of all pairs")
         Specification("mask", mask_mod)
         steady(identity(mask_mod).tensors)
+    B, H, Q_LEN, KV_LEN = map(plain_integer, (B, H, Q_LEN, KV_LEN))
     rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
+    rows, columns = plain_integer(rows), plain_integer(columns)
     for name, length in (("B", B), ("H", H), ("Q_LEN", Q_LEN), ("KV_LEN", KV_LEN), ("BLOCK_SIZE", rows), ("BLOCK_SIZE", columns)):
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and name in ("B", "H"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..spec.specification import LENGTHS, asked
+from ..spec.specification import lengths_asked
 from ..variants.arguments import memory_of, state_of
 from .front import flex_attention
 from .inputs import capturing
@@ -56,7 +56,7 @@ def differentiable_attention(
 
     def within(mod: Mod) -> Callable[..., Any]:
         """A mod of one sequence, called with places in the long one: what it sees, and the lengths that it asks for by name, are the sequence's."""
-        names = tuple(p.name for p in asked(mod) if p.name in LENGTHS)
+        names = lengths_asked(mod)
 
         def called(i: Any, j: Any, h: Any, *score: Any) -> Any:
             lengths = {n: counts[n][i] if n in counts else known[n] for n in names}

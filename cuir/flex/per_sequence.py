@@ -11,7 +11,7 @@ import torch
 
 from ..checking.checked import Const
 from ..interp import run
-from ..spec.specification import LENGTHS, Lengths, asked
+from ..spec.specification import Lengths, lengths_asked
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
 from .front import Form, Known, known_attention
@@ -44,7 +44,7 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
 
 def _with_causal(mask_mod: Mod) -> Mod:
     """The mask_mod, of what is not behind the query alone."""
-    names = tuple(p.name for p in asked(mask_mod) if p.name in LENGTHS)
+    names = lengths_asked(mask_mod)
 
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
         known = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
@@ -116,7 +116,7 @@ def launched(
         made.join()
     own = given_to(given, consts)
     before()
-    _, lse = kernel(**own, **by_setting(consts), **({} if made is None else made))
+    _, lse = kernel.launch({**own, **by_setting(consts), **({} if made is None else made)})
     return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=False)
 
 

@@ -9,10 +9,11 @@ import torch
 
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
+from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .constants import constant
 from .front import Form, nested_with
-from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, word, wrong
+from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, plain_integer, word, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -63,7 +64,8 @@ def varlen_attention(
     """
     if autocasts(q):
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
-    asked = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    asked = cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k)
+    scale, sink = plain_number(scale), plain_number(sink)
     mask_mod = mask_of(block_mask)
     if torch.compiler.is_compiling():
         captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[1], q.device, {"q": q, "k": k, "v": v})

@@ -24,6 +24,7 @@ from ..ops.meaning.tiles import exact_products, one_thread
 from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
+from ..syntax.plain_numbers import plain_number
 from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
@@ -121,6 +122,7 @@ def prepare(
     schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler, budget: float | None = None,
 ) -> tuple[Launch, int, Compiler]:  # fmt: skip
     """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
+    arguments = {name: plain_number(value) for name, value in arguments.items()}
     if not isinstance(checked, Checked):
         program = program_of(checked, "run")
         kernel = pick_kernel(program, None)

@@ -17,6 +17,7 @@ from ..checking.checked import Checked, Const
 from ..lowering import lower
 from ..syntax.given import program_of
 from ..syntax.nodes import Program
+from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled, compile_cuda
 
@@ -116,8 +117,14 @@ class CompiledKernel:
     def source(self) -> str:
         return self.compiled.cuda.source
 
-    def __call__(self, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
-        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    def __call__(self, /, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+        return self._run(args, named, () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,))
+
+    def launch(self, arguments: Mapping[str, Any]) -> Any:
+        """Launch with arguments by the parameters' names, which no name of a call's own can meet."""
+        return self._run((), arguments, ())
+
+    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
         given = (*args, *named.values(), *outs)
         form = (len(args), *named, len(outs))
         known = self._repeated(form, given) or self._look_up(args, named, outs, form)
@@ -187,7 +194,7 @@ class CompiledKernel:
         from .launch import Launcher, bound_arguments, need_device
 
         names = self._names(args, named, outs)
-        arguments = dict(zip(names, given, strict=True))
+        arguments = dict(zip(names, map(plain_number, given), strict=True))
         self._allocate(arguments)
         bound = bound_arguments(self._interface, arguments)
         device = need_device(self._interface, bound.device)

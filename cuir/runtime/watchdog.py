@@ -91,7 +91,7 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     place, pointer = launcher._ok(launcher.cu.cuModuleGetGlobal(launcher.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
     launcher._ok(launcher.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
     try:
-        kernel(**arguments)
+        kernel.launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError:  # the trap
         records = [r for r in reports.tolist() if r[0]]

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeGuard, get_args
 import torch
 
 from ..ops.meaning.tiles import in_parts
+from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 
@@ -69,6 +70,9 @@ class Specification:
     evaluated: Evaluated | None = None  # what gives their values for many pairs at once, where mods themselves are of one pair alone
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sink", plain_number(self.sink))
+        if any(plain_number(value) is not value for value in self.captured.values()):
+            object.__setattr__(self, "captured", {name: plain_number(value) for name, value in self.captured.items()})
         self._check_normaliser()
         for mod, kind, count in ((self.mask_mod, "mask_mod", 4), (self.score_mod, "score_mod", 5)):
             if mod is None:
@@ -98,7 +102,7 @@ class Specification:
         if self.normalize != "softmax":
             raise CuirError.of("X103", f"a sink is a logit of a softmax, and `{self.name}` has normalize={self.normalize!r}",
                                hint="leave the sink out: these weights have no sum that it could enter")  # fmt: skip
-        if SINK in self.captured or any(p.name == SINK for mod in (self.mask_mod, self.score_mod) if callable(mod) for p in asked(mod)):
+        if SINK in self.captured:
             raise CuirError.of(
                 "X103", f"`{SINK}` is the sink of `{self.name}`, found another value of this name", hint="give that another name"
             )
@@ -137,13 +141,13 @@ class Specification:
         known: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
         if as_tensors:
             known = {name: torch.tensor(n) for name, n in known.items()}
-        known |= self.values(lengths)
+        known |= {n: v for n, v in self.values(lengths).items() if n in self.captured}
         known = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
 
         def filled(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
             if mod is None:
                 return None
-            given = {p.name: known[p.name] for p in asked(mod) if p.name in known}
+            given = {p.name: known[p.name] for p in asked(mod) if p.name in self.captured or p.name in lengths_asked(mod)}
             if mod is self.mask_mod:  # FlexAttention counts positional parameters
                 return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **given)
             return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx, **given)
@@ -263,6 +267,11 @@ def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
     if _plain(mod) and not mod.__code__.co_kwonlyargcount:
         return []
     return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def lengths_asked(mod: Callable[..., Any]) -> tuple[str, ...]:
+    """The lengths that a mod takes by keyword. A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword."""
+    return tuple(p.name for p in asked(mod) if p.name in LENGTHS and p.default is p.empty)
 
 
 def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:

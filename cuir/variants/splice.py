@@ -53,7 +53,7 @@ from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comme
 from .parameter import Parameter, Value
 from .ranges import traced_apart
 from .tiles import Work, tile_for
-from .traced import Traced
+from .traced import Traced, dim_name
 
 WORTH_BITS = 8.0  # instructions for a pair, from which on bits are cheaper: reading them takes two or three
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
@@ -337,7 +337,9 @@ def _free(item: Definition) -> frozenset[str]:
 
 def declared(p: Parameter) -> Param:
     """A captured value as the kernel declares it."""
-    return Param(p.name, GlobalType(p.dtype.name, tuple(f"{p.name}_d{i}" for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name))
+    return Param(
+        p.name, GlobalType(p.dtype.name, tuple(dim_name(p.name, i) for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)
+    )
 
 
 def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:

@@ -24,7 +24,7 @@ import torch
 
 from ..ops import build
 from ..ops.expressions import is_where
-from ..spec.specification import LENGTHS, SINK, Lengths, Specification, asked
+from ..spec.specification import SINK, Lengths, Specification, asked, lengths_asked
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ..syntax.types import BOOL, F32, I32
 from ..syntax.walk import names_read
@@ -203,14 +203,15 @@ class _Tracer:
         values = self.spec.values(SAMPLE)
         given: dict[str, Any] = {}
         self.at = function_span(mod)
+        lengths = lengths_asked(mod)
         for p in asked(mod):
-            if p.name in LENGTHS:
-                given[p.name] = Proxy(Name(p.name), I32, False, number=True)
-            elif p.name in values:
+            if p.name in self.spec.captured:
                 fixed = self.spec.captured[p.name]
                 given[p.name] = self.capture(
                     p.name, values[p.name], key=p.name if callable(fixed) and not isinstance(fixed, torch.Tensor) else None
                 )
+            elif p.name in lengths:
+                given[p.name] = Proxy(Name(p.name), I32, False, number=True)
             else:
                 given[p.name] = self.capture(p.name, p.default)
         outside = Outside(self.outside, run=_replaced, asked=refuse_random)
@@ -365,7 +366,7 @@ class _Tracer:
             positional = value.__code__.co_varnames[: value.__code__.co_argcount]
             new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
         if value.__kwdefaults__:
-            new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items() if n not in LENGTHS}
+            new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items()}
         new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
         return new
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -102,12 +103,19 @@ def plain(name: str) -> str:
 
 
 def fresh(name: str, used: Collection[str]) -> str:
-    """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken."""
+    """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken. It is never one that a dim has (`dim_name`)."""
     base = candidate = plain(name)
     n = 1
-    while candidate in used:
+    while candidate in used or _OF_DIM.search(candidate):
         candidate, n = f"{base}_{n if n > 1 else ''}", n + 1
     return candidate
 
 
-__all__ = ["Traced", "fresh", "plain"]
+def dim_name(parameter: str, dim: int) -> str:
+    """The name of a captured tensor's dim. No captured value has a name that ends so."""
+    return f"{parameter}_d{dim}"
+
+
+_OF_DIM = re.compile(r"_d\d+$")
+
+__all__ = ["Traced", "dim_name", "fresh", "plain"]

@@ -26,7 +26,7 @@ class Kernel:
     def __init__(self, checked: Checked, calls: list[str]):
         self.checked, self.calls = checked, calls
 
-    def __call__(self, **arguments: Any) -> None:
+    def launch(self, arguments: Mapping[str, Any]) -> None:
         self.calls.append("called")
         run(self.checked, arguments, budget=math.inf)
 

@@ -6,6 +6,7 @@ import io
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,12 +55,10 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     def compile(program: Any, consts: Any) -> Any:
         both.wait()
 
-        def kernel(**given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
             return given["O"], torch.zeros(1)
 
-        kernel.spilled = 0  # type: ignore[attr-defined]
-        kernel.again = lambda varying, arguments: None  # type: ignore[attr-defined]
-        return kernel
+        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: None)
 
     def verify(program: Any, spec: Any, kernel: str | None, consts: Any, level: str, progress: Any) -> VerifyReport:
         both.wait()
