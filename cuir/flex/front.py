@@ -22,6 +22,7 @@ from .decoding import decodes
 from .inputs import (
     check_differentiable,
     check_options,
+    check_ranks,
     check_sink,
     check_tensors,
     check_wrapped,
@@ -32,10 +33,10 @@ from .inputs import (
     wrong,
 )
 from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
-from .made_inside import CALL, readable
+from .made_inside import read_mods
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity
-from .operator import in_graph, sink_of
+from .operator import OPERATOR, WITH_MAX_SCORES, sink_of
 from .packing import autocast, autocasts
 from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
@@ -198,7 +199,7 @@ def _in_graph(
     backend: str, verify: Level, normalize: str, sink: Any, most: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
-    check_differentiable(query, key, value, normalize)
+    check_ranks(query, key, value)
     mask_mod = mod_of(block_mask)
     at = lengths_of(query, key)
     check_mask(block_mask, at)
@@ -206,21 +207,17 @@ def _in_graph(
     if stand is not None and MASKS_ARE_CONSTANTS:
         met(stand)
     sinks = sink_of(sink, query.shape[1], query.device)
-    outputs: tuple[torch.Tensor, ...] = (in_graph if stand is not None or not readable() else CALL)(
-        query,
-        key,
-        value,
-        mask_mod,
-        score_mod,
-        query.shape[3] ** -0.5 if scale is None else float(scale),
-        enable_gqa,
-        backend,
-        verify,
-        normalize,
-        sinks[0] if sinks else None,
-        stand,
-        most,
-    )
+    captured, handle = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most)
+    if stand is not None:
+        captured += [stand.kv_num_blocks, stand.kv_indices]
+        if stand.full_kv_num_blocks is not None:
+            captured += [stand.full_kv_num_blocks, stand.full_kv_indices]
+    captured += sinks
+    check_differentiable(query, key, value, normalize, captured)
+    scale = query.shape[3] ** -0.5 if scale is None else float(scale)
+    block_size = [] if stand is None else list(stand.BLOCK_SIZE)
+    given = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
+    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if most else OPERATOR)(*given)
     return (*outputs[:2], outputs[2].detach()) if most else outputs  # the largest scores have no gradient
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 
@@ -14,6 +14,7 @@ from ..ops.limits import runs
 from ..syntax.types import BF16, F16, F32, DType
 from ..syntax.types import DTYPES as NAMED
 from ..text.diagnostics import CuirError
+from .graph_errors import at_tracing
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256  # columns of a product
@@ -22,16 +23,6 @@ DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def at_tracing(function: F) -> F:
-    """torch.compile runs it when it traces a call, with the values that it has then, and takes the result for a constant; as torch.compiler.assume_constant_result
-    says, which would import all of torch._dynamo."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
 
 
 @at_tracing
@@ -50,23 +41,29 @@ def dtype_of(dtype: torch.dtype | DType | str) -> DType:
     return found
 
 
+def check_ranks(query: Any, key: Any, value: Any) -> None:
+    """Raises CuirError: U403 no dense tensor, U405 rank."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, torch.Tensor):
+            wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
+        if x.layout != torch.strided or x.is_nested:
+            wrong("U403", f"`{name}` must be a dense tensor, found a nested or sparse one")
+        if x.dim() != 4:
+            wrong(
+                "U405",
+                f"`{name}` must have 4 dims (batch, heads, length, head dim), found shape {tuple(x.shape)}",
+                f"{name}.unsqueeze(0)",
+            )
+
+
 def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
     """query [B, H, M, D], key and value [B or 1, HK, N, D], [..., DV] of value, f16, bf16 or f32.
 
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads.
     """
+    check_ranks(query, key, value)
     given = {"query": query, "key": key, "value": value}
     for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
-            raise CuirError.of("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
-        if x.layout != torch.strided or x.is_nested:
-            raise CuirError.of("U403", f"`{name}` must be a dense tensor, found a nested or sparse one")
-        if x.dim() != 4:
-            raise CuirError.of(
-                "U405",
-                f"`{name}` must have 4 dims (batch, heads, length, head dim), found shape {tuple(x.shape)}",
-                hint=f"{name}.unsqueeze(0)",
-            )
         if x.dtype not in DTYPES:
             hint = f"{name}.to(torch.bfloat16)"
             if x.dtype == torch.float64:
@@ -280,7 +277,6 @@ def word(dtype: torch.dtype) -> str:
 
 
 __all__ = [
-    "at_tracing",
     "capturing",
     "check_dense",
     "check_device",
@@ -290,6 +286,7 @@ __all__ = [
     "check_heads",
     "check_numbers",
     "check_options",
+    "check_ranks",
     "check_tensors",
     "check_wrapped",
     "need_gradients",

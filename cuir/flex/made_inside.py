@@ -12,24 +12,40 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from .inputs import at_tracing
-from .operator import OPERATOR, WITH_MAX_SCORES, handle_of, in_graph
+from .graph_errors import at_tracing
+from .mods import identity
+from .operator import captured_now, entered, handle_of
 
-_NAME = "cuir_flex_attention"
+_NAME = "cuir_flex_attention_mods"
 TRIED = (2, 13)  # and later
 
 
-class _Call(HigherOrderOperator):
-    """A call as a graph meets it, before it is known where its mods come from. What torch.compile leaves to Python is the call itself."""
+class _Reader(HigherOrderOperator):
+    """Mods as a graph meets them, before it is known where they come from. What torch.compile leaves to Python are mods from outside."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
 
     def __call__(self, *args: Any) -> Any:
-        return in_graph(*args)
+        return _from_outside(*args)
 
 
-CALL = _Call()
+_READ = _Reader()
+
+
+def read_mods(
+    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False
+) -> tuple[list[torch.Tensor], str]:
+    """Return the tensors that mods capture, as inputs of a graph, and the handle of the mods. sink: there is one. Raises CuirError U418."""
+    captured, handle = (_READ if readable() else _from_outside)(query, mask_mod, score_mod, normalize, sink, max_scores)
+    return list(captured), handle
+
+
+def _from_outside(
+    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool
+) -> tuple[list[torch.Tensor], str]:
+    handle = entered(mask_mod, score_mod, normalize, sink, max_scores)
+    return captured_now(handle, (mask_mod, score_mod)), handle
 
 
 @at_tracing
@@ -48,9 +64,10 @@ def readable() -> bool:
 
 def _variable(base: Any) -> Any:
     from torch._dynamo.variables import functions as known
-    from torch._dynamo.variables.builder import wrap_fx_proxy
     from torch._dynamo.variables.constant import ConstantVariable
+    from torch._dynamo.variables.lists import TupleVariable
     from torch._dynamo.variables.misc import CellVariable
+    from torch._dynamo.variables.tensor import TensorVariable
 
     functions: Any = known
 
@@ -59,16 +76,17 @@ def _variable(base: Any) -> Any:
         known, cells = tx.output.side_effects, getattr(getattr(mod, "fn", mod), "__closure__", None) or ()
         if isinstance(mod, functions.UserFunctionVariable) and any(c in known and isinstance(known[c], CellVariable) for c in cells):
             return True  # a cell that an earlier call has looked into is an object of the graph, and no variable
-        made = isinstance(mod, functions.NestedUserFunctionVariable) and mod.has_closure()
-        return made or isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
+        if isinstance(mod, functions.NestedUserFunctionVariable):
+            return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _reads_tensors(mod)
+        return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
     class Variable(base):
         _HOP_NAME = _NAME
 
         def _call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-            query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, normalize, sink, _, most = args
+            query, mask_mod, score_mod, *rest = args
             if not inside(tx, mask_mod) and not inside(tx, score_mod):
-                return functions.UserFunctionVariable(in_graph).call_function(tx, args, kwargs)
+                return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)
             mods: list[Any] = []
             captured: list[Any] = []
             for mod, kind in ((mask_mod, "mask_fn"), (score_mod, "score_mod")):
@@ -83,7 +101,7 @@ def _variable(base: Any) -> Any:
                 for proxy, own in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
                     example = proxy.node.meta["example_value"]
                     if isinstance(example, torch.Tensor):
-                        captured.append(proxy)
+                        captured.append(TensorVariable(proxy, **TensorVariable.specialize(example)))
                         values.append(example)
                     elif own.users:
                         values.append(int(example))  # a number that torch.compile takes for dynamic: each value has a graph
@@ -91,15 +109,16 @@ def _variable(base: Any) -> Any:
                         values.append(0)  # the length of a captured tensor, which the mod does not ask for
                 mods.append((graph, values))
             mask, score = (None if m is None else as_mod(*m) for m in mods)
-            with_sink, with_most = not isinstance(sink, ConstantVariable), most.as_python_constant()
-            handle = handle_of(mask, score, normalize.as_python_constant(), with_sink, with_most)
-            captured += [sink.as_proxy()] if with_sink else []
-            given = [x.as_proxy() for x in (query, key, value)]
-            rest = [x.as_proxy() for x in (scale, enable_gqa, backend, verify)]
-            called = WITH_MAX_SCORES if with_most else OPERATOR
-            return wrap_fx_proxy(tx=tx, proxy=tx.output.create_proxy("call_function", called, (*given, captured, handle, *rest), {}))
+            handle = handle_of(mask, score, *(x.as_python_constant() for x in rest))
+            return TupleVariable([TupleVariable(captured), ConstantVariable.create(handle)])
 
     return Variable
+
+
+def _reads_tensors(mod: Any) -> bool:
+    """Whether a function that the graph makes leads to tensors by way of the globals of its file."""
+    made = types.FunctionType(mod.get_code(), mod.get_globals())
+    return bool(identity(made).tensors)
 
 
 def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
@@ -124,4 +143,4 @@ def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor,
     return who, mod, tensors
 
 
-__all__ = ["CALL", "readable"]
+__all__ = ["read_mods"]

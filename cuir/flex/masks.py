@@ -14,7 +14,8 @@ from torch.nn.attention import flex_attention as theirs
 
 from ..spec.specification import Lengths, Specification, lengths_asked
 from ..variants.arguments import memory_of, state_of
-from .inputs import at_tracing, plain_integer, wrong
+from .graph_errors import at_tracing
+from .inputs import plain_integer, wrong
 from .mods import identity
 from .operator import steady
 

@@ -23,7 +23,8 @@ from ..variants.arguments import memory_of, state_of
 from ..variants.parameter import Parameter
 from ..variants.rebuilt import rebuilt
 from .gradients import backward
-from .inputs import at_tracing, check_differentiable, check_options, check_tensors, parts_for
+from .graph_errors import at_tracing, of_operator
+from .inputs import check_options, check_tensors, parts_for
 from .kernels import ATTENTIONS, Level, Ready
 from .mods import Path, follow, identity
 from .packing import empty_as, output_for, without_room
@@ -237,36 +238,6 @@ def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
     return [sink if isinstance(sink, torch.Tensor) else torch.full((heads,), sink, dtype=torch.float32, device=device)]
 
 
-def in_graph(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask_mod: Any,
-    score_mod: Any,
-    scale: float,
-    enable_gqa: bool,
-    backend: str,
-    verify: str,
-    normalize: str,
-    sink: torch.Tensor | None,
-    block_mask: Any,
-    max_scores: bool,
-) -> tuple[torch.Tensor, ...]:
-    """(O, LSE), or (O, LSE, MAX_SCORES), as a node of the graph that torch.compile traces. block_mask: one that is obeyed as it stands; its blocks are inputs of the graph."""
-    handle = entered(mask_mod, score_mod, normalize, sink is not None, max_scores)
-    captured = captured_now(handle, (mask_mod, score_mod))
-    if block_mask is not None:
-        captured += [block_mask.kv_num_blocks, block_mask.kv_indices]
-        if block_mask.full_kv_num_blocks is not None:
-            captured += [block_mask.full_kv_num_blocks, block_mask.full_kv_indices]
-    captured += [] if sink is None else [sink]
-    check_differentiable(query, key, value, normalize, captured)
-    block_size = [] if block_mask is None else list(block_mask.BLOCK_SIZE)
-    given = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
-    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if max_scores else OPERATOR)(*given)
-    return outputs
-
-
 def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
     """The outputs of an attention that was entered."""
     return _ready(query, key, value, *others, forward=True)[0].outputs(query, key, value)
@@ -387,7 +358,7 @@ _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt
 for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
     _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
     _LIBRARY.impl(_operation, _run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"cuir::{_operation}", _fake, lib=_LIBRARY)
+    torch.library.register_fake(f"cuir::{_operation}", of_operator(_fake), lib=_LIBRARY)
     torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
 
 
@@ -395,7 +366,7 @@ def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[
     """Another operator of the package that gives O and LSE and has no gradients. arguments: its schema's. shapes: what it gives for tensors without numbers."""
     _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"cuir::{name}", shapes, lib=_LIBRARY)
+    torch.library.register_fake(f"cuir::{name}", of_operator(shapes), lib=_LIBRARY)
     return getattr(torch.ops.cuir, name).default
 
 
@@ -407,5 +378,5 @@ WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 BACKWARD = torch.ops.cuir.flex_attention_backward.default
 
 __all__ = [
-    "OPERATOR", "captured_now", "define", "entered", "entered_mods", "handle_of", "in_graph", "prepare_with", "sink_of", "steady",
+    "OPERATOR", "WITH_MAX_SCORES", "captured_now", "define", "entered", "entered_mods", "handle_of", "prepare_with", "sink_of", "steady",
 ]  # fmt: skip

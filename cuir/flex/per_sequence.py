@@ -17,9 +17,10 @@ from ..variants import TransferResult
 from .front import Form, Known, known_attention
 from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention, Level
+from .made_inside import read_mods
 from .masks import mod_of
 from .mods import CaptureKey, identity
-from .operator import captured_now, entered, sink_of
+from .operator import sink_of
 from .shares import given_to, joined, shares
 
 Mod = Callable[..., Any]
@@ -124,8 +125,8 @@ def entered_in_graph(
     mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, device: torch.device, tensors: Mapping[str, Any]
 ) -> tuple[list[torch.Tensor], str]:
     """What a call's operator takes for its mods and its sink, where torch.compile traces it: tensors and a handle. tensors: the call's. Raises CuirError U410, U418."""
-    handle = entered(mask_mod, score_mod, normalize, sink is not None)
-    captured = [*captured_now(handle, (mask_mod, score_mod)), *sink_of(sink, heads, device)]
+    captured, handle = read_mods(tensors["q"], mask_mod, score_mod, normalize, sink is not None)
+    captured += sink_of(sink, heads, device)
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor):
             check_gradient(name, x)

@@ -19,7 +19,8 @@ from ..spec.specification import Lengths, lengths_of
 from ..variants import Traced
 from ..variants.arguments import State, memory_of, state_of, unchanged
 from ..variants.lists import PAIRS, kept_pairs
-from .inputs import at_tracing, wrong
+from .graph_errors import at_tracing
+from .inputs import wrong
 from .masks import LazyBlockMask
 from .operator import steady
 

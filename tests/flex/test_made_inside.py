@@ -280,3 +280,41 @@ def test_floats_that_change_share_a_graph() -> None:
     for cap in (5.0, 4.0, 3.0, 2.0):
         close(f(*QKV, cap), wanted(lambda s, b, h, i, j, cap=cap: cap * torch.tanh(s / cap)))
     assert len(f.graphs) == 2  # one for a constant, one for a number that changes
+
+
+BIAS = torch.randn(H, S, generator=torch.Generator().manual_seed(9))
+TABLES = {"bias": [BIAS * 2]}
+
+
+def from_table(h: Any, j: Any) -> Any:
+    return TABLES["bias"][0][h, j]
+
+
+@pytest.mark.parametrize("by", ["name", "function", "default"])
+def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: it is noticed when the tensor is written to, and when another one gets its name."""
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        def by_name(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s + BIAS[h, j]
+
+        def by_function(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s + from_table(h, j) / 2
+
+        def by_default(s: Any, b: Any, h: Any, i: Any, j: Any, table: Any = BIAS) -> Any:
+            return s + table[h, j]
+
+        return attend(q, k, v, score_mod={"name": by_name, "function": by_function, "default": by_default}[by])
+
+    def right(bias: torch.Tensor) -> torch.Tensor:
+        return wanted(lambda s, b, h, i, j: s + bias[h, j])
+
+    f, first = Compiled(forward), BIAS.clone()
+    close(f(*QKV), right(first))
+    monkeypatch.setitem(globals(), "BIAS", first * 3)
+    monkeypatch.setitem(TABLES, "bias", [first * 6])
+    close(f(*QKV), right(first * 3))
+    BIAS.mul_(0.5)
+    TABLES["bias"][0].mul_(0.5)
+    close(f(*QKV), right(first * 1.5))
+    assert len(f.graphs) == 1

@@ -1,0 +1,88 @@
+"""Errors that are found while torch.compile traces a call: they arrive as the CuirError that a call outside of a graph raises, not within an exception of PyTorch's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch._guards import CompileContext
+
+from ..text.diagnostics import CuirError, Diagnostic
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PACKAGES = tuple(str(Path(module.__file__).parent) for module in (torch, sys.modules["cuir"]) if module.__file__)
+
+
+def at_tracing(function: F) -> F:
+    """Have torch.compile run a function when it traces a call, with the values that it has then, and take the result for a constant.
+
+    As torch.compiler.assume_constant_result does, which would import all of torch._dynamo.
+    """
+    passing = _passing(function, _of_tracing)
+    passing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return passing
+
+
+def of_operator(shapes: F) -> F:
+    """Let errors of an operator's shapes, which torch.compile asks for when it traces a call of it, through PyTorch's wrappers."""
+    return _passing(shapes, _of_operator)
+
+
+def _passing(function: F, kind: Callable[[], type[CuirError]]) -> F:
+    @functools.wraps(function)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except CuirError as error:
+            if CompileContext.try_get() is None:
+                raise
+            raise kind()(error.diagnostics) from None
+
+    return passing  # type: ignore[return-value]
+
+
+class _InGraph(CuirError):
+    """An error of a call that torch.compile traces, which notes the places in the code of users (`real_stack`) while the error passes."""
+
+    def __str__(self) -> str:
+        text = "\n\n".join(d.render() for d in self.diagnostics)  # PyTorch adds to the arguments
+        place = next((f for f in reversed(getattr(self, "real_stack", ())) if not f.filename.startswith(_PACKAGES)), None)
+        return text if place is None else f"{text}\n{place.filename}:{place.lineno}: note: torch.compile traced `{place.line}`"
+
+
+@functools.cache
+def _of_tracing() -> type[CuirError]:
+    """A kind that torch.compile raises without the frames of its tracer."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    class Traced(_InGraph, ShortenTraceback):
+        def __init__(self, diagnostics: tuple[Diagnostic, ...]):
+            RuntimeError.__init__(self)
+            self.diagnostics = diagnostics
+            frame = inspect.currentframe()
+            self.first_useful_frame = frame and frame.f_back  # which raises it
+
+    return _named(Traced)
+
+
+@functools.cache
+def _of_operator() -> type[CuirError]:
+    """A kind that torch.compile raises as it is where it asks for an operator's shapes: it lets indices of dims that are not there through."""
+
+    class Operator(_InGraph, IndexError):
+        pass
+
+    return _named(Operator)
+
+
+def _named(kind: type[CuirError]) -> type[CuirError]:
+    kind.__name__, kind.__qualname__, kind.__module__ = CuirError.__name__, CuirError.__qualname__, CuirError.__module__
+    return kind
+
+
+__all__ = ["at_tracing", "of_operator"]
