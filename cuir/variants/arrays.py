@@ -18,7 +18,7 @@ from ..syntax.types import BOOL, I32
 from .answers import TRACE
 from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
 from .refusal import refuse
-from .spelling import of_function, of_method
+from .spelling import by_position, of_function, of_method
 
 MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
 Index = tuple[Any, ...]
@@ -154,7 +154,7 @@ class Array(Rows):
                 sources.append(_through(at, rows, size))
                 shape += rows.shape
             else:
-                sources.append(_always(_whole(i, size)))
+                sources.append(_always(whole(i, size)))
         return self.viewed(shape, lambda index: tuple(s(index) for s in sources))
 
     def bounds(self, s: slice, size: int) -> tuple[int, int, int]:
@@ -273,12 +273,10 @@ class Array(Rows):
                 each(self.element(tuple(dict(zip(dims, inner)).get(d, places.get(d)) for d in range(self.ndim))))
                 for inner in itertools.product(*ranges)
             ]
-            while len(items) > 1:
-                items = [join(*items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
-            return items[0] if items else lift(empty) if empty is not None else refuse(f"no elements are {what}")
+            return joined_in_pairs(items, join) if items else lift(empty) if empty is not None else refuse(f"no elements are {what}")
 
         shape = [1 if d in dims else n for d, n in enumerate(self.shape)] if keepdim else [self.shape[d] for d in kept]
-        return Array(torch.Size(shape), joined, self.follows) if shape else joined(())
+        return shaped(shape, joined, self.follows)
 
     def sum(self, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         return self.folded(dim, keepdim, "summed", _added, _number if dtype is None else lambda x: call("to", (_number(x), dtype), {}), 0)
@@ -345,12 +343,24 @@ class Array(Rows):
     mm = mv = matmul
 
 
+def shaped(shape: Sequence[int], at: Callable[[Index], Any], follows: bool = False) -> Any:
+    """The array of this shape with the elements that `at` gives; a number if there are no dims."""
+    return Array(torch.Size(shape), at, follows) if len(shape) else at(())
+
+
+def joined_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
+    """One or more items joined two by two, so that the expression is not deep."""
+    while len(items) > 1:
+        items = [join(*items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+    return items[0]
+
+
 def _along(at: int, start: int, step: int) -> Callable[[Index], Any]:
     return lambda index: _plus(_times(index[at], step), start)
 
 
 def _through(at: int, rows: Array, size: int) -> Callable[[Index], Any]:
-    return lambda index: _whole(rows.element(index[at : at + rows.ndim]), size)
+    return lambda index: whole(rows.element(index[at : at + rows.ndim]), size)
 
 
 def _always(i: Any) -> Callable[[Index], Any]:
@@ -394,7 +404,7 @@ def _is(x: Any, n: int) -> bool:
     return type(x) is int and x == n
 
 
-def _whole(index: Any, size: int) -> Any:
+def whole(index: Any, size: int) -> Any:
     """An index of one element: a negative constant or captured number counts from the end."""
     if hasattr(index, "__index__") and not isinstance(index, (Proxy, torch.Tensor)):
         index = operator.index(index)
@@ -459,11 +469,25 @@ def _has_dims(x: Any) -> bool:
     return isinstance(x, Rows) or (isinstance(x, torch.Tensor) and x.ndim > 0)
 
 
-METHODS = frozenset(
+METHODS = {
     n
     for n in vars(Array)
     if not n.startswith("_") and n not in ("at", "element", "small", "viewed", "axis", "bounds", "folded", "known", "follows")
-)
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of tensors that are no methods of the first one (joins.py, lookups.py)
+
+
+def function(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function of PyTorch under its names; its parameters are PyTorch's."""
+
+    def enter(f: Callable[..., Any]) -> Callable[..., Any]:
+        FUNCTIONS.update(dict.fromkeys(names, f))
+        METHODS.update(names)
+        return f
+
+    return enter
+
+
 _OTHER_NAMES = {"swapdims": "transpose", "vector_norm": "norm", "linalg_vector_norm": "norm"}
 
 
@@ -478,10 +502,11 @@ def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         plain, args = plain[1:], args[::-1]
     if plain == "getitem":
         return array(args[0])[args[1]]
+    args, kwargs = by_position(plain, tuple(args), kwargs)
     if plain in METHODS:
-        member = getattr(array(args[0]), plain)
+        member = FUNCTIONS[plain] if plain in FUNCTIONS else getattr(array(args[0]), plain)
         try:
-            return member(*args[1:], **kwargs) if callable(member) else member
+            return member(*args[plain not in FUNCTIONS :], **kwargs) if callable(member) else member
         except TypeError as error:
             refuse(f"`{name}`: {error}")
     if plain in HANDLERS:
@@ -501,4 +526,4 @@ for _name in OPERATORS:  # Python's own == would compare the objects
 Array.__hash__ = object.__hash__  # type: ignore[method-assign]
 ROWS.append((operation, METHODS))
 
-__all__ = ["MOST", "Array", "array", "operation"]
+__all__ = ["MOST", "Array", "array", "function", "joined_in_pairs", "operation", "shaped", "whole"]

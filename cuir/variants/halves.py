@@ -11,7 +11,7 @@ from ..ops.build import cast, where
 from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import BF16, F16, F32, I32, DType
 from ..syntax.walk import names_read
-from .proxy import PROMOTIONS, Proxy, lift, literal, to
+from .proxy import PROMOTIONS, Proxy, lift, literal, promoted, to
 from .refusal import refuse
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
@@ -69,6 +69,13 @@ def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
     if kind is None or not isinstance(result, Proxy) or result.element != F32 or result.precision is not None:
         return result
     return in_half(result, kind)
+
+
+def unified(*values: Any) -> list[Proxy]:
+    """Values in one dtype, as PyTorch promotes tensors that it joins."""
+    ps = joined("cat", tuple(map(lift, values)))
+    kind = kind_of(ps)
+    return [p if kind is not None or p.element != F32 else in_f32(p) for p in promoted(*ps)]
 
 
 PROMOTIONS.append((joined, rounded_like))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -90,7 +90,7 @@ class Proxy(Answers):
 
     def __len__(self) -> NoReturn:
         as_constants(self)
-        refuse("a score or an index is one number: it has no length")
+        refuse("a score or an index is one number: it has no length", "torch.stack([x, y]) joins numbers to a row")
 
     def __repr__(self) -> str:
         return repr(self.constant("text")) if self.number and TRACE.get() is not None else f"Proxy({self.element})"
@@ -298,7 +298,7 @@ class TensorProxy(Rows):
         if name == "detach":
             return lambda: replace(self, constant=True)
         if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
-            return lambda *args, **kwargs: replace(self, into=call(name, (self._element(), *args), kwargs).element)
+            return lambda *args, **kwargs: self._converted(name, args, kwargs)
         if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         return (
@@ -306,6 +306,11 @@ class TensorProxy(Rows):
             if callable(member)
             else of_rows(name, (self,), {})
         )
+
+    def _converted(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The tensor with elements of another dtype; of half precision they are rounded, as those of a view are."""
+        element = call(name, (self._element(), *args), kwargs)
+        return replace(self, into=element.element) if element.precision is None else of_rows(name, (self, *args), kwargs)
 
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
@@ -329,7 +334,7 @@ def _negative(index: Any) -> bool:
     return isinstance(value, int) and value < 0
 
 
-ROWS: list[tuple[Callable[..., Any], frozenset[str]]] = []  # what does operations on what has dims, and those that only it has (arrays.py)
+ROWS: list[tuple[Callable[..., Any], Set[str]]] = []  # what does operations on what has dims, and those that only it has (arrays.py)
 
 
 def of_rows(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -481,7 +486,7 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     plain = name.strip("_")
     plain = _ALIASES.get(plain, plain.removeprefix("special_"))  # torch.special.expit and the like
     args, kwargs = by_position(plain, args, kwargs)
-    methods = ROWS[0][1] if ROWS else frozenset()
+    methods: Set[str] = ROWS[0][1] if ROWS else frozenset()
     has_dims = any(isinstance(a, Rows) or (isinstance(a, torch.Tensor) and a.ndim) for a in (*args, *kwargs.values()))
     if has_dims or (plain in methods and (plain not in HANDLERS or len(args) == 1)):
         return of_rows(name, args, kwargs)

@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 _CHOICE = torch.Tensor.where.__name__
-_NAMED = {_CHOICE: ("condition", "input", "other"), "pow": ("input", "exponent")}  # as torch's functions name their operands
+_NAMED = {  # as torch's functions name their operands
+    _CHOICE: ("condition", "input", "other"),
+    "pow": ("input", "exponent"),
+    "searchsorted": ("sorted_sequence", "input"),
+}
 
 
 def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -28,6 +32,8 @@ def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tu
 def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
     """The name and the arguments of a function of PyTorch that was called with proxies."""
     name = getattr(func, "__name__", str(func))
+    if func is torch.embedding:  # which takes the table first
+        args = (*args[1::-1], *args[2:])
     return name, *(of_method(name, args, kwargs) if func is torch.Tensor.where else (args, kwargs))
 
 

@@ -33,6 +33,8 @@ from ..text.source import Span
 from ..text.user_code import function_span, user_span
 from . import arrays as arrays
 from . import functions as functions  # enters the table of operations
+from . import joins as joins  # likewise
+from . import lookups as lookups  # likewise
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .detached import attached
