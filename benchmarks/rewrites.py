@@ -142,7 +142,9 @@ def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -
             has_dim = is_attention(node) or any(p.name == "D" for p in node.params)
             for dim in dims if has_dim else (None,):
                 for dtype in dtypes:
-                    consts = read_kernel_consts(node, dtype, dim, (), computed.consts)
+                    consts = read_kernel_consts(node, dtype, dim, (), computed.consts) | {
+                        n: v for n, v in computed.small.items() if n not in ("T", "D")
+                    }
                     yield Subject(" ".join([name, kernel, *([f"D={dim}"] if dim else []), dtype]), program, kernel, consts)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel of the corpus computes what. Owns the table; the specifications are in variants/ and functions/."""
+"""The specification of each kernel of the corpus; specifications are in variants/ and functions/."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ from cuir.syntax.types import F32, DType
 
 @dataclass(frozen=True)
 class Computed:
-    """The specification of a kernel by its name, and const parameters that have no default but T and D; T where it is no f16."""
+    """The specification of a kernel by its name, and values of consts without a default besides T and D.
+
+    small: other consts that tests take instead of the file's defaults, for cheaper problems.
+    """
 
     specification: str
     consts: Mapping[str, int | DType] = field(default_factory=dict)
+    small: Mapping[str, int | DType] = field(default_factory=dict)
+
+    @property
+    def tested(self) -> dict[str, int | DType]:
+        """The consts that tests verify the kernel with."""
+        return {**self.consts, **self.small}
 
 
 COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_sm90": {"flash_fwd": Computed("causal")},
-    "flash_fwd_f32": {"flash_fwd": Computed("causal", {"T": F32})},
-    "decode_sm90": {"flash_decode": Computed("causal", {"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
-    "decode_cache_sm90": {"flash_decode": Computed("cached_decode", {"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
-    "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", {"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
+    "flash_fwd_f32": {"flash_fwd": Computed("causal", small={"T": F32})},
+    "decode_sm90": {"flash_decode": Computed("causal", small={"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
+    "decode_cache_sm90": {"flash_decode": Computed("cached_decode", small={"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
+    "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_bwd_sm90": {
-        "flash_bwd": Computed("causal_gradients", {"D": 64, "BM": 128}),
+        "flash_bwd": Computed("causal_gradients", small={"D": 64, "BM": 128}),
         "prepare": Computed("attention_rows"),
         "finish": Computed("scaled_gradient"),
     },
     "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
-    "flash_bwd_f32": {"flash_bwd": Computed("causal_key_gradients", {"T": F32})},
-    "flash_bwd_dq_f32": {"flash_bwd_dq": Computed("causal_query_gradients", {"T": F32})},
+    "flash_bwd_f32": {"flash_bwd": Computed("causal_key_gradients", small={"T": F32})},
+    "flash_bwd_dq_f32": {"flash_bwd_dq": Computed("causal_query_gradients", small={"T": F32})},
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .checking.checked import Checked, Const
+from .checking.checker import pick_kernel
+from .checking.defaults import consts_as_json, fill_consts
 from .flex.inputs import check_head_dims
 from .syntax.given import program_of
 from .syntax.nodes import Program
@@ -68,7 +70,7 @@ class BridgeReport:
             "ok": self.ok,
             "variant": self.variant,
             "kernel": self.kernel,
-            "consts": {name: value if isinstance(value, (int, float)) else str(value) for name, value in self.consts.items()},
+            "consts": consts_as_json(self.consts),
             "steps": [{"name": s.name, "status": s.status, "detail": s.detail, "seconds": round(s.seconds, 3)} for s in self.steps],
             "diagnostics": [d.as_json() for d in self.diagnostics],
             "missing": self.missing,
@@ -99,12 +101,14 @@ def bridge(
 ) -> BridgeReport:
     """Takes `origin` to the variant that `specification` describes; see STEPS.
 
-    consts: values of const parameters, at least those without a default (T: a dtype, D: the head dim). out: a folder for the programs, their difference,
+    consts: values of const parameters; a default of the origin stands for others, then `fill_consts` (T: f16, D: 128). out: a folder for the programs, their difference,
     the verification report, the CUDA source, the cubin, the resource report. compile, run: "auto" leaves the step out where nvcc or a Hopper GPU is
     missing, "yes" makes that an error, "no" leaves it out. A program that is wrong ends the job with its diagnostics in the report; a call that is wrong
     raises CuirError.
     """
-    job = _Job(specification, program_of(origin, "bridge"), kernel, dict(consts or {}), level, out, progress or (lambda step: None))
+    program = program_of(origin, "bridge")
+    known = fill_consts(pick_kernel(program, kernel), consts or {})
+    job = _Job(specification, program, kernel, known, level, out, progress or (lambda step: None))
     return job.run(compile, run)
 
 

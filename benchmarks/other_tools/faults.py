@@ -16,7 +16,8 @@ from typing import Any
 
 from cuir.checking.checked import Const
 from cuir.checking.checker import check, pick_kernel
-from cuir.cli.inputs import computed, read_kernel_consts, read_program, read_specification
+from cuir.checking.defaults import fill_consts
+from cuir.cli.inputs import computed, read_program, read_specification
 from cuir.lowering import lower
 from cuir.mutation import FAULTS, Job, Mutant, chosen, judge, mutants
 from cuir.spec.functions import AnySpecification
@@ -82,7 +83,7 @@ def origin(name: str) -> Origin:
     if known is None:
         raise CuirError.of("U101", f"the corpus does not say what `{name}` computes", hint=f"kernels: {', '.join(EACH)}")
     kernel, what = known
-    consts = read_kernel_consts(pick_kernel(program, kernel), "f16", None, (), what.consts, HEAD_DIM)
+    consts = fill_consts(pick_kernel(program, kernel), what.small, {"D": HEAD_DIM, **what.consts})
     return Origin(name, parse(show(program), f"{name}.cuir"), kernel, consts, what.specification)
 
 

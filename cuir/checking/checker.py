@@ -41,7 +41,7 @@ from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
 from .decisions import mark_decisions
-from .defaults import default_of
+from .defaults import default_of, fill_consts
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
@@ -55,13 +55,13 @@ SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 def check(program: Program | str | os.PathLike[str], kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
     """Checks one kernel of a program, specialised.
 
-    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools); the kernel's defaults fill
-    the rest. Raises CuirError with every error found.
+    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools).
+    The kernel's defaults fill the rest; without a default, the dtype of tensors is f16 and `D` is 128 (`fill_consts`). Raises CuirError with every error found.
     """
     program = program_of(program, "check")
     sink = Sink()
     picked = pick_kernel(program, kernel)
-    values = const_values(picked, consts or {}, sink)
+    values = const_values(picked, fill_consts(picked, consts or {}), sink)
     sink.stop_if_any()
     return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
 

@@ -1,13 +1,21 @@
-"""Defaults of const parameters: a literal, a dtype, or the value of a const before it."""
+"""Values of const parameters: those of the caller, then the file's defaults, then ours for what has neither.
+
+A default is a literal, a dtype, or the value of a const before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from ..syntax.nodes import ConstType, Kernel, Literal, Name, Param
-from ..syntax.types import DTYPES
+from ..syntax.nodes import ConstType, GlobalType, Kernel, Literal, Name, Param
+from ..syntax.types import DTYPES, F16, DType
 from .checked import Const
 from .fold import fold
+
+USUAL_DTYPE = F16  # of tensors whose dtype is a const without a value
+USUAL_HEAD_DIM = 128  # of a const D without a value
+HEAD_DIM = "D"
 
 
 def default_of(p: Param, before: Mapping[str, Const]) -> Const | None:
@@ -29,4 +37,42 @@ def with_defaults(kernel: Kernel, given: Mapping[str, Const]) -> dict[str, Const
     return values
 
 
-__all__ = ["default_of", "with_defaults"]
+def dtype_consts(kernel: Kernel) -> list[str]:
+    """The const parameters that are dtypes of tensors, in the order of the tensors."""
+    consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
+    return list(dict.fromkeys(p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts))
+
+
+def fill_consts(kernel: Kernel, consts: Mapping[str, Const], known: Mapping[str, Const] | None = None) -> dict[str, Const]:
+    """The caller's consts, with values for parameters that have none and no default: those in `known`, else the usual dtype and head dim.
+
+    This is the only place that decides on consts which neither the caller nor the file gives. Consts without any value stay out: N112 of the check.
+    """
+    ours: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(dtype_consts(kernel), USUAL_DTYPE), **(known or {})}
+    without = [p.name for p in kernel.params if isinstance(p.type, ConstType) and p.default is None]
+    return {n: consts.get(n, ours.get(n)) for n in without if n in consts or n in ours} | dict(consts)  # type: ignore[misc]
+
+
+def label(consts: Mapping[str, Const]) -> str:
+    """Consts in a line, as the command line takes them: `BM=128,BN=128`."""
+    return ",".join(f"{name}={value}" for name, value in consts.items())
+
+
+def describe_consts(consts: Mapping[str, Const]) -> str:
+    """Consts in a line for people: `BM=128, BN=128`."""
+    return ", ".join(f"{name}={value}" for name, value in consts.items())
+
+
+def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
+    """The consts that say which problem a kernel is for: dtypes of tensors, the head dim, and what is in `consts`."""
+    main = {*dtype_consts(kernel), HEAD_DIM, *consts}
+    return {n: v for n, v in with_defaults(kernel, consts).items() if n in main}
+
+
+def consts_as_json(consts: Mapping[str, Const]) -> dict[str, Any]:
+    """Consts as JSON holds them, dtypes by name."""
+    return {name: value.name if isinstance(value, DType) else value for name, value in consts.items()}
+
+
+__all__ = ["HEAD_DIM", "USUAL_DTYPE", "USUAL_HEAD_DIM", "consts_as_json", "default_of", "describe_consts", "dtype_consts", "fill_consts", "label", "select_main_consts",
+           "with_defaults"]  # fmt: skip

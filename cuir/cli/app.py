@@ -40,10 +40,12 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     from ..calls.requirements import rows_required
     from ..checking.checker import check as run_check
     from ..verification.launchable import require_launchable
-    from .inputs import read_consts, read_program
+    from .inputs import read_program, read_program_consts
     from .tables import facts
 
-    checked = run_check(read_program(file), kernel, read_consts(const or ()))
+    program = read_program(file)
+    picked, consts = read_program_consts(program, file, kernel, const or ())
+    checked = run_check(program, picked.name, consts)
     require_launchable(checked)
     description = facts(checked)
     if needs := rows_required(checked):

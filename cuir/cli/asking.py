@@ -118,12 +118,13 @@ def transfer(
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
     from ..checking.checker import pick_kernel
     from ..tuning.space import plain as plain_consts
-    from .inputs import computed, output_folder, read_attention, read_program, read_specification
+    from .inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
 
     _one_thread()
-    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
+    effort = _level(level)
     program = read_program(origin)
-    name = pick_kernel(program, kernel).name
+    picked = pick_kernel(program, kernel)
+    name, consts = picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(origin, picked))
     load = partial(read_specification, to, tuple(param or ()))
     target = load()
     folder = output_folder(out if out is not None else Path("out") / target.name, target.name, origin)
@@ -178,7 +179,9 @@ def _by_rules(
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
             raise _NoRule(error.diagnostics) from error
         raise
-    with Steps(f"{title} -> {target.name}, by rules  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
+    from ..checking.defaults import describe_consts
+
+    with Steps(f"{title} -> {target.name}, by rules  ({describe_consts(consts)})", quiet=as_json) as steps:
 
         def tell(step: Step) -> None:
             if step.status != "skipped":  # what a transfer does not do at all is no news
@@ -201,6 +204,7 @@ def _by_model(
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 
+    from ..checking.defaults import describe_consts
     from .asking_view import Conversations
     from .inputs import read_specification
 
@@ -208,9 +212,7 @@ def _by_model(
     known = read_specification(origin_spec, ()) if origin_spec is not None else None
     with Apart() as apart:
         task = Transfer(Job(program, kernel, load, consts, level), known, apart, seconds)
-        with Conversations(
-            f"{title} -> {task.target.name}, by {asking.asks.model}  ({consts['T']}, head dim {consts['D']})", quiet=as_json
-        ) as view:
+        with Conversations(f"{title} -> {task.target.name}, by {asking.asks.model}  ({describe_consts(consts)})", quiet=as_json) as view:
             outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
     files = _written(outcome.verdict, program, kernel, task.target.name, folder)
     if as_json:

@@ -16,7 +16,7 @@ import typer
 from ..text.diagnostics import CuirError
 from .asking import MODEL, Attempts, Money, Temperature, Timeout, Tokens
 from .defaults import EXPERT
-from .jobs import Consts, Dtype, HeadDim, Json, Level, Origin, _level, _one_thread
+from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Origin, _level, _one_thread
 from .measuring_view import _View
 from .output import print_json, stderr, stdout
 
@@ -38,7 +38,7 @@ def evaluate(
     samples: Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations for each variant and model")] = SAMPLES,
     attempts: Attempts = 5, origin: Origin = EXPERT,
     origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
-    dtype: Dtype = "f16", head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
     budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,
     jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="conversations at a time")] = 1,
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
@@ -105,7 +105,7 @@ class _Asked:
 
     origin: str
     origin_spec: str | None  # what it computes, if its file is none of the corpus
-    dtype: str
+    dtype: str | None
     head_dim: int | None
     const: list[str]
     level: Any
@@ -121,11 +121,12 @@ class _Asked:
 
     def __post_init__(self) -> None:
         from ..checking.checker import pick_kernel
-        from .inputs import computed, read_attention, read_program
+        from .inputs import computed, known_consts, read_kernel_consts, read_program
 
-        self.consts = read_attention(self.dtype, self.head_dim, self.const)
         self.program = read_program(self.origin)
-        self.kernel = pick_kernel(self.program, None).name
+        picked = pick_kernel(self.program, None)
+        self.consts = read_kernel_consts(picked, self.dtype, self.head_dim, self.const, known_consts(self.origin, picked))
+        self.kernel = picked.name
         table = computed(self.origin, self.kernel)
         self.known = self.origin_spec or (table[1].specification if table is not None else None)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Checked, Const
+from ..checking.defaults import consts_as_json, describe_consts
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic
-from .inputs import agreeing
+from .inputs import agreeing, read_consts, read_program_consts
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def explore_variant(
             {
                 "ok": not diagnostics,
                 "diagnostics": [d.as_json() for d in diagnostics],
+                "kernel": checked.name,
+                "consts": consts_as_json(checked.consts),
                 "explorations": listed,
                 "written": saved,
                 "not_asked": ["contracts", "mask", "numbers"],
@@ -73,7 +76,11 @@ def explore_variant(
         (e.case.name, e.result.verdict, f"{e.result.seconds:.1f} s", *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)))
         for e in explorations
     ]  # fmt: skip
-    print_table("every schedule of small launches", ("launch", "verdict", "time", "agents", "steps", "states", "classes"), rows)
+    print_table(
+        f"every schedule of small launches of {checked.name} with {describe_consts(checked.consts)}",
+        ("launch", "verdict", "time", "agents", "steps", "states", "classes"),
+        rows,
+    )
     if not diagnostics:
         alike = "; all schedules of a launch are alike" if all(e.result.alike for e in explorations) else ""
         stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
@@ -83,33 +90,44 @@ def explore_variant(
 
 
 def explore_or_replay(
-    program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Any], scalars: Mapping[str, Any], *,
+    program: Program, kernel: str | None, file_name: str, items: Iterable[str], dims: Mapping[str, Any], scalars: Mapping[str, Any], *,
     grid: int | None, data_seed: int, seconds: float, out: Path | None, file: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """`cuir run ... --exhaustive`, or `--replay` of a file, on made-up tensors; returns the exit code."""
     from ..calls.binding import bind
-    from ..checking.checker import check, pick_kernel
+    from ..checking.checker import check
     from ..explore import explore, read_schedule
     from .running import make_arguments
 
     written = read_schedule(file) if file is not None else None
     if written is not None and file is not None:
+        consts = read_consts(items)
         _require_same(written, file, kernel, consts, dims, grid)
         kernel, consts, dims = written.kernel, {**written.consts, **consts}, {**written.dims, **dims}
-    checked = check(program, pick_kernel(program, kernel).name, consts)
+    else:
+        picked, consts = read_program_consts(program, file_name, kernel, items)
+        kernel = picked.name
+    checked = check(program, kernel, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cpu")
     bind(checked.origin, arguments, checked.consts)
     if written is not None and file is not None:
         return replay(checked, arguments, written, file, as_json)
     result = explore(checked, arguments, grid=grid, seconds=seconds)
     saved = save(result, out)
+    of = {"kernel": checked.name, "consts": consts_as_json(checked.consts)}
     if as_json:
         print_json(
-            {"ok": result.ok, "diagnostics": [d.as_json() for d in result.diagnostics], "exploration": result.as_json(), "written": saved}
+            {
+                "ok": result.ok,
+                "diagnostics": [d.as_json() for d in result.diagnostics],
+                **of,
+                "exploration": result.as_json(),
+                "written": saved,
+            }
         )
     else:
         stdout().print(
-            f"{checked.name}: {result.summary()}, {result.seconds:.1f} s",
+            f"{checked.name} with {describe_consts(checked.consts)}: {result.summary()}, {result.seconds:.1f} s",
             style="bold green" if result.ok else "bold red",
             markup=False,
             soft_wrap=True,
@@ -182,7 +200,8 @@ def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, fil
     run(checked, arguments, schedule=written.schedule(str(file)), grid=written.grid)
     steps = len(written.steps)
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "steps": steps, "expected": written.code})
+        of = {"kernel": checked.name, "consts": consts_as_json(checked.consts)}
+        print_json({"ok": True, "diagnostics": [], **of, "steps": steps, "expected": written.code})
     else:
         stdout().print(
             f"no fault under this schedule of {steps} step{'s' * (steps != 1)}, which was written for {written.code}: {written.message}",

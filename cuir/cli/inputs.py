@@ -88,24 +88,45 @@ def read_consts(items: Iterable[str]) -> dict[str, Const]:
     return consts
 
 
-def read_attention(
-    dtype: str | None, head_dim: int | None, items: Iterable[str], usual: int = 128, usual_dtype: str = "f16"
-) -> dict[str, Const]:
-    """Consts of an attention kernel: T and D of --dtype and --head-dim (left out: the usual ones), and those of -c, which must not say another T or D. Raises CuirError."""
-    from ..bridging import attention_consts
+def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]) -> dict[str, Const]:
+    """T and D of an attention that has no kernel yet, and the other consts of -c. Raises CuirError U103, U109, U110."""
+    from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM
 
-    consts = read_consts(items)
-    asked = attention_consts(
-        dtype or str(consts.get("T", usual_dtype)), head_dim if head_dim is not None else cast(int, consts.get("D", usual))
-    )
-    for name, option in (("T", "--dtype"), ("D", "--head-dim")):
-        if name in consts and consts[name] != asked[name]:
-            raise CuirError.of(
-                "U103",
-                f"-c {name}={consts[name]} and {option} {asked[name]} contradict each other",
-                hint=f"give one of them; {option} is the usual one",
-            )
-    return asked | consts
+    consts = _with_options(read_consts(items), "T", "D", dtype, head_dim)
+    asked = _require_attention({"T": USUAL_DTYPE, "D": USUAL_HEAD_DIM, **consts})
+    return asked
+
+
+def read_origin(
+    origin: str, kernel: str | None, dtype: str | None, head_dim: int | None, items: Iterable[str]
+) -> tuple[str, Program, Kernel, dict[str, Const]]:
+    """The kernel that variants are derived from: its name or path, program, kernel and consts (`read_kernel_consts`).
+
+    Where the default expert kernel is asked for, it is the one of the dtype. Raises CuirError.
+    """
+    from ..checking.checker import pick_kernel
+    from ..checking.defaults import USUAL_DTYPE
+
+    named = read_consts(items).get("T")
+    origin = expert_for(origin, dtype or named or USUAL_DTYPE)
+    program = read_program(origin)
+    picked = pick_kernel(program, kernel)
+    return origin, program, picked, read_kernel_consts(picked, dtype, head_dim, items, known_consts(origin, picked))
+
+
+def read_program_consts(program: Program, name: str, kernel: str | None, items: Iterable[str]) -> tuple[Kernel, dict[str, Const]]:
+    """A kernel of the program called `name` on the command line, and its consts: those of -c and of `fill_consts`. Raises CuirError."""
+    from ..checking.checker import pick_kernel
+    from ..checking.defaults import fill_consts
+
+    picked = pick_kernel(program, kernel)
+    return picked, fill_consts(picked, read_consts(items), known_consts(name, picked))
+
+
+def known_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
+    """Values that the corpus has for consts of its own kernels; empty for other programs."""
+    known = computed(program, kernel.name)
+    return known[1].consts if known is not None else {}
 
 
 def expert_for(origin: str, dtype: object) -> str:
@@ -175,30 +196,48 @@ def unspecified(program: str) -> CuirError:
 
 
 def read_kernel_consts(
-    kernel: Kernel, dtype: str | None, head_dim: int | None, items: Iterable[str], base: Mapping[str, Const], usual: int = 128
+    kernel: Kernel, dtype: str | None, head_dim: int | None, items: Iterable[str], known: Mapping[str, Const] | None = None
 ) -> dict[str, Const]:
-    """Consts for any kernel: for an attention kernel as `read_attention`; for another --dtype is the dtype of its tensors, --head-dim its const D, if it has one.
+    """Consts of a kernel: those of -c, --dtype (the dtype of its tensors) and --head-dim (`D`), then `fill_consts` for those without a default.
 
-    base: what is known of the kernel, of which -c changes some. Raises CuirError.
+    known: values that the corpus has for consts of the kernel. Raises CuirError U103, N111; for an attention kernel U109, U110.
     """
-    from ..syntax.nodes import ConstType, GlobalType
+    from ..checking.defaults import HEAD_DIM, dtype_consts, fill_consts, with_defaults
+    from ..syntax.nodes import ConstType
     from ..verification.problems import is_attention
 
-    if is_attention(kernel):
-        return {**base, **read_attention(dtype, head_dim, items, usual, str(base.get("T", "f16")))}
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
-    values = {**base, **read_consts(items)}
-    dtypes = [p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts]
-    for name, option, value, default in ((dtypes[0] if dtypes else None, "--dtype", DTYPES.get(dtype or "", dtype), DTYPES["f16"]), ("D" if "D" in consts else None, "--head-dim", head_dim, usual)):  # fmt: skip
+    first = next(iter(dtype_consts(kernel)), None)
+    given = read_consts(items)
+    require_consts(kernel, given)
+    for name, option, value in ((first, "--dtype", dtype), (HEAD_DIM if HEAD_DIM in consts else None, "--head-dim", head_dim)):
         if name is None and value is not None:
             raise CuirError.of(
                 "U103", f"`{kernel.name}` has no const parameter that {option} could give", hint="-c NAME=VALUE gives consts by name"
             )
-        if isinstance(value, str):
-            raise CuirError.of("U109", f"{option} is f16 or bf16, found `{value}`")
-        if name is not None:
-            values = agreeing({name: value}, values, f"{option} {value}") if value is not None else {name: default, **values}
+    values = fill_consts(kernel, _with_options(given, first or "T", HEAD_DIM, dtype, head_dim), known)
+    if is_attention(kernel):
+        _require_attention(with_defaults(kernel, values))
     return values
+
+
+def _with_options(consts: dict[str, Const], dtype_name: str, dim_name: str, dtype: str | None, head_dim: int | None) -> dict[str, Const]:
+    """The consts of -c with those of --dtype and --head-dim, which must agree. Raises CuirError U103, U109."""
+    if dtype is not None and dtype not in DTYPES:
+        raise CuirError.of("U109", f"--dtype is f16, bf16 or f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32")
+    for name, option, value in ((dtype_name, "--dtype", DTYPES[dtype] if dtype is not None else None), (dim_name, "--head-dim", head_dim)):
+        if value is not None:
+            consts = agreeing({name: value}, consts, f"{option} {value}")
+    return consts
+
+
+def _require_attention(consts: Mapping[str, Const]) -> dict[str, Const]:
+    """Raises CuirError U109, U110 for a dtype or head dim that attention kernels do not have."""
+    from ..bridging import attention_consts
+
+    if "T" in consts and isinstance(consts.get("D", 1), int):
+        attention_consts(str(consts["T"]), cast(int, consts.get("D", 64)))
+    return dict(consts)
 
 
 def require_consts(kernel: Kernel, given: Iterable[str]) -> None:
@@ -207,7 +246,7 @@ def require_consts(kernel: Kernel, given: Iterable[str]) -> None:
 
     known = [p.name for p in kernel.params if isinstance(p.type, ConstType)]
     for name in given:
-        if name not in known and name not in ("T", "D"):
+        if name not in known:
             raise CuirError.of("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(known) or 'none'}", kernel.span, suggestion(name, known, "it has"))  # fmt: skip
 
 

@@ -22,8 +22,8 @@ Parameters = Annotated[
 KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
 Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32")]
-GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16, bf16 or f32", show_default="f16")]
-HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="128")]
+GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16, bf16 or f32", show_default="the file's, else f16")]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="the file's, else 128")]
 Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
 Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
@@ -64,20 +64,18 @@ def bridge(
 ) -> int:  # fmt: skip
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridging import bridge as run_bridge
-    from ..checking.checker import pick_kernel
-    from .inputs import expert_for, output_folder, read_attention, read_program, read_variant, require_consts
+    from ..checking.defaults import describe_consts, select_main_consts
+    from .inputs import output_folder, read_origin, read_variant
     from .progress import Steps
     from .report import print_bridge
 
     _one_thread()
-    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
+    effort = _level(level)
     specification = read_variant(variant, param or ())
-    origin = expert_for(origin, consts["T"])
-    program = read_program(origin)
-    require_consts(pick_kernel(program, kernel), consts)
+    origin, program, picked, consts = read_origin(origin, kernel, dtype, head_dim, const or ())
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
-    with Steps(f"{origin} -> {specification.name}  ({consts['T']}, head dim {consts['D']})", quiet=as_json) as steps:
+    with Steps(f"{origin} -> {specification.name}  ({describe_consts(select_main_consts(picked, consts))})", quiet=as_json) as steps:
         report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
                             compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
     if as_json:
@@ -112,6 +110,8 @@ def verify(
     import corpus
 
     from ..bridging import Step
+    from ..checking.checker import pick_kernel
+    from ..checking.defaults import describe_consts, select_main_consts
     from ..interp.budget import allowing
     from ..syntax.types import DType
     from ..verification import verify as run_verify
@@ -149,7 +149,7 @@ def verify(
     if problem is not None:
         with allowing(budget):
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
-    title = f"{target} against {specification.name}  ({', '.join(f'{n}={v}' for n, v in consts.items())})"
+    title = f"{target} against {specification.name}  ({describe_consts(select_main_consts(pick_kernel(program, kernel), consts))})"
     if replay is not None or exhaustive:
         from ..checking.checker import check
         from ..verification.problems import is_attention
@@ -219,7 +219,7 @@ def run(
 ) -> int:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
     from ..interp.budget import allowing
-    from .inputs import kept, read_consts, read_numbers, read_program
+    from .inputs import kept, read_numbers, read_program, read_program_consts
     from .running import replayable, run_kernel
 
     _one_thread()
@@ -231,10 +231,11 @@ def run(
         not_beside(context, "on", "is gpu: the compiled kernel has a grid and an order of its own", "schedule", "grid", "trace")
     for path in filter(None, (trace, out)):
         kept(path, [file, replay])
+    program = read_program(file)
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay
 
-        return explore_or_replay(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+        return explore_or_replay(program, kernel, file, const or (), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
                                  grid=grid, data_seed=data_seed, seconds=seconds, out=out, file=replay, as_json=as_json)  # fmt: skip
     given = [
         ("-k", [kernel] if kernel else []),
@@ -244,9 +245,10 @@ def run(
         ("--data-seed", [str(data_seed)]),
     ]
     command = ["cuir", "run", file, *(word for option, values in given for v in values for word in (option, v))]
+    picked, consts = read_program_consts(program, file, kernel, const or ())
     try:
         with allowing(budget):
-            result = run_kernel(read_program(file), kernel, read_consts(const or ()), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
+            result = run_kernel(program, picked.name, consts, read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
                                 schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error

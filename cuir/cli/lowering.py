@@ -39,9 +39,10 @@ def lower(
 ) -> int:  # fmt: skip
     """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
     from ..checking.checker import check
+    from ..checking.defaults import consts_as_json
     from ..lowering import lower as run_lower
     from ..runtime.nvcc import compile_cuda
-    from .inputs import kept, read_consts, read_numbers, read_program
+    from .inputs import kept, read_numbers, read_program, read_program_consts
 
     only_with(context, "validate", "seed", "dim")
     only_with(context, "passes", "markdown")
@@ -56,7 +57,9 @@ def lower(
     left_out = _optional(without or ())
     for path in filter(None, (out, cubin)):
         kept(path, [file])
-    checked = check(read_program(file), kernel, read_consts(const or ()))
+    program = read_program(file)
+    picked, consts = read_program_consts(program, file, kernel, const or ())
+    checked = check(program, picked.name, consts)
     shown = stages is not None or validate
     stages_run: list[Stage] = []
     error: CuirError | None = None
@@ -70,7 +73,7 @@ def lower(
     if as_json:
         print_json({
             "ok": error is None, "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
-            "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
+            "kernel": checked.name, "consts": consts_as_json(checked.consts), "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
             **({"stages": [_as_json(s, stages) for s in stages_run]} if shown else {}),
         })  # fmt: skip
         return 1 if error else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from ..text.diagnostics import CuirError
 from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
 from .defaults import EXPERT
-from .jobs import Consts, Dtype, Json, Origin, Parameters
+from .jobs import Consts, Dtype, GivenDtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run
 def tune(
     targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", show_default=False)],
     variant: Annotated[list[str] | None, typer.Option("--variant", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
-    shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192,128")] = None,
-    param: Parameters = None, origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
+    shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192 with the file's D, else 128")] = None,
+    param: Parameters = None, origin: Origin = EXPERT, dtype: GivenDtype = None, const: Consts = None,
     space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
     limit: Annotated[float | None, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
     jobs: Jobs = None,
@@ -52,26 +52,28 @@ def tune(
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
+    from ..checking.defaults import USUAL_DTYPE
     from ..measure.gpu import no_gpu
     from ..measure.problem import Shape as ShapeType
     from .asking import asked
     from .inputs import expert_for
     from .proposing import tune_programs
 
-    shapes = [ShapeType.parse(s) for s in shape or ["2,32,32,8192,8192,128"]]
+    shapes = [ShapeType.parse(s) for s in shape or ()]
     missing = "" if dry_run else no_gpu()
     if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
         named = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
         raise CuirError.of(
             "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
         )
-    origin = expert_for(origin, dtype)
+    origin = expert_for(origin, dtype or USUAL_DTYPE)
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
         wanted = variant or targets
-        if len(wanted) != 1 or len(shapes) != 1 or dry_run or exhaustive:
+        if len(wanted) != 1 or len(shapes) > 1 or dry_run or exhaustive:
             raise CuirError.of("U100", "programs are tuned for one target and one shape, without --dry-run and --exhaustive", hint="--model, --replay and --proposal stand for another search")  # fmt: skip
         variant_name, source, known = _target(wanted[0], kernel, space, bool(variant))
+        shapes, dtype = _problems(source, shapes, dtype)
         task = {"pass": "tune", "target": wanted[0], "variant": variant_name, "parameters": list(param or ()), "origin": source, "shape": list(shapes[0].as_tuple()),
                 "dtype": dtype, "const": list(const or ())}  # fmt: skip
         asking = (
@@ -92,12 +94,14 @@ def tune(
             raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
         for target in variant or targets:
             variant_name, source, known = _target(target, kernel, space, bool(variant))
-            show_choices(target, variant_name, source, shapes, list(param or ()), dtype, list(const or ()), gpu, known, as_json)
+            problems, of = _problems(source, shapes, dtype)
+            show_choices(target, variant_name, source, problems, list(param or ()), of, list(const or ()), gpu, known, as_json)
         return 0
     reports = []
     for target in variant or targets:
-        for one in shapes:
-            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), dtype, list(const or ()), space, SECONDS if limit is None else limit, jobs, rounds, exhaustive,
+        problems, of = _problems(_target(target, kernel, space, bool(variant))[1], shapes, dtype)
+        for one in problems:
+            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), of, list(const or ()), space, SECONDS if limit is None else limit, jobs, rounds, exhaustive,
                                      dry_run or bool(missing), fresh, as_json))  # fmt: skip
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
@@ -107,6 +111,20 @@ def tune(
             soft_wrap=True,
         )
     return 0 if all(r["ok"] for r in reports) else 1
+
+
+def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[list[Shape], str]:
+    """Shapes and dtype of the command line; where it gives none, one shape, with the head dim and the dtype that the file's kernel has by default."""
+    from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
+    from ..measure.problem import Shape as ShapeType
+    from ..verification.problems import is_attention
+    from .inputs import read_program
+
+    kernels = [k for k in read_program(source).kernels().values() if is_attention(k)]
+    own = with_defaults(kernels[0], {}) if kernels else {}
+    D = own.get("D", USUAL_HEAD_DIM)
+    assert isinstance(D, int)
+    return list(shapes) or [ShapeType(2, 32, 32, 8192, 8192, D)], dtype or str(own.get("T", USUAL_DTYPE))
 
 
 def _tune_one(
@@ -164,13 +182,17 @@ def _tune_one(
                         journal=journal, limit=limit, rounds=rounds, exhaustive=exhaustive, tell=view, keep=None if static else keep_best)  # fmt: skip
     if not as_json:
         print_tuned(report, static)
-    return _tuned_json(target, shape, dtype, key, report, static)
+    return _tuned_json(target, shape, dtype, fixed, key, report, static)
 
 
-def _tuned_json(target: str, shape: Shape, dtype: str, key: Key, report: TuneReport, static: bool) -> dict[str, Any]:
+def _tuned_json(
+    target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
+) -> dict[str, Any]:
+    from ..checking.defaults import consts_as_json
+
     fits = report.count("fits") if static else report.count("timed")
     return {
-        "ok": fits > 0, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype, "device": key.arch or None, "complete": report.complete,
+        "ok": fits > 0, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype, "consts": consts_as_json(fixed), "device": key.arch or None, "complete": report.complete,
         "seconds": round(report.seconds, 1), "best": report.best.as_json() if report.best else None, "candidates": [o.as_json() for o in report.outcomes],
     }  # fmt: skip
 

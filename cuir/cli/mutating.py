@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def mutate(
     program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
     against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", show_default=False)] = None,
-    param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="64 or 128; 64 takes half the time", show_default="64")] = None, const: Consts = None, level: Level = "quick",
+    param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="1 to 256; 64 takes half the time of 128", show_default="the file's, else 128")] = None, const: Consts = None, level: Level = "quick",
     fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
@@ -32,9 +32,10 @@ def mutate(
 ) -> None:  # fmt: skip
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
     from ..checking.checker import pick_kernel
+    from ..checking.defaults import consts_as_json, describe_consts, with_defaults
     from ..mutation import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..syntax.printer import show
-    from .inputs import computed, read_kernel_consts, read_program, read_specification, unspecified
+    from .inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
     from .interruption import goes_on_from
 
     _one_thread()
@@ -45,20 +46,25 @@ def mutate(
     picked = pick_kernel(source, kernel or (known[0] if known is not None else None))
     if known is None and against is None:
         raise unspecified(program)
-    base = known[1].consts if known is not None else {}
     variant = against or (known[1].specification if known is not None else "")
     load = partial(read_specification, variant, tuple(param or ()))
-    job = Job(load, picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), base, 64), _level(level), seconds)
+    consts = read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(program, picked))
+    job = Job(load, picked.name, consts, _level(level), seconds)
+    specialised = with_defaults(picked, consts)
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
-    with goes_on_from(out), _Bar(f"{len(todo)} mutants of {program} against {variant}", quiet=as_json) as bar:
+    with (
+        goes_on_from(out),
+        _Bar(f"{len(todo)} mutants of {program} against {variant}  ({describe_consts(specialised)})", quiet=as_json) as bar,
+    ):
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "seed": seed, "original": show(source), **report.as_json()})
+        of = {"kernel": job.kernel, "against": variant, "consts": consts_as_json(specialised), "level": job.level}
+        print_json({"ok": True, "diagnostics": [], **of, "seed": seed, "original": show(source), **report.as_json()})
     else:
-        _print(report)
+        _print(report, describe_consts(specialised))
 
 
-def _print(report: MutateReport) -> None:
+def _print(report: MutateReport, consts: str) -> None:
     from ..mutation import FAULTS
     from ..mutation.report import SHORT
     from .tables import print_diff, print_table
@@ -67,7 +73,11 @@ def _print(report: MutateReport) -> None:
     shown = [
         c for c in range(len(SHORT) - 1) if SHORT[c] not in ("every", "same", "time", "crash") or rows[-1][c]
     ]  # the fault stands below
-    print_table("mutants by class, and what refused them", [SHORT[c] for c in shown], [[row[c] for c in shown] for row in rows])
+    print_table(
+        f"mutants of the kernel with {consts}, by class, and what refused them",
+        [SHORT[c] for c in shown],
+        [[row[c] for c in shown] for row in rows],
+    )
     for fault in sorted({r.fault for r in report.results}):
         stdout().print(f"{fault:>5}  {FAULTS[fault]}", style="dim", markup=False, soft_wrap=True)
     stdout().print()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..checking.defaults import USUAL_DTYPE, consts_as_json, describe_consts, label
 from ..interp import Schedule
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
@@ -49,8 +50,18 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
     if as_json:
         require_compared(checked, spec, rows)
-        print_json({"ok": True, "diagnostics": [], "case": str(case), "rows": rows})
+        print_json(
+            {
+                "ok": True,
+                "diagnostics": [],
+                "kernel": checked.name,
+                "consts": consts_as_json(checked.consts),
+                "case": str(case),
+                "rows": rows,
+            }
+        )
         return 0
+    stdout().print(f"{checked.name} with {describe_consts(checked.consts)}", markup=False, soft_wrap=True)
     for row in rows:
         stdout().print(
             ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n not in ("made positive", "scratch")),
@@ -92,9 +103,9 @@ def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapp
     base = ["cuir", "verify", verified.target]
     for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
         base += [word for value in values for word in (option, value)]
-    if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain["T"]):
+    if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain.get("T", USUAL_DTYPE)):
         base += ["--origin", verified.origin]
-    base += ["-c", ",".join(f"{n}={v}" for n, v in consts.items())]
+    base += ["-c", label(consts)] if consts else []
 
     def whole(d: Diagnostic) -> Diagnostic:
         case = next((m for n in d.notes if (m := _CASE.search(n.message))), None)

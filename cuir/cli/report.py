@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checking.defaults import describe_consts
 from .output import stdout
 from .tables import print_diff, print_table
 
@@ -52,7 +53,7 @@ def _indented(head: str, text: str, style: str = "") -> None:
 def print_verification(report: Any) -> None:
     """The stages of a verification, each with its verdict and reason."""
     rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
-    print_table("verification", ("question", "verdict", "time", "why"), rows)
+    print_table(f"verification of {report.kernel} with {describe_consts(report.consts)}", ("question", "verdict", "time", "why"), rows)
     if report.left_open:
         stdout().print(f"note: {report.left_open}", markup=False, highlight=False)
 
@@ -63,6 +64,7 @@ def print_run(result: Mapping[str, Any]) -> None:
     console.print(
         f"[bold green]ok[/]  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}", highlight=False
     )
+    console.print(f"    consts    {describe_consts(result['consts'])}", style="dim", markup=False, soft_wrap=True)
     rows = [(o["name"], o["shape"], o["dtype"], f"{o['mean']:.4g}", f"{o['largest']:.4g}", str(o["not_finite"])) for o in result["outputs"]]
     print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite"), rows)
     if result["note"]:

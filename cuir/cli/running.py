@@ -15,6 +15,7 @@ import torch
 from ..calls.binding import TORCH, bind
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
+from ..checking.defaults import consts_as_json
 from ..checking.fold import literal, specialised
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
@@ -53,6 +54,7 @@ def run_kernel(
     written = [t.name for t in checked.outputs]
     return {
         "kernel": checked.name,
+        "consts": consts_as_json(checked.consts),
         "on": on,
         "seconds": seconds,
         "events": events,

@@ -26,7 +26,7 @@ from ..verification.problems import Case, cases
 from ..verification.report import Stage
 from ..verification.sanitizer import TOOLS, diagnostics
 from ..verification.sizes import mask_integers
-from .inputs import computed, expert_for, read_attention, read_kernel_consts, read_program, read_specification, read_variant, unspecified
+from .inputs import computed, known_consts, read_kernel_consts, read_origin, read_program, read_specification, read_variant, unspecified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 LIMIT = 300.0  # seconds of one problem: the interpreter, the first time nvcc, and launches that take milliseconds
@@ -96,17 +96,15 @@ def verified_of(
     """What a command line names. A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another without a specification."""
     known = computed(target, kernel) if is_program else None
     if not is_program:
-        consts = read_attention(dtype, head_dim, items)
-        return Verified(target, against, parameters, expert_for(origin, consts["T"]), kernel, plain(consts), level)
+        origin, _, _, consts = read_origin(origin, kernel, dtype, head_dim, items)
+        return Verified(target, against, parameters, origin, kernel, plain(consts), level)
     picked = pick_kernel(read_program(target), kernel or (known[0] if known is not None else None))
     if known is not None:
         against = against or known[1].specification
     if against is None:
         raise unspecified(target)
-    base = known[1].consts if known is not None else {}
-    return Verified(
-        target, against, parameters, origin, picked.name, plain(read_kernel_consts(picked, dtype, head_dim, items, base)), level
-    )
+    consts = read_kernel_consts(picked, dtype, head_dim, items, known_consts(target, picked))
+    return Verified(target, against, parameters, origin, picked.name, plain(consts), level)
 
 
 def find_sanitizer(tool: str) -> str:

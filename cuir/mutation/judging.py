@@ -19,6 +19,7 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
+from ..checking.defaults import consts_as_json
 from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
@@ -75,7 +76,7 @@ class Job:
 
     def head(self, program: Program, variant: str) -> dict[str, Any]:
         """What must be the same for a run to go on from a file."""
-        consts = {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()}
+        consts = consts_as_json(self.consts)
         text = hashlib.sha256(show(program).encode()).hexdigest()[:16]
         return {"mutate": self.kernel, "program": text, "against": variant, "consts": consts, "level": self.level}
 

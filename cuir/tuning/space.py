@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checking.checked import Const
-from ..checking.defaults import with_defaults
+from ..checking.defaults import consts_as_json, with_defaults
+from ..checking.defaults import label as label
 from ..syntax.nodes import ConstType, Program
 from ..syntax.types import DTYPES, DType
 from ..text.diagnostics import CuirError, Diagnostic
@@ -124,16 +125,11 @@ def defaults(program: Program, kernel: str | None) -> Consts:
 
 def plain(consts: Mapping[str, Const]) -> dict[str, Any]:
     """Consts as JSON holds them."""
-    return {name: value.name if isinstance(value, DType) else value for name, value in sorted(consts.items())}
+    return consts_as_json(dict(sorted(consts.items())))
 
 
 def from_plain(data: Mapping[str, Any]) -> Consts:
     return {name: DTYPES[value] if isinstance(value, str) else value for name, value in data.items()}
-
-
-def label(consts: Mapping[str, Const]) -> str:
-    """Consts in a line, as the command line takes them: `BM=128,BN=128`."""
-    return ",".join(f"{name}={value}" for name, value in consts.items())
 
 
 def _counts(axes: list[dict[str, tuple[int | bool, ...]]]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..checking.defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
 
@@ -104,7 +105,7 @@ class VerifyReport:
             "variant": self.variant,
             "kernel": self.kernel,
             "level": self.level,
-            "consts": {n: v if isinstance(v, (int, float)) else str(v) for n, v in self.consts.items()},
+            "consts": consts_as_json(self.consts),
             "seconds": round(self.seconds, 3),
             "stages": [s.as_json() for s in self.stages],
             "left_out": [list(lines) for lines in self.left_out],
@@ -119,7 +120,7 @@ class VerifyReport:
         lines = [
             f"# {self.kernel} against {self.variant}",
             "",
-            f"Level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}",
+            f"With {describe_consts(self.consts)}: level {self.level}, {self.seconds:.1f} s. {'Verified.' if self.ok else 'Wrong.'}",
             "",
         ]
         rows = [(s.name, s.question, s.verdict, s.reason, f"{s.seconds:.1f}") for s in self.stages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from ..interp import Schedule, run
 from ..interp.launch import Grid
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.gradients import gradients
-from ..spec.loading import as_any
+from ..spec.loading import as_any, load_any
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Kernel, Program
 from ..text.diagnostics import CuirError
@@ -52,6 +53,8 @@ def prepared(
     spec: Any, kernel: Kernel | None = None, program: Program | None = None, consts: Mapping[str, Const] | None = None
 ) -> AnySpecification:
     """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients. Raises CuirError as `as_any` does for what is none, and X109."""
+    if isinstance(spec, (str, os.PathLike)):
+        spec = load_any(os.fspath(spec), kernel=kernel)
     known = (
         spec
         if isinstance(spec, (Specification, FunctionSpecification))

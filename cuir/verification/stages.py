@@ -13,13 +13,14 @@ from ..calls.binding import TORCH
 from ..calls.requirements import rows_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
+from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
 from ..interp.budget import allowing
 from ..ops.meaning.tiles import exact_products, one_thread
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.given import program_of
 from ..syntax.nodes import Program
-from ..syntax.types import BF16, F16, I32, DType
+from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
 from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
@@ -62,7 +63,7 @@ Progress = Callable[[str], None]
 
 def verify(
     program: Program | Checked | str | os.PathLike[str],
-    spec: AnySpecification | Callable[..., Any],
+    spec: AnySpecification | Callable[..., Any] | str | os.PathLike[str],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
@@ -77,19 +78,23 @@ def verify(
     2. Can it go wrong under any schedule: races, deadlocks, phases, proxies; do all schedules give the same bits?
     3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
 
-    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters, at least the dtype and head dim. level: "full" tries more sizes and schedules, the other dtype and the other head dim.
-    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is.
+    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters; others have the defaults of the file, then those of `fill_consts` (f16, D=128). level: "full" tries more sizes and schedules, and besides the kernel with these
+    consts the other dtype and head dim, where the kernel is of an attention or its file gives them no default.
+    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is;
+    or the path of their file, "file.py" or "file.py:function".
     seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
     if isinstance(program, Checked):
         kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
     program = program_of(program, "verify")
+    picked = pick_kernel(program, kernel)
+    known = fill_consts(picked, consts or {})
     verification = _Verification(
         program,
-        prepared(spec, pick_kernel(program, kernel), program, consts or {}),
+        prepared(spec, picked, program, known),
         kernel,
-        dict(consts or {}),
+        known,
         level,
         progress or (lambda text: None),
         shrink,
@@ -131,7 +136,8 @@ class _Verification:
 
     def run(self) -> VerifyReport:
         self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
-        report = VerifyReport(self.spec.name, self.kernel or "", self.level, self.consts, self.stages)
+        picked = pick_kernel(self.program, self.kernel)
+        report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
         try:
             checked = self.well_formed(report)
             self.contracts(checked)
@@ -168,7 +174,7 @@ class _Verification:
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
             report.spills = spills(require_launchable(checked), compile=self.level == "full")
-            self.besides, refused = self.others()
+            self.besides, refused = self.others(checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
             if needs := rows_required(checked):
                 stage.reason += f"; {needs}"
@@ -176,23 +182,31 @@ class _Verification:
                 stage.reason += f"; not tried: {'; '.join(refused)}"
         return checked
 
-    def others(self) -> tuple[list[Checked], list[str]]:
-        """With the other dtype and head dim, for the full level; and those that make no kernel, with the reason."""
-        dtype = next((n for n, v in self.consts.items() if isinstance(v, DType)), None)
-        if self.level != "full" or dtype is None:
+    def others(self, checked: Checked) -> tuple[list[Checked], list[str]]:
+        """Kernels with the other dtype and head dim, for the full level, and the reasons why some make no kernel.
+
+        A const with a default in the file is the author's choice, and stays, unless the kernel is of an attention.
+        """
+        if self.level != "full":
             return [], []
+        attention = is_attention(checked.origin) or is_backward(checked.origin)
+        open_ = {p.name for p in checked.origin.params if attention or p.default is None}
         others = {F16: BF16, BF16: F16}  # f32 has kernels of its own
-        settings = [{**self.consts, dtype: others[value]} for value in (self.consts[dtype],) if value in others]
-        if self.consts.get("D") in (64, 128) and self.consts.get("DV") in (None, self.consts["D"]):
-            other = 192 - int(self.consts["D"])  # type: ignore[arg-type]
-            settings.append({**self.consts, **{n: other for n in ("D", "DV") if n in self.consts}})
+        dtype = next(iter(dtype_consts(checked.origin)), None)
+        settings: list[dict[str, Const]] = []
+        if dtype in open_ and (value := checked.consts[dtype]) in others:
+            settings.append({**self.consts, dtype: others[value]})  # type: ignore[index]
+        D = checked.consts.get(HEAD_DIM)
+        if HEAD_DIM in open_ and D in (64, 128) and checked.consts.get("DV", D) == D:
+            other = 192 - int(D)  # type: ignore[arg-type]
+            settings.append({**self.consts, **{n: other for n in (HEAD_DIM, "DV") if n == HEAD_DIM or n in self.consts}})
         kernels, refused = list[Checked](), list[str]()
         for consts in settings:
             try:
                 require_launchable(kernel := check(self.program, self.kernel, consts))
                 kernels.append(kernel)
             except CuirError as error:
-                changed = ", ".join(f"{n}={v}" for n, v in consts.items() if v != self.consts.get(n))
+                changed = describe_consts({n: v for n, v in consts.items() if v != checked.consts.get(n)})
                 refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
         return kernels, refused
 
@@ -310,11 +324,13 @@ class _Verification:
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
+            varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
                     grid = NUMBER_GRIDS[done % len(NUMBER_GRIDS)]  # outputs that are added to are compared here alone
-                    stage.rows += check_case(self.program, kernel, self.spec, case, grid=grid)
+                    of = {"consts": describe_consts({n: kernel.consts[n] for n in varied})} if varied else {}
+                    stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
                 except CuirError as error:
                     reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
                     besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
@@ -325,6 +341,9 @@ class _Verification:
                 check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
             worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
+            if varied:
+                each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
+                stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"
             if again:
                 stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if positive := made_positive(stage.rows):

@@ -119,7 +119,12 @@ def test_consts_specialise() -> None:
     program = parse(text)
     assert check(program, None, {"T": BF16}).roles[0].locals == {"x": TileType(F32, 16, 1)}
     assert check(program, None, {"T": BF16, "FLAG": False}).roles[0].locals == {"x": Scalar(I32)}
-    for consts, code in (({}, "N112"), ({"T": 3}, "T103"), ({"T": F16, "C": True}, "T103"), ({"T": F16, "Z": 1}, "N111")):
+    assert check(program).consts == {"T": F16, "C": 4, "FLAG": True}  # the usual dtype
+    open_ = parse(text.replace("FLAG: const = True", "FLAG: const"))
+    with pytest.raises(CuirError) as caught:
+        check(open_)
+    assert [d.code for d in caught.value.diagnostics] == ["N112"]
+    for consts, code in (({"T": 3}, "T103"), ({"T": F16, "C": True}, "T103"), ({"T": F16, "Z": 1}, "N111")):
         with pytest.raises(CuirError) as caught:
             check(program, None, consts)
         assert [d.code for d in caught.value.diagnostics] == [code]

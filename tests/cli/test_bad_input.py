@@ -164,7 +164,6 @@ WRONG_CALLS = [
     (("check", "./."), "U202"),
     (("check", "flash_fwd_sm90", "-k", "nothing"), "N110"),
     (("check", "decode_paged"), "N109"),
-    (("check", "flash_fwd_sm90"), "N112"),
     (("check", "flash_fwd_sm90", "-c", "T=f16,D=64,X=1"), "N111"),
     (("check", "flash_fwd_sm90", "-c", "T:f16"), "U103"),
     (("check", "flash_fwd_sm90", "-c", "T=f17"), "U103"),

@@ -100,8 +100,8 @@ def test_verify_a_variant(cuir: Callable) -> None:
 
 def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
     for command, first, second in (
-        (("verify", "causal"), "(BN=8, D=128, T=f16)", "(BN=8, D=64, T=bf16)"),
-        (("bridge", "causal", "--out", tmp_path), "(f16, head dim 128)", "(bf16, head dim 64)"),
+        (("verify", "causal"), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
+        (("bridge", "causal", "--out", tmp_path), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
     ):  # BN = 8 ends both at the check
         assert first in cuir(*command, "-c", "BN=8").err
         assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err

@@ -21,7 +21,7 @@ from cuir.syntax.types import F16
 def made(program: str, kernel: str, consts: dict[str, Const]) -> tuple[Program, list[Mutant], Job]:
     parsed, computed = parse(corpus.programs()[program].read_text(encoding="utf-8"), program), COMPUTES[program][kernel]
     spec = as_any(corpus.specification(computed.specification), computed.specification)
-    return parsed, mutants(parsed, kernel), Job(lambda: spec, kernel, {"T": F16, **computed.consts, **consts})
+    return parsed, mutants(parsed, kernel), Job(lambda: spec, kernel, {"T": F16, **computed.tested, **consts})
 
 
 @pytest.mark.parametrize(

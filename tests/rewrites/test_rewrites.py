@@ -14,7 +14,8 @@ import cuir
 from corpus.computes import COMPUTES
 from cuir import check, parse, show
 from cuir.checking.checked import Const
-from cuir.cli.inputs import read_kernel_consts, read_program, read_specification
+from cuir.checking.defaults import fill_consts
+from cuir.cli.inputs import read_program, read_specification
 from cuir.explore import explore
 from cuir.interp import Schedule, run
 from cuir.rewrites import KINDS, Rewrite, apply, chain, rewrites
@@ -177,7 +178,7 @@ def test_chains_are_the_same_for_the_same_seed() -> None:
 
 def settings_of(name: str, kernel: str) -> dict[str, Const]:
     node = read_program(name).kernels()[kernel]
-    consts = read_kernel_consts(node, None, None, (), COMPUTES[name][kernel].consts, 64)
+    consts = fill_consts(node, COMPUTES[name][kernel].small, {"D": 64, **COMPUTES[name][kernel].consts})
     small = {"BM": 128, "BN": 64} if is_attention(node) else {}
     return {n: min(int(v), small[n]) if n in small else v for n, v in consts.items()}
 

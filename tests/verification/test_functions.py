@@ -94,7 +94,7 @@ def test_programs_compute_their_functions(name: str, kernel: str) -> None:
     computed = COMPUTES[name][kernel]
     spec = as_any(corpus.specification(computed.specification), computed.specification)
     params = {p.name for p in program_of(name).kernels()[kernel].params}
-    consts = {"T": F16, **computed.consts, **{n: v for n, v in SMALL[name].items() if n in params}}
+    consts = {"T": F16, **computed.tested, **{n: v for n, v in SMALL[name].items() if n in params}}
     checked = check(program_of(name), kernel, consts)
     assert isinstance(spec, FunctionSpecification)
     for case in draws(checked, spec, "quick")[:3]:

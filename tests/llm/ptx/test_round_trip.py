@@ -41,7 +41,7 @@ def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> C
 @functools.cache
 def of_the_corpus(name: str, kernel: str) -> Checked:
     text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
-    return checked(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].consts)
+    return checked(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].tested)
 
 
 @functools.cache
