@@ -15,6 +15,7 @@ from ..syntax.types import BF16, F16, F32, DType
 from ..syntax.types import DTYPES as NAMED
 from ..text.diagnostics import CuirError
 from .graph_errors import at_tracing
+from .sizes import are_equal, have_equal_sizes
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256  # columns of a product
@@ -82,17 +83,17 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U407", f"`{name}` must be on the device of `query`, {query.device}, found {x.device}", hint=f"{name}.to(query.device)"
             )
-        if x.shape[0] not in (1, query.shape[0]):
+        if not are_equal(x.shape[0], query.shape[0]) and not are_equal(x.shape[0], 1):
             raise CuirError.of(
                 "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
             )
     for name, x in given.items():
         check_numbers(name, x)
     head_dim = query.shape[3]
-    if key.shape[3] != head_dim:
+    if not are_equal(key.shape[3], head_dim):
         raise CuirError.of("U408", f"query and key must have one head dim, found {head_dim} and {key.shape[3]}")
     check_head_dims(head_dim, value.shape[3])
-    if key.shape[:3] != value.shape[:3]:
+    if not have_equal_sizes(key.shape[:3], value.shape[:3]):
         raise CuirError.of("U408", f"key and value must have the same heads and length, found {tuple(key.shape)} and {tuple(value.shape)}")
     check_heads(query.shape[1], key.shape[1], enable_gqa)
 
@@ -140,7 +141,7 @@ def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:
 
 def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
     """Raises CuirError U411."""
-    if heads == key_heads:
+    if are_equal(heads, key_heads):
         return
     if not enable_gqa:
         raise CuirError.of(

@@ -18,6 +18,7 @@ from .graph_errors import at_tracing
 from .inputs import plain_integer, wrong
 from .mods import identity
 from .operator import steady
+from .sizes import are_equal, have_equal_sizes, is_known
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask whose blocks nobody has asked for
@@ -215,7 +216,7 @@ def create_block_mask(
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and name in ("B", "H"):
             continue
-        if not isinstance(length, int) or isinstance(length, bool) or length < least:
+        if not isinstance(length, int) or isinstance(length, bool) or is_known(length < least):
             wrong("U412", f"{name} must be an integer of at least {least}{' or None' if name in ('B', 'H') else ''}, found {length!r}")
     options = (
         ("separate_full_blocks", separate_full_blocks, True),
@@ -270,11 +271,11 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
                            hint="a dim of 1 stands for all batches, or all heads: tensor[None]")  # fmt: skip
     batch, heads, queries, keys = block_mask.shape
     unbounded = not isinstance(block_mask, LazyBlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED  # FlexAttention's mask of everything
-    if not unbounded and (queries, keys) != (at.M, at.N):
+    if not unbounded and not have_equal_sizes((queries, keys), (at.M, at.N)):
         wrong("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
                            hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
     for name, own, actual in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
-        if own not in (1, actual):
+        if not are_equal(own, actual) and not are_equal(own, 1):
             wrong("U412", f"the block mask is for a {name} of {own}, found {actual}", hint="None if the mask does not depend on it")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..calls.requirements import COPY_ALIGNMENT
+from .sizes import is_contiguous, is_known, order_from_outermost
 
 
 @dataclass
@@ -49,10 +50,12 @@ def autocasts(x: Any) -> bool:
 
 def strides_fit(x: torch.Tensor) -> bool:
     """Whether rows of x [..., D] are contiguous and begin at multiples of 16 bytes, if the first one does."""
-    if x.is_contiguous():
-        return x.shape[-1] * x.element_size() % COPY_ALIGNMENT == 0 or x.shape[:-1].numel() <= 1
+    if is_contiguous(x):
+        return x.shape[-1] * x.element_size() % COPY_ALIGNMENT == 0 or is_known(math.prod(x.shape[:-1]) <= 1)
     *outer, (columns, step) = zip(x.shape, x.stride(), strict=True)
-    return (step == 1 or columns == 1) and all(size == 1 or stride * x.element_size() % COPY_ALIGNMENT == 0 for size, stride in outer)
+    return (step == 1 or columns == 1) and all(
+        is_known(size == 1) or is_known(stride * x.element_size() % COPY_ALIGNMENT == 0) for size, stride in outer
+    )
 
 
 def packed(x: torch.Tensor) -> torch.Tensor:
@@ -114,8 +117,9 @@ def made_as_it_lies(x: torch.Tensor) -> bool:
 
 def _whole_order(x: torch.Tensor) -> list[int]:
     """The dims of x from the outermost in memory to the innermost."""
-    repeats = any(stride == 0 and size != 1 for size, stride in zip(x.shape, x.stride(), strict=True))
-    return sorted(range(x.dim()), key=lambda d: (0 if repeats else -x.stride()[d], d))
+    if any(is_known(stride == 0) and not is_known(size == 1) for size, stride in zip(x.shape, x.stride(), strict=True)):
+        return list(range(x.dim()))
+    return order_from_outermost(x.stride())
 
 
 def stand_in(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -125,7 +129,7 @@ def stand_in(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _order(query: torch.Tensor) -> list[int]:
     """Batch, head and length, from the outermost in memory to the innermost."""
-    return sorted(range(3), key=lambda d: (-query.stride()[d], d))
+    return order_from_outermost(query.stride()[:3])
 
 
 def _rows(like: torch.Tensor, outer: Sequence[int], columns: int) -> torch.Tensor:

@@ -22,6 +22,7 @@ from .masks import mod_of
 from .mods import CaptureKey, identity
 from .operator import sink_of
 from .shares import given_to, joined, shares
+from .sizes import is_known
 
 Mod = Callable[..., Any]
 MOST_SEQUENCES = 65536  # that the kernel's search goes through
@@ -65,7 +66,7 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
     check_dense(name, cu_seqlens)
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         wrong("U404", f"`{name}` must be int32, found {word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
-    if cu_seqlens.dim() != 1 or not 1 <= len(cu_seqlens) <= MOST_SEQUENCES + 1:
+    if cu_seqlens.dim() != 1 or is_known(cu_seqlens.shape[0] < 1) or is_known(cu_seqlens.shape[0] > MOST_SEQUENCES + 1):
         wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
               "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
     check_device(name, cu_seqlens, q)

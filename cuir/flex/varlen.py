@@ -21,6 +21,7 @@ from .packed_training import differentiable_attention
 from .packing import autocast, autocasts, packed, strides_fit
 from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
 from .serving_settings import SHORT
+from .sizes import are_equal, have_equal_sizes, is_known
 
 
 def varlen_attention(
@@ -93,10 +94,12 @@ def _checked(
     """Where sequences begin and end, of queries and of keys. Raises CuirError as `_check`, and U413."""
     _check(q, k, v, enable_gqa)
     starts, ends = zip(*(places(name, x, q) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))))
-    if len(starts[0]) != len(starts[1]):
-        wrong("U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {len(starts[0])} and {len(starts[1])} of them")
+    if not are_equal(starts[0].shape[0], starts[1].shape[0]):
+        wrong(
+            "U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {starts[0].shape[0]} and {starts[1].shape[0]} of them"
+        )
     for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
-        if most is not None and (not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or most < 0):
+        if most is not None and (not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or is_known(most < 0)):
             wrong("U413", f"{name} must be a number of tokens, found {most!r}", f"int({name}), which a caller knows without the device")
     return starts, ends
 
@@ -215,7 +218,7 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
         if x.dtype != q.dtype:
             wrong("U404", f"`{name}` must have the dtype of `q`, {word(q.dtype)}, found {word(x.dtype)}", f"{name}.to(q.dtype)")
         check_device(name, x, q)
-    if k.shape[:2] != v.shape[:2]:
+    if not have_equal_sizes(k.shape[:2], v.shape[:2]):
         wrong("U408", f"k and v must have the same tokens and heads, found {tuple(k.shape)} and {tuple(v.shape)}")
     if k.shape[2] != q.shape[2]:
         wrong("U408", f"q and k must have one head dim, found {q.shape[2]} and {k.shape[2]}")

@@ -1,0 +1,64 @@
+"""Comparisons of sizes, some of which data alone decide inside of a graph (unbacked SymInts): no guard is made of these."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+
+
+def is_known(condition: Any) -> bool:
+    """Whether a condition on sizes holds, as far as is known without data."""
+    if condition is True or condition is False:
+        return condition
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
+def are_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal. Of those that data decide the graph checks it when it runs."""
+    if type(a) is int and type(b) is int and not torch.compiler.is_compiling():
+        return a == b
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    same = bool(guard_or_true(a == b))
+    if same:
+        torch._check(a == b)
+    return same
+
+
+def have_equal_sizes(a: Iterable[Any], b: Iterable[Any]) -> bool:
+    """Whether shapes of one rank are equal."""
+    return all(are_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def is_contiguous(x: torch.Tensor) -> bool:
+    """Whether a tensor is contiguous, as far as is known without data."""
+    if not isinstance(x, FakeTensor):
+        return x.is_contiguous()
+    from torch._prims_common import is_contiguous_or_false
+
+    return bool(is_contiguous_or_false(x))
+
+
+def order_from_outermost(strides: tuple[Any, ...]) -> list[int]:
+    """Dims from the largest stride to the smallest, in their own order where strides are equal."""
+    if not any(isinstance(s, torch.SymInt) for s in strides):
+        return sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+
+    def compare(d: int, e: int) -> int:
+        a, b = strides[d], strides[e]
+        if is_known(a > b) or (not is_known(a <= b) and is_known(a % b == 0)):
+            return -1
+        if is_known(b > a) or (not is_known(b <= a) and is_known(b % a == 0)):
+            return 1
+        return d - e
+
+    return sorted(range(len(strides)), key=functools.cmp_to_key(compare))
+
+
+__all__ = ["are_equal", "have_equal_sizes", "is_contiguous", "is_known", "order_from_outermost"]
