@@ -90,9 +90,7 @@ def attention_with_kv_cache(
     other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache
     if left out); longer ones are right as well. Same arguments give the same bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
     """
-    if not isinstance(cache_seqlens, torch.Tensor):
-        cache_seqlens = plain_integer(cache_seqlens)
-    max_seqlen_q, max_seqlen = plain_integer(max_seqlen_q), plain_integer(max_seqlen)
+    cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
     scale, sink = plain_number(scale), plain_number(sink)
     asked = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)

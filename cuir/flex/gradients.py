@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ..calls.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
@@ -23,6 +22,7 @@ from ..variants.arguments import State, memory_of, state_of
 from ..variants.evaluate import evaluate
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
+from .differentiated_once import GradientError, differentiated_once
 from .few_keys import few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import Made
@@ -65,6 +65,8 @@ class Ready(Protocol):
     def data(self) -> TransferResult | None: ...
     @property
     def learnable(self) -> Learnable: ...
+    @property
+    def read(self) -> tuple[tuple[torch.Tensor, str], ...]: ...
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
 
 
@@ -339,20 +341,42 @@ class _Differentiable(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
         ctx.save_for_backward(query, key, value, *outputs[:2], *learned)  # those learned to notice writes before the backward pass
-        ctx.ready, ctx.learned = ready, learned
+        ctx.ready, ctx.learned, ctx.versions = ready, learned, versions_of(ready)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
         query, key, value, o, lse, *_ = ctx.saved_tensors
         needed = ctx.needs_input_grad
         if do is None and dlse is None:
             return (None,) * len(needed)
-        grads = backward(ctx.ready, query, key, value, o, lse, torch.zeros_like(o) if do is None else do, dlse, needed[:3], ctx.learned)
+        check_unwritten(ctx.ready, ctx.versions)
+
+        def first() -> tuple[torch.Tensor | None, ...]:
+            given = torch.zeros_like(o) if do is None else do
+            return backward(ctx.ready, query, key, value, o, lse, given, dlse, needed[:3], ctx.learned)
+
+        grads = differentiated_once(first, (query, key, value, do, dlse, *ctx.learned))
         return *grads[:3], None, *grads[3:]
+
+
+def versions_of(ready: Ready) -> tuple[int, ...]:
+    """How often each captured tensor has been written to, in place."""
+    return tuple([t._version for t, _ in ready.read])
+
+
+def check_unwritten(ready: Ready, versions: tuple[int, ...]) -> None:
+    """Raises CuirError U421 if a captured tensor was written to since its versions were taken, as PyTorch does for what it saves for a backward pass."""
+    for (t, name), version in zip(ready.read, versions, strict=True):
+        if t._version != version:
+            raise GradientError.of(
+                "U421",
+                f"`{name}`, which a mod captures and the backward pass reads, has been modified by an inplace operation between the call and its backward: "
+                f"it is at version {t._version}; expected version {version} instead",
+                hint=f"write to it behind the backward pass, or give the mod a copy: {name} = {name}.clone()",
+            )
 
 
 def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -374,4 +398,16 @@ def learnable(data: TransferResult | None) -> Learnable:
     return tuple(places.values())
 
 
-__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "chosen", "differentiable", "learnable"]
+def read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
+    """The captured tensors of a call whose writes PyTorch counts, each once, with the names that they have in the mods."""
+    if ready.data is None or ready.attention is None:
+        return ()
+    names = {own: wanted for wanted, own in ready.attention.traced.asked}
+    found: dict[int, tuple[torch.Tensor, str]] = {}
+    for own, parameter in zip(ready.data.captured, ready.attention.traced.parameters, strict=True):
+        if isinstance(own.value, torch.Tensor) and not own.value.is_inference():
+            found.setdefault(id(own.value), (own.value, names.get(parameter.name, own.name)))
+    return tuple(found.values())
+
+
+__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "chosen", "differentiable", "learnable", "read_tensors"]

@@ -193,11 +193,9 @@ def _is_number(x: object) -> bool:
 
 
 def plain_integer(x: Any) -> Any:
-    """An integer as one of Python: NumPy's, a tensor of one on the host, or an object with `__index__`. Anything else, bools too, is given back as it is."""
-    if x is None or isinstance(x, (int, torch.SymInt)) or not hasattr(x, "__index__"):
+    """An integer as one of Python: NumPy's, or an object with `__index__`. Anything else, bools too, is given back as it is, and so are tensors, which a device may have yet to compute."""
+    if x is None or isinstance(x, (int, torch.SymInt, torch.Tensor)) or not hasattr(x, "__index__"):
         return x
-    if isinstance(x, torch.Tensor) and (x.ndim or x.device.type != "cpu" or x.dtype == torch.bool or x.dtype.is_floating_point):
-        return x  # a number on a device would be waited for
     try:
         return operator.index(x)
     except TypeError:  # an array of several

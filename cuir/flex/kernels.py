@@ -28,7 +28,7 @@ from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
-from .gradients import Gradients, Learnable, differentiable, learnable
+from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
 from .inputs import (
     capturing,
     check_differentiable,
@@ -96,6 +96,11 @@ class Ready:
     def learnable(self) -> Learnable:
         """What its mods capture of floats."""
         return learnable(self.data)
+
+    @functools.cached_property
+    def read(self) -> tuple[tuple[torch.Tensor, str], ...]:
+        """The tensors that its mods capture, with their names."""
+        return read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
         """Whether a call of these tensors is to be differentiable."""
@@ -202,7 +207,7 @@ class Attention:
         self.transferred, self.traced, self.level = transferred, traced, level
         self._who, self.settings = who, settings
         self._reads, self._checked = Reads(traced), Cache()
-        self._learnable = tuple(t for t, _ in learnable(transferred))
+        self._captured = self._in_order(transferred)
         self._gradients: dict[Asked, Gradients] = {}
         self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, State], ...], object]] = {}  # with the tensors' memory
         values = [p.value for p in transferred.captured]
@@ -294,11 +299,18 @@ class Attention:
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]
 
+    @staticmethod
+    def _in_order(data: TransferResult) -> tuple[torch.Tensor, ...]:
+        """The captured tensors of a call, as a graph passes them: those that may have gradients first, each once."""
+        first = [t for t, _ in learnable(data)]
+        others = {id(p.value): p.value for p in data.captured if isinstance(p.value, torch.Tensor)}
+        return (*first, *(t for i, t in others.items() if i not in {id(x) for x in first}))
+
     def in_graph(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
         """The outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
-        captured = list(self._learnable)
+        captured = list(self._captured)  # those without a gradient too, whose writes before the backward pass are noticed so
         check_differentiable(query, key, value, self.spec.normalize, captured)
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
         own = torch.ops.cuir

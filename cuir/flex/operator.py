@@ -22,6 +22,7 @@ from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
 from ..variants.parameter import Parameter
 from ..variants.rebuilt import rebuilt
+from .differentiated_once import differentiated_once
 from .gradients import backward
 from .graph_errors import at_tracing, of_operator
 from .inputs import check_options, check_tensors, parts_for
@@ -268,7 +269,7 @@ def _ready(
     if attention is not None:
         attention.check(query, key, value, scale, backend)
         ready = attention.ready(query, key, value, scale, backend)
-        return ready, [t for t, _ in ready.learnable]
+        return ready, [t for t, _ in ready.learnable]  # the first of those that the graph passes
     handled = _HANDLED[handle]
     signature = (
         query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
@@ -342,9 +343,13 @@ def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_:
     if do is not None or dlse is not None:
         learned = [i for i, needed in enumerate(ctx.needs_input_grad[3]) if needed]
         wanted = list(ctx.needs_input_grad[:3])
-        found = iter(
-            BACKWARD(query, key, value, o, lse, torch.zeros_like(o) if do is None else do, dlse, wanted, learned, captured, *ctx.rest)
-        )
+
+        def first() -> list[torch.Tensor]:
+            given = torch.zeros_like(o) if do is None else do
+            made: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, given, dlse, wanted, learned, captured, *ctx.rest)
+            return made
+
+        found = iter(differentiated_once(first, (query, key, value, do, dlse, *captured)))
         grads = [next(found) if needed else None for needed in wanted]
         for i, g in zip(learned, found, strict=True):
             others[i] = g

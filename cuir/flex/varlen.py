@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
+from ..variants.arguments import memory_of, state_of
 from .constants import constant
 from .front import Form, nested_with
-from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, plain_integer, word, wrong
+from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, need_warm, plain_integer, word, wrong
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -149,14 +151,46 @@ def nested_attention(
     if not key.shape[0] == query.shape[0] == value.shape[0]:
         wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
     if key._offsets is not value._offsets or key._lengths is not value._lengths:
-        wrong("U408", "key and value must be jagged alike, found other offsets", "make both with the same offsets: nested_tensor_from_jagged(values, offsets)")  # fmt: skip
-    starts = tuple(x._offsets[:-1].int() for x in (query, key))
-    ends = tuple((x._offsets[1:] if x._lengths is None else x._offsets[:-1] + x._lengths).int() for x in (query, key))
+        _check_alike(key, value)
+    starts, ends = zip(*map(_places, (query, key)), strict=True)
     o, lse = _attention(
         q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, query._maybe_max_seqlen, score_mod, mask_of(block_mask), False, scale,
         (normalize, sink), backend, verify,
     )  # fmt: skip
     return _nested_as(query, o), _nested_as(query, lse)
+
+
+def _places(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the sequences of a nested tensor begin and end among its values."""
+    starts = x._offsets[:-1]
+    return starts.int(), (x._offsets[1:] if x._lengths is None else starts + x._lengths).int()
+
+
+_ALIKE: OrderedDict[Any, tuple[object, ...]] = (
+    OrderedDict()
+)  # pairs of places that were found equal, by their states, with their memory, which is held
+KNOWN_PAIRS = 64
+
+
+def _check_alike(key: Any, value: Any) -> None:
+    """Compare where the sequences of key and value lie, once for each pair of offsets and each write to them: on a GPU that waits for the device. Raises CuirError U408, U415."""
+    described = [t for x in (key, value) for t in (x._offsets, x._lengths) if t is not None]
+    states = tuple(state_of(t) for t in described)
+    pair = states, key._lengths is None, value._lengths is None
+    if None not in states and pair in _ALIKE:
+        return
+    need_warm("comparing the offsets of key and value")
+    (starts, ends), (of_value, ends_of_value) = _places(key), _places(value)
+    if not (torch.equal(starts, of_value) and torch.equal(ends, ends_of_value)):
+        lengths = [(b - a).tolist() for a, b in ((starts, ends), (of_value, ends_of_value))]
+        differing = next((i for i, (n, m) in enumerate(zip(*lengths, strict=True)) if n != m), None)
+        if differing is None:
+            wrong("U408", "key and value must lie alike in memory, and their sequences of equal lengths begin at other offsets", "value.contiguous() and key.contiguous() leave no gaps")  # fmt: skip
+        wrong("U408", f"key and value must have the same lengths, found {lengths[0][differing]} and {lengths[1][differing]} for sequence {differing}", "value has a row for each key")  # fmt: skip
+    if None not in states:
+        _ALIKE[pair] = tuple(map(memory_of, described))
+        while len(_ALIKE) > KNOWN_PAIRS:
+            _ALIKE.popitem(last=False)
 
 
 def _learns(x: torch.Tensor) -> bool:

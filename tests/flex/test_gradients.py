@@ -250,14 +250,6 @@ def test_what_has_no_gradients(code: str, options: dict[str, Any]) -> None:
     assert caught.value.diagnostics[0].code == code
 
 
-def test_a_second_derivative_is_refused() -> None:
-    q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 20, 20, 64))
-    o = flex_attention(q, k, v, backend="interpret")
-    (dq,) = torch.autograd.grad((o.float() ** 2).sum(), q, create_graph=True)  # type: ignore[union-attr]
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dq.sum().backward()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_backward_pass_within_autocast(dtype: torch.dtype) -> None:
     """In the dtypes of its forward pass, wherever that was."""

@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir import CuirError, flex_attention, varlen_attention
-from cuir.flex import create_nested_block_mask, front, packed_training
+from cuir.flex import create_nested_block_mask, front, packed_training, varlen
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
@@ -264,9 +264,48 @@ def test_mods_that_are_none_are_told_at_their_place(change: dict[str, Any], code
     )
 
 
+def test_nested_tensors_that_were_made_apart_have_equal_lengths() -> None:
+    made = Packed([20, 30], [20, 30], (2, 2))
+    tensors = [nested(x) for x in (made.q, made.k, made.v)]
+    offsets = {id(x._offsets) for x in tensors}  # type: ignore[attr-defined]
+    assert len(offsets) == 3
+    mask = create_nested_block_mask(from_start, 2, None, tensors[0], tensors[1])
+    o, lse = flex_attention(*tensors, alibi, mask, return_lse=True, backend="interpret")
+    close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
+    with_lengths = torch.nested.nested_tensor_from_jagged(torch.cat(made.v), torch.tensor([0, 20, 50]), torch.tensor([20, 30])).transpose(
+        1, 2
+    )
+    again, _ = flex_attention(*tensors[:2], with_lengths, alibi, mask, return_lse=True, backend="interpret")
+    assert torch.equal(o._values, again._values)
+
+
+def test_offsets_are_compared_once_and_again_after_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each comparison waits for the device."""
+    compared: list[int] = []
+    equal = torch.equal
+    offsets = torch.tensor([0, 4, 9])
+    q, k = (torch.nested.nested_tensor_from_jagged(X[:9], at).transpose(1, 2) for at in (torch.tensor([0, 4, 9]), torch.tensor([0, 4, 9])))
+    v = torch.nested.nested_tensor_from_jagged(X[:9], offsets).transpose(1, 2)
+
+    def call() -> int:
+        compared.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(varlen.torch, "equal", lambda a, b: compared.append(1) or equal(a, b))
+            varlen._check_alike(k, v)
+        return len(compared)
+
+    flex_attention(q, k, v, backend="interpret", verify="off")
+    assert call() == 0
+    offsets[1] = 4
+    assert call() == 2 and call() == 0
+    offsets[1] = 5
+    with pytest.raises(CuirError, match=r"found 4 and 5 for sequence 0"):
+        flex_attention(q, k, v, backend="interpret", verify="off")
+
+
 def test_nested_tensors_that_do_not_fit_are_refused() -> None:
     x = nested([X[:4], X[4:]])
-    for tensors, code in (((x, X, X), "U403"), ((x.transpose(1, 2),) * 3, "U405"), ((x, x, nested([X[:4], X[4:]])), "U408")):
+    for tensors, code in (((x, X, X), "U403"), ((x.transpose(1, 2),) * 3, "U405"), ((x, x, nested([X[:5], X[5:]])), "U408")):
         with pytest.raises(CuirError) as caught:
             flex_attention(*tensors, backend="interpret")
         assert caught.value.diagnostics[0].code == code
