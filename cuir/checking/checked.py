@@ -130,6 +130,8 @@ class Role:
     warpgroup: int  # index of the first warpgroup it occupies
     warp: int  # of its first warp within that warpgroup (several `warps=` roles may share a warpgroup)
     span: Span = field(compare=False, repr=False)
+    exchange: int = 0  # offset in shared memory of what its warps exchange, `exchanged` bytes a worker
+    exchanged: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Checked:
     scalars: tuple[ScalarParam, ...]
     dims: tuple[str, ...]  # runtime dims, in order of appearance
     shared: Mapping[str, SharedAlloc]
-    shared_bytes: int  # of all arrays, without barriers
+    shared_bytes: int  # of all arrays and what warps exchange, without barriers
     barriers: Mapping[str, Barrier]
     tiles: TileScheduler | None
     declarations: tuple[Stmt, ...]  # other scalar assignments before the roles, of runtime values

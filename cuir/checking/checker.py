@@ -46,7 +46,7 @@ from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
 from .literals import check_literals, shortened
-from .resources import check_fragments, check_roles, lay_out_shared
+from .resources import check_fragments, check_roles, lay_out_exchanges, lay_out_shared, signal_bytes
 from .scope import without_dead
 
 SIZES = ("T104", "T162")  # codes of lengths, counts and stages
@@ -181,6 +181,7 @@ class _Checker:
         barriers = self.barrier_table(typer, {r.name: r.threads for r in roles})
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, self.sink)
+        roles, shared_bytes = lay_out_exchanges(roles, shared_bytes, signal_bytes(self.barriers), target, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.hardware) > target.named_barriers - 1:
             self.sink.error(
                 "M303",

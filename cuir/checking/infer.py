@@ -41,6 +41,8 @@ from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
 from .views import Drop, Range, View, panel_cols, root_name, view_of
 
+COLUMN_UNIT = 8  # of which the columns of a register tile are a multiple, if there is more than one
+
 
 @dataclass
 class Scope:
@@ -504,15 +506,21 @@ class Typer:
         """Rows of a register tile are spread over the worker's lanes."""
         unit = self.threads // 2
         if isinstance(t, TileType) and self.role_name is not None:
-            if t.rows > 1 and t.rows % unit:
-                self.sink.error(
-                    "T158",
-                    f"a tile of a {'warpgroup' if self.threads == 128 else 'warp'} has 1 or a multiple of {unit} rows, found {t}",
-                    span,
+            wrong_rows, wrong_cols = t.rows > 1 and t.rows % unit, t.cols > 1 and t.cols % COLUMN_UNIT
+            if wrong_rows or wrong_cols:
+                rows, cols = (
+                    -(-t.rows // unit) * unit if wrong_rows else t.rows,
+                    -(-t.cols // COLUMN_UNIT) * COLUMN_UNIT if wrong_cols else t.cols,
                 )
-                return ErrorType()
-            if t.cols > 1 and t.cols % 8:
-                self.sink.error("T159", f"a tile has 1 or a multiple of 8 columns, found {t}", span)
+                hint = (
+                    f"rows of a tile are 1 or a multiple of 64 in a role of warpgroups, of 16 in one of warps, columns 1 or a multiple of {COLUMN_UNIT}; "
+                    f"the next larger one is [{rows}, {cols}]"
+                )
+                role = "warpgroup" if self.threads == 128 else "warp"
+                if wrong_rows:
+                    self.sink.error("T158", f"a tile of a {role} has 1 or a multiple of {unit} rows, found {t}", span, hint)
+                else:
+                    self.sink.error("T159", f"a tile has 1 or a multiple of {COLUMN_UNIT} columns, found {t}", span, hint)
                 return ErrorType()
         return t
 

@@ -13,6 +13,7 @@ from ..text.diagnostics import Sink
 from .checked import Role, SharedAlloc, call_of
 
 COPY_UNIT = 128  # bytes: where a bulk copy to rows without panels may begin
+EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
 RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
 
 
@@ -44,7 +45,7 @@ def lay_out_shared(
         if alloc.panelled and base.offset % 1024:
             sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
         table[name] = replace(alloc, offset=base.offset)
-    signals = sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
+    signals = signal_bytes(barriers)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
         largest = max(table.values(), key=lambda a: a.nbytes)
@@ -56,6 +57,41 @@ def lay_out_shared(
             "use fewer stages or smaller tiles, or lay arrays over one another (over=)",
         )
     return table, end
+
+
+def signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
+    """Bytes of shared memory that the barriers take."""
+    return sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
+
+
+def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target, sink: Sink) -> tuple[list[Role], int]:
+    """Give each warpgroup the shared memory through which its warps exchange reductions of columns, behind the arrays.
+
+    Returns the roles and the end of what is laid out. Reports M301 if it does not fit.
+    """
+    placed: list[Role] = []
+    for role in roles:
+        widest: Call | None = None
+        columns = 0
+        for node in (n for stmt in role.body for n in walk(stmt) if isinstance(n, Call)) if role.threads == 128 else ():
+            call = call_of(node)
+            if call is not None and call.op.traits.column_reduction and isinstance(node.type, TileType) and node.type.cols > columns:
+                widest, columns = node, node.type.cols
+        if widest is None:
+            placed.append(role)
+            continue
+        start, each = -(-end // 16) * 16, columns * EXCHANGED_COLUMN
+        end = start + each * role.workers
+        placed.append(replace(role, exchange=start, exchanged=each))
+        if (need := end + signals + RESERVED) > target.shared_bytes:
+            sink.error(
+                "M301",
+                f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: this takes {each} a warpgroup",
+                widest.span,
+                "use fewer stages or smaller tiles, or reduce fewer columns at a time",
+            )
+            break
+    return placed, end
 
 
 def check_roles(roles: list[Role], kernel: Kernel, target: Target, sink: Sink) -> tuple[list[Role], int]:

@@ -85,8 +85,8 @@ def expression_cost(e: Expr, checked: Checked) -> float:
         if not isinstance(n, (Binary, Unary, Call)):
             continue
         of = traits(n)
-        t = checked.find_type(n.args[0] if of.reduction and isinstance(n, Call) and n.args else n)
-        if isinstance(t, TileType) and (of.elementwise or of.reduction):
+        t = checked.find_type(n.args[0] if (of.reduction or of.column_reduction) and isinstance(n, Call) and n.args else n)
+        if isinstance(t, TileType) and (of.elementwise or of.reduction or of.column_reduction):
             total += t.rows * t.cols / (SPECIAL_RATE if of.special and isinstance(n, Call) else LANE_RATE)
     return total
 

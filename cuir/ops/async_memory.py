@@ -16,7 +16,7 @@ def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
     if tensor is None or view is None:
         return None
     if view.transposed:
-        cx.error("T120", "a transposed view is only an operand of a product", "shared", "copy to the view without .T")
+        cx.error("T120", "a transposed view is an operand of a product or of a load", "shared", "copy to the view without .T")
         return None
     if tensor[0].dtype != view.dtype:
         cx.error("T124", f"a copy converts nothing: the box is of {tensor[0].dtype}, the shared view of {view.dtype}", "shared")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, Scalar, SharedView, TileType, Type, Void
+from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
@@ -342,15 +342,29 @@ def _cast(cx: CallContext) -> Type:
     return made(dtype, dtype_shape[1])
 
 
-def _reduction(cx: CallContext) -> Type:
+def _reduced(cx: CallContext) -> TileType | None:
+    """The tile that is reduced; None after an error."""
     t = cx.type("x")
     if poisoned(t):
-        return ErrorType()
+        return None
     if not isinstance(t, TileType):
-        return cx.error("T144", f"expected a tile, found {t}", "x")
+        hint = "load(view) reads a view into registers" if isinstance(t, (GlobalView, SharedView)) else None
+        cx.error("T144", f"expected a tile, found {t}", "x", hint)
+        return None
     if t.dtype != F32:
-        return cx.error("T142", f"expected f32, found {t}", "x", "cast(x, f32)")
-    return TileType(t.dtype, t.rows, 1)
+        cx.error("T142", f"expected f32, found {t}", "x", "cast(x, f32)")
+        return None
+    return t
+
+
+def _reduction(cx: CallContext) -> Type:
+    t = _reduced(cx)
+    return ErrorType() if t is None else TileType(t.dtype, t.rows, 1)
+
+
+def _column_reduction(cx: CallContext) -> Type:
+    t = _reduced(cx)
+    return ErrorType() if t is None else TileType(t.dtype, 1, t.cols)
 
 
 _TILE = Param("x", "f32 tile [R, C]")
@@ -373,6 +387,25 @@ op(
     evaluate=meaning("row_sum", rounded=False),
     traits=Traits(pure=True, reduction="sum", slip="row_max"),
 )(_reduction)
+op(
+    "col_max",
+    "compute",
+    _TILE,
+    reduces=True,
+    doc="The maximum of each column, [1, C]; NaN if one is in it. The warps of a warpgroup meet and exchange theirs in shared memory, 16 bytes a column.",
+    evaluate=meaning("col_max"),
+    traits=Traits(pure=True, column_reduction="max", slip="col_sum"),
+)(_column_reduction)
+op(
+    "col_sum",
+    "compute",
+    _TILE,
+    sums=True,
+    reduces=True,
+    doc="The sum of each column, [1, C], in no fixed order. The warps of a warpgroup meet and exchange theirs in shared memory, 16 bytes a column.",
+    evaluate=meaning("col_sum", rounded=False),
+    traits=Traits(pure=True, column_reduction="sum", slip="col_max"),
+)(_column_reduction)
 
 
 @op(

@@ -103,15 +103,13 @@ def _cols(cx: CallContext) -> Type:
     Param("view", "Shared view or box of a tensor"),
     effects=Effects(accesses=(Access("view", "read", "generic"),)),
     traits=Traits(cost=10),
-    doc="Reads a view into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
+    doc="Reads a view into registers; of `x.T` the transpose. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
 )
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")
     if poisoned(t):
         return ErrorType()
     if isinstance(t, SharedView):
-        if t.transposed:
-            return cx.error("T120", "a transposed view is only an operand of a product", "view", "load the view without .T")
         if len(t.dims) != 2:
             return two_dims(cx, "view", t)
         return TileType(t.dtype, *t.dims)
@@ -146,7 +144,7 @@ def _store(cx: CallContext) -> Type:
         if adds:
             return cx.error("T122", "add=True is for tensors, found a shared array", "place")
         if place.transposed:
-            return cx.error("T120", "a transposed view is only an operand of a product", "place", "store through the view without .T")
+            return cx.error("T120", "a transposed view is read, not written", "place", "store through the view without .T")
         want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else ErrorType()
         if isinstance(want, ErrorType):
             return two_dims(cx, "place", place)

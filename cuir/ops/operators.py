@@ -311,13 +311,13 @@ def _view(cx: CallContext) -> Type:
     operator=True,
     spelling="x.T",
     traits=Traits(place=True),
-    doc="The transpose of a shared view: a bit of the descriptor, nothing moves. Register tiles have none.",
+    doc="The transpose of a shared view, for products and for load: a bit of the descriptor, nothing moves. Register tiles have none: store one and load the view's .T.",
 )
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")
     if poisoned(t):
         return ErrorType()
     if not isinstance(t, SharedView) or len(t.dims) != 2:
-        hint = "register tiles have no .T: store to shared memory and take its view" if isinstance(t, TileType) else None
+        hint = "register tiles have no .T: store to shared memory and load(view.T)" if isinstance(t, TileType) else None
         return cx.error("T119", f".T is of a Shared view of two dims, found {t}", "x", hint)
     return SharedView(t.dtype, (t.dims[1], t.dims[0]), t.columns, not t.transposed)

@@ -38,6 +38,7 @@ class Traits:
     place: bool = False  # a view of memory: nothing is read
     indexed: bool = False  # reads elements, each at indices of its own
     reduction: Literal["max", "sum"] | None = None  # of each row
+    column_reduction: Literal["max", "sum"] | None = None  # of each column; all lanes of the worker meet there
     votes: bool = False  # of a bool tile: true in all rows that a warp holds if it is in one
     product: bool = False  # of matrices, on the tensor core; `multiplies` is that of numbers
     # ---- operands

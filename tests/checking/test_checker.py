@@ -344,6 +344,23 @@ def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: d
     assert parse(show(program)) == program and f"cluster={written}" in show(program)
 
 
+@pytest.mark.parametrize(
+    ("workers", "shape", "code", "nearest"),
+    [
+        ("warpgroups", "63, 8", "T158", "[64, 8]"),
+        ("warpgroups", "8, 60", "T158", "[64, 64]"),
+        ("warpgroups", "1, 60", "T159", "[1, 64]"),
+        ("warps", "17, 8", "T158", "[32, 8]"),
+    ],
+)
+def test_a_shape_that_registers_do_not_have_is_told_the_next_one(workers: str, shape: str, code: str, nearest: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        check(parse(f'@kernel(arch="sm_90a")\ndef f():\n    with role("a", {workers}=1):\n        x = zeros(f32, [{shape}])\n'))
+    (found,) = caught.value.diagnostics
+    assert found.code == code and found.hint is not None
+    assert "rows of a tile are 1 or a multiple of 64" in found.hint and found.hint.endswith(f"the next larger one is {nearest}")
+
+
 @pytest.mark.parametrize(("consts", "code", "hint"), [
     ({"CLUSTER": 3}, "T104", "here WG = BM // CLUSTER // 64, BM = 128, CLUSTER = 3: choose others"),
     ({"BM": 100}, "T162", "here D = 128, DV = 128, BM = 100, QBUF = 2, CLUSTER = 1, STAGED = True: choose others"),

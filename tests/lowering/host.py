@@ -1,4 +1,4 @@
-"""Runs the text of a kernel of one role on a CPU, a warp at a time: arithmetic on registers and tensors in memory, no products, no copies, no barriers."""
+"""Run the text of a kernel of one role on a CPU: arithmetic on registers, tensors, shared memory, lanes and warps that meet; no products, copies or mbarriers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,61 @@ from cuir.lowering.targets import target_of
 
 GXX = shutil.which("g++")
 
-# Lanes run one after the other, again and again: exchange c gets what all lanes gave to it in the round before, so it is right after round c, and all are
-# once a round gives what the one before gave.
+# Each of the 128 threads is a coroutine, which runs until it waits for the others of its warp or of its warpgroup.
 FRAME = """
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <ucontext.h>
 using std::max; using std::min;
 #define DEV static inline
 #define __device__ static
 #undef INFINITY
 #define INFINITY __builtin_inff()
-static const int EXCHANGES = 1 << 14;
-static int given[EXCHANGES][32], calls, lane_now;
-static bool changed;
+static const int THREADS = 128, STACK = 1 << 18;
+static ucontext_t scheduler, contexts[THREADS];
+alignas(16) static char stacks[THREADS][STACK], shared_memory[1 << 18];
+static bool done[THREADS];
+static std::function<void()> thread_body;
+static int calls, lane_now, given[2][THREADS];
 struct { int x; } static threadIdx;
+struct Meeting { int arrived, generation; } static meetings[4 + 16];   // of each warp, and hardware barriers
+static void enter(int thread) { threadIdx.x = thread; lane_now = thread %% 32; }
+static void meet(Meeting& m, int members) {
+  const int generation = m.generation, thread = threadIdx.x, so_far = calls;
+  if (++m.arrived == members) { m.arrived = 0; ++m.generation; return; }
+  while (m.generation == generation) swapcontext(&contexts[thread], &scheduler);
+  enter(thread);
+  calls = so_far;
+}
+static void thread_main() {
+  const int thread = threadIdx.x;
+  thread_body();
+  done[thread] = true;
+}
+static void run_threads(std::function<void()> body) {
+  thread_body = body;
+  for (int t = 0; t < THREADS; ++t) {
+    done[t] = false;
+    getcontext(&contexts[t]);
+    contexts[t].uc_stack.ss_sp = stacks[t], contexts[t].uc_stack.ss_size = STACK, contexts[t].uc_link = &scheduler;
+    makecontext(&contexts[t], thread_main, 0);
+  }
+  int turns = 0;
+  for (bool more = true; more;) {
+    if (++turns > 1 << 18) __builtin_trap();   // some wait for ever
+    more = false;
+    for (int t = 0; t < THREADS; ++t) if (!done[t]) {
+      more = true;
+      enter(t);
+      calls = 0;
+      swapcontext(&scheduler, &contexts[t]);
+    }
+  }
+}
+static size_t __cvta_shared_to_generic(uint32_t at) { return size_t(shared_memory + at); }
 static int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 static float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 // of one operation each, whatever the compiler fuses
@@ -67,17 +106,19 @@ static float __low2float(__half2 x) { return __half2float(x.lo); }
 static float __high2float(__half2 x) { return __half2float(x.hi); }
 static float __uint_as_float(uint32_t x) { return __int_as_float(int(x)); }
 static int __vimax3_s32(int x, int y, int z) { return max(x, max(y, z)); }
-static int give(int x) {
-  if (calls >= EXCHANGES) __builtin_trap();
-  changed |= given[calls][lane_now] != x;
-  given[calls][lane_now] = x;
-  return calls++;
+static int* give(int x) {   // what the lanes of the warp give; no lane is two exchanges ahead of another one
+  int* slots = given[calls++ %% 2] + threadIdx.x / 32 * 32;
+  slots[lane_now] = x;
+  meet(meetings[threadIdx.x / 32], 32);
+  return slots;
 }
-static int exchange(int x, int from) { return given[give(x)][from]; }
+static int exchange(int x, int from) { return give(x)[from]; }
 static int __shfl_xor_sync(unsigned, int x, int o) { return exchange(x, lane_now ^ o); }
 static uint32_t __shfl_xor_sync(unsigned, uint32_t x, int o) { return exchange(int(x), lane_now ^ o); }
 static float __shfl_xor_sync(unsigned, float x, int o) { return __int_as_float(exchange(__float_as_int(x), lane_now ^ o)); }
 static int __shfl_sync(unsigned, int x, int from) { return exchange(x, from & 31); }
+static void __syncwarp() { give(0); }
+static void __syncthreads() { meet(meetings[4], THREADS); }
 static float __shfl_sync(unsigned, float x, int from) { return __int_as_float(exchange(__float_as_int(x), from & 31)); }
 struct uint4 { uint32_t x, y, z, w; };
 struct float2 { float x, y; };
@@ -86,8 +127,8 @@ static uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 static float2 make_float2(float x, float y) { return {x, y}; }
 static int2 make_int2(int x, int y) { return {x, y}; }
 static bool __any_sync(unsigned, bool x) {
-  int c = give(x), any = 0;
-  for (int l = 0; l < 32; ++l) any |= given[c][l];
+  int *all = give(x), any = 0;
+  for (int l = 0; l < 32; ++l) any |= all[l];
   return any;
 }
 %s
@@ -117,19 +158,18 @@ DEV unsigned first_bits(unsigned x, int n, int first) {
   const int left = max(n, 0) - first;
   return left <= 0 ? 0 : left < 32 ? x & ((1u << left) - 1) : x;
 }
-DEV void bar_sync(int, int) {}
+DEV void bar_sync(int barrier, int threads) { meet(meetings[4 + barrier], threads); }
 DEV int to_int(float x) { return x != x ? 0 : x >= 2147483648.f ? 2147483647 : x < -2147483648.f ? -2147483647 - 1 : int(x); }
 template <int N> DEV void pin(float (&)[N]) {}
 %s
 }
 extern "C" void run(%s) {
-  for (int warp = 0; warp < 4; ++warp) do {
-    changed = false;
-    for (int lane = 0; lane < 32; ++lane) {
-      lane_now = lane; calls = 0; threadIdx.x = 32 * warp + lane;
+  run_threads([&] {
+    const int lane = threadIdx.x %% 32, warp = threadIdx.x / 32;
+    const uint32_t smem_address = 0;
+    (void)lane, (void)warp, (void)smem_address;
 %s
-    }
-  } while (changed);
+  });
 }
 """
 OURS = ("ex2", "rsqrt", "after", "pin", "min_nan", "max_nan", "reciprocal", "divide", "lg2", "select", "to_int", "bar_sync")

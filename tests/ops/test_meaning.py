@@ -29,8 +29,8 @@ from cuir.verification.evaluate import Evaluator
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}
 OPS: dict[str, Meaning] = {n: o.evaluate for n, o in ENTRIES.items() if o.evaluate is not None}
-ROWS, VOTES, CONVERSIONS = ("row_max", "row_sum"), ("warp_any",), ("cast",)  # with tests of their own below
-OF_SCALARS, OF_TILES = ("and", "or", "not", "ifexp", "cdiv"), ("where", *ROWS, *VOTES)
+ROWS, LINES, VOTES, CONVERSIONS = ("row_max", "row_sum"), ("col_max", "col_sum"), ("warp_any",), ("cast",)  # with tests of their own below
+OF_SCALARS, OF_TILES = ("and", "or", "not", "ifexp", "cdiv"), ("where", *ROWS, *LINES, *VOTES)
 SMALLEST, NORMAL, LARGEST = 2.0**-149, 2.0**-126, float(np.finfo(np.float32).max)
 FLOATS = [0.0, -0.0, SMALLEST, -SMALLEST, NORMAL - SMALLEST, NORMAL, -NORMAL, 1.0, -1.0, 1 + 2.0**-23, 1 - 2.0**-24, 0.1, 0.5, 1.5, 2.5, 3.0, -7.0,
           2.0**24 + 2, 2.0**31, -(2.0**31), 126.0, -126.0, -126.00001, -149.0, -150.0, 127.99999, 128.0, 65504.0, 65520.0, LARGEST, -LARGEST,
@@ -94,7 +94,7 @@ ORACLE: dict[str, Callable[..., Any]] = {
 
 def cases() -> Iterator[tuple[str, DType]]:
     for name, meaning in OPS.items():
-        if name not in (*ROWS, *VOTES, *CONVERSIONS):
+        if name not in (*ROWS, *LINES, *VOTES, *CONVERSIONS):
             yield from ((name, dtype) for dtype in (F32, I32, BOOL) if meaning.scalar(dtype) is not None)
 
 
@@ -104,7 +104,7 @@ CASES = list(cases())
 def test_every_operation_on_numbers_has_a_meaning_and_an_oracle() -> None:
     bare = {n for n, o in ENTRIES.items() if o.evaluate is None and o.effects == Effects() and o.family in ("operators", "compute")}
     assert bare == {"view", "T"}, "places; an operation on numbers says what it gives: evaluate=meaning(...)"
-    assert set(OPS) == {*ORACLE, *ROWS, *VOTES, *CONVERSIONS}
+    assert set(OPS) == {*ORACLE, *ROWS, *LINES, *VOTES, *CONVERSIONS}
     assert all(OPS[n].name == n for n in OPS)
     for name, dtype in CASES:
         assert OPS[name].tile(dtype) is not None, f"{name} of {dtype}"
@@ -359,6 +359,16 @@ def test_rows_with_a_nan() -> None:
     assert torch.isnan(top(x)[0, 3:5]).all() and torch.isnan(total(x)[0, 3:5]).all()
 
 
+def test_columns_with_a_nan() -> None:
+    """Reductions of columns are those of the rows of the transpose."""
+    x = torch.randn(2, 16, 32)
+    x[0, 3, 5], x[0, :, 4], x[1, 0, 5], x[1, :, 6] = torch.nan, torch.nan, torch.inf, -torch.inf
+    for line, row in zip(LINES, ROWS, strict=True):
+        found, wanted = OPS[line].tile(F32), OPS[row].tile(F32)
+        assert found is not None and wanted is not None
+        torch.testing.assert_close(found(x), wanted(x.mT).mT, equal_nan=True)
+
+
 EXACTLY = {
     "exp2": np.exp2,
     "log2": np.log2,
@@ -390,7 +400,7 @@ def test_bounds_hold_for_tiles(name: str) -> None:
     assert float(np.max(error)) <= OPS[name].ulps
 
 
-@pytest.mark.parametrize("name", [*EXACTLY, "sqrt", "floor", "round", *ROWS])
+@pytest.mark.parametrize("name", [*EXACTLY, "sqrt", "floor", "round", *ROWS, *LINES])
 @pytest.mark.parametrize("shape", [(1, 16, 1), (3, 16, 1), (1, 16, 40), (2, 64, 24), (5, 1, 8)])
 def test_bits_do_not_depend_on_layout_or_on_what_is_computed_with_them(name: str, shape: tuple[int, int, int]) -> None:
     function = tiles.TILES[name][F32]

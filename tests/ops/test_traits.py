@@ -41,7 +41,8 @@ def test_traits_name_parameters_and_fit_effects(op: Op) -> None:
     assert not t.pure or op.effects == Effects()
     assert not t.elementwise or (t.pure and op.evaluate is not None and not op.reduces)
     assert t.pure or op.evaluate is None
-    assert bool(t.reduction or t.product or t.votes) == op.reduces and (t.reduction == "sum" or t.product) == op.sums
+    assert bool(t.reduction or t.column_reduction or t.product or t.votes) == op.reduces
+    assert ("sum" in (t.reduction, t.column_reduction) or t.product) == op.sums
     assert t.declares == (op.where == "declaration" and t.makes != "workers") and (t.makes is None) == (op.where != "declaration")
     assert t.slip in {"", *ENTRIES} and t.slip != op.name
     assert op.evaluate is None or op.evaluate.divides == bool(t.rounds or t.remainder)

@@ -115,7 +115,8 @@ class Writer:
             return f"({self.operands(of, rows, cols, depth, self.pick(['<', '<=', '==', '!=', '>', '>=']))})"
         kinds = ["arithmetic", "minimum", "where", "cast", "gather"]
         kinds += ["function"] if dtype == "f32" else []
-        kinds += ["reduce", "reduce"] if dtype == "f32" and cols == 1 and rows > 1 else []
+        kinds += ["reduce", "reduce"] if dtype == "f32" and cols == 1 else []
+        kinds += ["reduce columns"] if dtype == "f32" and rows == 1 else []
         kinds += ["divide"] if dtype == "i32" else []
         kind = self.pick(kinds)
         if kind == "arithmetic":
@@ -130,6 +131,8 @@ class Writer:
             return f"cast({self.tile(self.pick(['f16', 'f32', 'i32']), rows, cols, depth - 1)}, {dtype})"
         if kind == "function":
             return f"{self.pick(['exp2', 'tanh', 'abs'])}({self.tile('f32', rows, cols, depth - 1)})"
+        if kind == "reduce columns":
+            return f"{self.pick(['col_max', 'col_sum'])}({self.tile('f32', ROWS, cols, depth - 1)})"
         if kind == "reduce":
             return f"{self.pick(['row_max', 'row_sum'])}({self.tile('f32', rows, COLS, depth - 1)})"
         row, col = self.tile("i32", rows, 1, depth - 1), self.tile("i32", 1, cols, depth - 1)

@@ -74,7 +74,7 @@ def cast(site: Site) -> Evaluate:
     return lambda w: meaning.cast(x(w), source, target)
 
 
-@runs("row_max", "row_sum")
+@runs("row_max", "row_sum", "col_max", "col_sum")
 def reduction(site: Site) -> Evaluate:
     x, function = site.value("x"), of_tiles(site.op, site.dtype("x"))
     return lambda w: function(x(w))

@@ -89,6 +89,16 @@ class RoleScope(Scope):
             self.out.line(f"cuir::bar_sync({self.kernel.worker_barrier(self.role)}, 128);")
 
     @property
+    def exchange_area(self) -> str:
+        """Address of the worker's shared memory for what its warps exchange."""
+        assert isinstance(self.role, ops.Role)
+        name = self.role.symbol.data
+        role = next(r for r in self.kernel.checked.roles if r.name == name)
+        assert role.exchanged, name
+        worker = "" if role.workers == 1 else f" + {self.kernel.worker_index(self.role)} * {role.exchanged}"
+        return f"smem_address + {role.exchange}{worker}"
+
+    @property
     def first_lane(self) -> str:
         """A condition that one thread of the worker meets; empty on a single lane."""
         if self.single:

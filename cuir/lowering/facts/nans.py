@@ -28,7 +28,7 @@ def _chooses(of: Traits) -> bool:
 
 def _keeps_sign(of: Traits) -> bool:
     """Whether a NaN of the operand may come through with its sign."""
-    return bool(of.converts or of.magnitude or of.logistic or of.reduction == "max" or of.repeats)
+    return bool(of.converts or of.magnitude or of.logistic or "max" in (of.reduction, of.column_reduction) or of.repeats)
 
 
 def _spreads(of: Traits) -> bool:

@@ -288,7 +288,7 @@ def _applied(of: Traits, given: list[Range]) -> Range:
     """An operation on i32 of known ranges."""
     if of.chooses:
         return _join(given)
-    if of.repeats or of.reduction == "max":
+    if of.repeats or "max" in (of.reduction, of.column_reduction):
         return given[0]
     if _wraps(of):
         return _arithmetic(of, given)

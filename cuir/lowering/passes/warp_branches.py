@@ -129,7 +129,9 @@ def _movable(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     """Whether what makes these values can stand before an operation of its block: it is pure there, or made before."""
     for value in values:
         for v in made_of(value, ends := lambda v: _stands_before(v, first) or _votes_alike(v, first)):
-            if not ends(v) and not isinstance(v.owner, (ops.Apply, ops.Constant)):
+            if ends(v):
+                continue
+            if not isinstance(v.owner, (ops.Apply, ops.Constant)) or ops.kind_of(v).column_reduction:
                 return False
     return True
 
@@ -164,6 +166,7 @@ def _inside(value: SSAValue, first: Operation, inner: Block, known: dict[SSAValu
         op = value.owner
         known[value] = value
         if isinstance(op, ops.Apply) and not _stands_before(value, first):
+            assert not op.kind.column_reduction, "the warps of a worker meet nowhere inside of a branch of warps"
             operands = [_inside(o, first, inner, known) for o in op.operands]
             if operands != list(op.operands):
                 copy = make.like(op, operands)
@@ -192,7 +195,7 @@ def _sink(branch: WarpIf) -> None:
     """Puts inside what only one side of the branch reads."""
     for region in branch.regions:
         for op in reversed([o for o in branch.parent.ops if o.is_before_in_block(branch)]):  # type: ignore[union-attr]
-            if not isinstance(op, ops.Apply) or not list(op.result.uses):
+            if not isinstance(op, ops.Apply) or not list(op.result.uses) or op.kind.column_reduction:
                 continue
             if all(_region_of(u.operation, branch) is region for u in op.result.uses):
                 op.detach()
@@ -221,7 +224,12 @@ def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
 
 
 def _is_maximum(value: SSAValue) -> bool:
-    return ops.kind_of(value).reduction == "max"
+    """Whether a value is the maximum of each row of an accumulator."""
+    op = value.owner
+    if not isinstance(op, ops.Apply) or op.kind.reduction != "max":
+        return False
+    t = op.arguments[0].type
+    return isinstance(t, TileT) and t.layout.data == "full"
 
 
 class _Monotone:

@@ -9,6 +9,7 @@ from typing import Any
 from ...ops.limits import Target as Limits
 from ..cuda import accumulators as accumulators  # enters its functions
 from ..cuda import prelude
+from ..cuda import reductions as reductions  # enters its functions
 from ..cuda.registry import Printer, Printers, common
 
 

@@ -133,6 +133,11 @@ def _row_sum(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().sum(-1, keepdim=True)
 
 
+def _col_sum(x: torch.Tensor) -> torch.Tensor:
+    """In an order that depends on neither the layout nor the number of CTAs in a batch."""
+    return x.contiguous().sum(-2, keepdim=True)
+
+
 WARP_ROWS = 16  # of a tile, one after the other, that a warp holds
 
 
@@ -251,5 +256,7 @@ TILES: dict[str, dict[DType, Function]] = {
     "fmod": {F32: _in_double(torch.fmod)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
+    "col_max": {F32: lambda x: x.amax(-2, keepdim=True)},
+    "col_sum": {F32: _col_sum},
     "warp_any": {BOOL: _warp_any},
 }

@@ -125,6 +125,23 @@ def test_what_others_read_too_stays_outside() -> None:
     assert "row_max" not in inside(first)
 
 
+def test_reductions_that_join_warps_stay_outside() -> None:
+    """The warps of a worker meet in a reduction of columns, and may take different sides of a branch."""
+    first, second = branches(
+        STEPS.replace("acc = where(warp_any(alpha != 1.0), acc * alpha, acc)", "acc = where(warp_any(alpha != 1.0), acc * col_max(P), acc)")
+    )
+    around = list(first.parent.ops)  # type: ignore[union-attr]
+    assert any(isinstance(op, ops.Apply) and op.op == "col_max" for op in around)
+    assert not any("col_max" in inside(b) for b in (first, second))
+    chain = STEPS.replace("alpha = where(some, exp2(top - new), 1.0)", "alpha = where(some, exp2(top - col_max(new)), 1.0)")
+    assert not any("col_max" in inside(b) for b in branches(chain))
+
+
+def test_the_maximum_of_a_single_row_is_asked_as_it_is() -> None:
+    one = STEPS.replace("row_max(S)", "row_max(X[n, cols(COLUMNS)])")
+    assert not any(isinstance(op, RowBound) for op in list(branches(one)[0].parent.ops))  # type: ignore[union-attr]
+
+
 def test_choices_row_by_row_are_no_branches() -> None:
     assert branches(STEPS.replace("warp_any(moves)", "moves").replace("warp_any(alpha != 1.0)", "alpha != 1.0")) == []
 

@@ -1,45 +1,73 @@
-"""Reductions of rows."""
+"""Reductions of rows and of columns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdsl.ir import SSAValue
-
 from ...ir import ops, rows
 from ...ir.types import TileT
-from ..places import unsupported
+from ..loops import index_of
 from ..registry import prints
 
 if TYPE_CHECKING:
     from ..role import RolePrinter
 
 
-def _reduced(role: RolePrinter, op: ops.Apply) -> SSAValue:
-    """The tile whose rows are reduced. Raises CuirError L002 for one of a single row or column."""
-    x = op.arguments[0]
-    if not isinstance(x.type, TileT) or x.type.layout.data != "full":
-        hint = "a column is its own maximum and sum; add a row to zeros(f32, [64, COLUMNS]), reduce that"
-        raise unsupported(f"`{op.entry.written}` of a tile with one row or one column", role.span(op), hint)
-    return x
-
-
 @prints("row_max")
 def row_max(role: RolePrinter, op: ops.Apply) -> None:
-    x = _reduced(role, op)
-    function = "row_max_nan" if role.kernel.facts.negative_nan(x) else "row_max"
-    role.out.line(f"cuir::{function}({role.elements.array(x)}, {role.storage(op.result).name});")
+    x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
+    assert isinstance(t, TileT)
+    if t.shape[1] == 1:
+        _copy(role, op)
+    elif t.shape[0] == 1:
+        role.out.line(f"{target}[0] = cuir::line_max({role.elements.array(x)});")
+    else:
+        function = "row_max_nan" if role.kernel.facts.negative_nan(x) else "row_max"
+        role.out.line(f"cuir::{function}({role.elements.array(x)}, {target});")
 
 
 @prints("row_sum")
 def row_sum(role: RolePrinter, op: ops.Apply) -> None:
     """Of the whole row."""
-    x, target, t = _reduced(role, op), role.storage(op.result).name, op.result.type
-    assert isinstance(t, TileT)
+    x, target, t = op.arguments[0], role.storage(op.result).name, op.result.type
+    assert isinstance(t, TileT) and isinstance(x.type, TileT)
+    if x.type.shape[1] == 1:
+        _copy(role, op)
+        return
+    if x.type.shape[0] == 1:
+        role.out.line(f"{target}[0] = cuir::line_sum({role.elements.array(x)});")
+        return
     part = role.out.temp("part")
     array = role.elements.array(x)
     role.out.line(f"float {part}[{role.fragment(t).row_values}];\ncuir::row_part({array}, {part});")
     role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({part}[{at.r}]);")
+
+
+def _copy(role: RolePrinter, op: ops.Apply) -> None:
+    """A reduction along a dim of length 1."""
+    target, t = role.storage(op.result).name, op.result.type
+    assert isinstance(t, TileT)
+    array = role.elements.array(op.arguments[0])
+    role.elements.loop(t, lambda at: f"{target}[{index_of(t, at)}] = {array}[{index_of(t, at)}];")
+
+
+@prints("col_max", "col_sum")
+def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
+    """Rows of a thread, then of a warp by shuffles, then of the warpgroup through shared memory."""
+    x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
+    assert isinstance(t, TileT)
+    if t.shape[0] == 1:
+        _copy(role, op)
+        return
+    largest = "true" if op.kind.column_reduction == "max" else "false"
+    role.out.line(f"cuir::column_part<{largest}>({role.elements.array(x)}, {target});")
+    if role.threads == 32:
+        return
+    area = role.exchange_area
+    role.out.line(f"cuir::give_columns({target}, {area}, warp, lane);")
+    role.join()
+    role.out.line(f"cuir::take_columns<{largest}>({target}, {area}, lane);")
+    role.join()  # before the next reduction writes there
 
 
 @prints("tile.row_part")

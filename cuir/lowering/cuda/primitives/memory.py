@@ -82,6 +82,9 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     ref = role.places.shared(view)
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
+    if ref.transposed:
+        _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, col, row))
+        return
     cols = t.shape[1]
     chunks = role.target.choice("load chunks") if t.layout.data == "chunks" else None
     if chunks is not None:

@@ -31,7 +31,7 @@ def in_operand_order(tile: SSAValue) -> bool:
     if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(tile.type, TileT) or tile.type.element != F32:
         return False
     view = load.arg("view")
-    if not isinstance(view.type, SharedT) or tile.type.shape[1] % PANEL or tile.type.layout.data != "full":
+    if not isinstance(view.type, SharedT) or view.type.transposed.data or tile.type.shape[1] % PANEL or tile.type.layout.data != "full":
         return False
     return all(takes_on_the_left(u.operation, tile) for u in tile.uses)
 

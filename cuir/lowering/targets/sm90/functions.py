@@ -105,6 +105,21 @@ template <int ROWS, int N> DEV void store_matrix(const uint32_t (&x)[N], uint32_
 }""",
     "at",
 )
+part(
+    "store_slabs",
+    """
+// A tile of SLABS times the rows that the worker's lanes hold at once, the next ones STEP rows behind
+template <int ROWS, int STEP, int SLABS, int N> DEV void store_slabs(const uint32_t (&x)[N], uint32_t base, int row, int lane) {
+#pragma unroll
+  for (int s = 0; s < SLABS; ++s) {
+    uint32_t y[N / SLABS];
+#pragma unroll
+    for (int i = 0; i < N / SLABS; ++i) y[i] = x[s * (N / SLABS) + i];
+    store_matrix<ROWS>(y, base, row + s * STEP, lane, 0);
+  }
+}""",
+    "store_matrix",
+)
 
 part = PARTS.section("copies")
 for _name in ("e4m3", "e5m2"):

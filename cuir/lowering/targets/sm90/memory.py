@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16
-from ...cuda.places import SharedRef, unsupported
+from ...cuda.places import SharedRef
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.types import TileT
@@ -21,11 +21,10 @@ PRINTERS = Printers()
 def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, value: str, t: TileT) -> None:
     """A packed tile whose columns are a multiple of 16; `base` is the address of its first element."""
     frag = role.fragment(t)
-    if frag.slabs > 1:
-        raise unsupported(
-            "a store of more than one slab of rows to shared memory at once", role.span(op), f"store {frag.slab} rows at a time"
-        )
     row = "16 * warp" if role.threads == 128 else "0"
+    if frag.slabs > 1:
+        role.out.line(f"cuir::store_slabs<{ref.alloc.rows}, {frag.slab}, {frag.slabs}>({value}, {base}, {row}, lane);")
+        return
     role.out.line(f"cuir::store_matrix<{ref.alloc.rows}>({value}, {base}, {row}, lane, {t.shape[1]});")
 
 

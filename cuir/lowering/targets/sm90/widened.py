@@ -34,7 +34,7 @@ def in_operand_order(tile: SSAValue) -> bool:
     if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(t, TileT) or t.element not in HALVES:
         return False
     view = load.arg("view").type
-    if not isinstance(view, SharedT) or view.element != t.element or t.layout.data != "full" or t.shape[1] % STEP:
+    if not isinstance(view, SharedT) or view.transposed.data or view.element != t.element or t.layout.data != "full" or t.shape[1] % STEP:
         return False
     return all(single.takes_on_the_left(u.operation, tile) and _widens(u.operation) for u in tile.uses)
 
