@@ -10,7 +10,7 @@ VARIANT ?= prefix_lm
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test peer-tests lint format docs picture bench clean
+.PHONY: help setup demo test peer-tests reports lint format docs picture bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -33,6 +33,9 @@ test: $(STAMP)   ## the whole test suite
 
 peer-tests: $(STAMP) ## the scenarios of PyTorch's FlexAttention tests and of attention-gym, interpreted: counts (PEER="--backend native -j 8" on a GPU)
 	@$(BIN)/python -m tests.peer --tables --out $(OUT)/peer.jsonl $(PEER)
+
+reports: $(STAMP) ## public reports rebuilt (docs/public_reports.md), interpreted, forward and gradients: counts
+	@$(BIN)/python -m tests.peer.reports --out $(OUT)/forward.jsonl && $(BIN)/python -m tests.peer.reports --part gradients --out $(OUT)/gradients.jsonl
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check .

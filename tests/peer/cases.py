@@ -11,6 +11,7 @@ import torch
 
 ATTENTION, DECODING, GYM = "test_flex_attention.py", "test_flex_decoding.py", "attention-gym"
 FILES = (ATTENTION, DECODING, GYM)
+REPORTS = "public reports"
 
 # What the originals ask of gradients: none; tensors that require one, and no backward pass; a backward pass.
 NO_GRADIENTS, INPUTS, BACKWARD = "", "inputs", "backward"
@@ -101,7 +102,7 @@ def label_of(value: Any) -> str:
 
 
 def load() -> dict[str, Case]:
-    """All cases, by name: importing the tables of scenarios enters them."""
+    """Load the cases of PyTorch's tests and of attention-gym, by name."""
     from tests.peer import (  # noqa: F401
         attention_gym,
         biases,
@@ -117,4 +118,11 @@ def load() -> dict[str, Case]:
         strides,
     )
 
-    return CASES
+    return {name: case for name, case in CASES.items() if case.file != REPORTS}
+
+
+def load_reports() -> dict[str, Case]:
+    """Load the cases of public reports, by name."""
+    from tests.peer.reports import calls, masks, scores  # noqa: F401
+
+    return {name: case for name, case in CASES.items() if case.file == REPORTS}

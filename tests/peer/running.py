@@ -34,6 +34,7 @@ class Outcome:
     file: str = ""
     theme: str = ""
     gradients: str = ""
+    part: str = "forward"
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,7 +58,7 @@ def run_one(case: Any, setting: Setting) -> Outcome:
 
     torch.manual_seed(zlib.crc32(case.name.encode()))
     gradients = setting.part == "gradients"
-    ended = Outcome(case.name, PASS, file=case.file, theme=case.theme, gradients=case.gradients)
+    ended = Outcome(case.name, PASS, file=case.file, theme=case.theme, gradients=case.gradients, part=setting.part)
     start = time.monotonic()
     try:
         with warnings.catch_warnings(), torch.set_grad_enabled(gradients), eager_reference(gradients):
@@ -179,7 +180,7 @@ def run(
                 ended, alive = _look(worker, limit, start_limit)
                 if ended is not None:
                     case = by_name[ended.name]
-                    yield replace(ended, file=case.file, theme=case.theme, gradients=case.gradients)
+                    yield replace(ended, file=case.file, theme=case.theme, gradients=case.gradients, part=setting.part)
                 if not alive:
                     worker.end()
                     gone.append(worker)

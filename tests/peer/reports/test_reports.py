@@ -1,0 +1,78 @@
+"""Public reports: a sample of them holds, and the page has a row for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.peer.cases import load_reports
+from tests.peer.judging import Wrong
+from tests.peer.reports import table
+from tests.peer.reports.suite import DENSE, REPORTED, Attempt, ReportTrial, dense_attention
+from tests.peer.running import Setting, run_one
+from tests.peer.trial import Trial, attention
+
+ROOT = Path(__file__).parents[3]
+FORWARD = (
+    "pytorch#153799 causal_mask_and_distance[compiled]",
+    "pytorch#182593 full_or_partial[eager]",
+    "flashinfer#4452 shorter_cache[eager]",
+    "flash-attention#443 packed_with_few_keys[eager]",
+    "attention-gym#53 checkpoints[not reentrant]",
+)
+GRADIENTS = (
+    "pytorch#162228 bias_matrix_made_inside[compiled]",
+    "transformers#41026 sinks_by_renormalisation[eager]",
+    "Graphormer: graphormer_layers.py graph_distances[eager]",
+)
+
+
+@pytest.mark.parametrize(("part", "name"), [*(("forward", n) for n in FORWARD), *(("gradients", n) for n in GRADIENTS)])
+def test_a_sample_of_the_reports_holds(part: str, name: str) -> None:
+    o = run_one(load_reports()[f"public reports::{name}"], Setting(part=part))
+    assert o.outcome == "pass", o
+
+
+def test_the_page_has_a_row_for_each_report() -> None:
+    load_reports()
+    page = (ROOT / "docs/public_reports.md").read_text(encoding="utf-8")
+    assert f"{len(REPORTED)} reports:" in page
+    for report in REPORTED.values():
+        assert f"| {report.title} |" in page, report
+
+
+def test_tables_stand_between_the_marks_of_a_page() -> None:
+    page = table.replace_table(f"before\n{table.BEGIN}old\n{table.END}after\n", "new")
+    assert page == f"before\n{table.BEGIN}\nnew\n\n{table.END}after\n"
+    with pytest.raises(ValueError, match="no lines"):
+        table.replace_table("before\n", "new")
+
+
+def test_the_dense_reference_is_pytorchs_eager_call() -> None:
+    x = torch.randn(3, 2, 2, 20, 8, dtype=torch.float64).unbind()
+    mask = DENSE.create_block_mask(lambda b, h, q, k: q > k, None, None, 20, 20, device="cpu", BLOCK_SIZE=8)
+    make = attention(lambda s, b, h, q, k: s * 2 + h - k, lambda api: mask, return_lse=True)
+    o, lse = make(DENSE)(*x)
+    theirs, their_lse = make(Trial().theirs)(*x)
+    torch.testing.assert_close(o, theirs)
+    torch.testing.assert_close(lse, their_lse)
+
+
+def test_a_gradient_that_is_off_is_wrong() -> None:
+    class Off(torch.autograd.Function):
+        @staticmethod
+        def forward(context: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: object, up: torch.Tensor) -> torch.Tensor:
+            return up * 1.001
+
+    t = ReportTrial(Trial("interpret", "off", gradients=True, requires_gradients=True))
+    attempt = Attempt(attention(), t.qkv((1, 1, 16, 8)))
+    with torch.enable_grad():
+        t.judge_found(attempt.make(t.theirs), attempt.make(t.theirs), attempt.tensors)
+        with pytest.raises(Wrong):
+            t.judge_found(lambda *x: Off.apply(dense_attention(*x)), attempt.make(t.theirs), attempt.tensors)
