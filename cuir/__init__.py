@@ -1,6 +1,6 @@
 """CuIR: a small typed language for expert GPU kernels, its checker, interpreter, transfer, verification and lowering.
 
-This file owns the public names and imports them when first asked for: `import cuir` loads nothing of these.
+The public names are imported when they are first read: `import cuir` loads none of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bridging import bridge
     from .calls.binding import bind
+    from .checking.checked import Checked
     from .checking.checker import check
     from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
     from .interp import run
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .runtime.compiled import compile
     from .spec.functions import FunctionSpecification
     from .spec.specification import Lengths, Specification
-    from .syntax.annotations import Global, Shared, Tile, bf16, const, f16, f32, i32
+    from .syntax.annotations import Global, Scratch, Shared, Tile, bf16, const, f16, f32, i32
     from .syntax.frontend import func, kernel, load
     from .syntax.nodes import Program
     from .syntax.parser import parse
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "bridging": ("bridge",),
     "calls.binding": ("bind",),
+    "checking.checked": ("Checked",),
     "checking.checker": ("check",),
     "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "varlen_attention"),
     "interp": ("run",),
@@ -53,6 +55,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Checked",
     "CuirError",
     "Diagnostic",
     "FunctionSpecification",
@@ -100,7 +103,7 @@ class _Package(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+        return sorted(__all__)
 
 
 sys.modules[__name__].__class__ = _Package

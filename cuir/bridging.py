@@ -273,7 +273,7 @@ class _Job:
 
     def lower(self, checked: Checked) -> Any:
         from .lowering import lower
-        from .verification.launchable import require_launchable
+        from .runtime.launchable import require_launchable
 
         with self.step("lower") as step:
             cuda = checked.made.get(require_launchable) or lower(checked)  # the verification has lowered it

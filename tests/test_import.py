@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -30,13 +31,40 @@ def test_import_is_fast_and_loads_nothing_heavy() -> None:
     assert not {m.partition(".")[0] for m in loaded} & set(HEAVY)
 
 
-def test_commands_about_programs_load_no_backend() -> None:
+def test_commands_about_programs_load_no_pytorch() -> None:
+    commands = [
+        ["--help"], ["--version"], ["explain", "T111"], ["explain"], ["corpus"], ["show", "gemm"], ["check", "gemm"], ["check", "nothing"], ["ops"], ["ops", "mma"],
+        ["ops", "nothing"], ["check", "flash_fwd_sm90", "--json"], ["lower", "gemm", "--json"],
+    ]  # fmt: skip
     code = (
-        "import sys\nfrom cuir.cli import run\ncode = run(['explain', 'T111'])\n"
-        "print('LOADED', code, [m for m in ('torch', 'litellm', 'cuir.lowering', 'cuir.interp') if m in sys.modules])"
+        "import json, sys\nfrom cuir.cli import run\n"
+        f"codes = [run(argv) for argv in {commands!r}]\n"
+        "print('LOADED', json.dumps([codes, [m for m in ('torch', 'numpy', 'litellm', 'cuir.interp') if m in sys.modules]]))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "LOADED 0 []" in shown
+    codes, loaded = json.loads(shown.rpartition("LOADED ")[2])
+    assert codes == [2 if "nothing" in argv else 0 for argv in commands]
+    assert loaded == []
+
+
+def test_dir_holds_the_public_names_alone() -> None:
+    assert dir(cuir) == sorted(cuir.__all__)
+    starred: dict[str, object] = {}
+    exec("from cuir import *", starred)
+    assert set(starred) - {"__builtins__"} == set(cuir.__all__)
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse(Path(cuir.__file__).read_text(encoding="utf-8"))
+    guarded = next(n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING")
+    seen = {
+        alias.asname or alias.name: "." * n.level + (n.module or "")
+        for n in guarded.body
+        if isinstance(n, ast.ImportFrom)
+        for alias in n.names
+    }
+    assert seen.keys() == set(cuir.__all__)
+    assert all(seen[name] == f".{home}" for name, home in cuir._MODULE_OF.items())
 
 
 @pytest.mark.parametrize("name", cuir.__all__)

@@ -17,10 +17,10 @@ from cuir.calls.binding import assumed_consts
 from cuir.cli.running import make_arguments
 from cuir.interp import run
 from cuir.interp.budget import allowing
+from cuir.runtime.launchable import require_launchable
 from cuir.syntax.nodes import ConstType, Literal
 from cuir.syntax.walk import walk
 from cuir.text.diagnostics import CuirError
-from cuir.verification.launchable import require_launchable
 from tests.strategies.effort import examples
 
 CORPUS = Path(__file__).parent.parent / "corpus"

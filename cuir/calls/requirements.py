@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from ..text.source import Span
+
+if TYPE_CHECKING:
+    import torch
 
 COPY_ALIGNMENT = 16  # bytes: base and strides of what engines copy (CUDA driver API, cuTensorMapEncodeTiled; PTX, cp.async)
 
@@ -90,10 +91,14 @@ def _uneven(checked: Checked) -> list[str]:
 
 def padded(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments, with copies of tensors that no engine could copy, whose rows are further apart."""
+    import torch
+
     return {n: _padded(x) if n in copied(checked) and isinstance(x, torch.Tensor) and not _admitted(x) else x for n, x in arguments.items()}
 
 
 def _padded(t: torch.Tensor) -> torch.Tensor:
+    import torch
+
     each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())
     wide = torch.zeros((*t.shape[:-1], -(-t.shape[-1] // each) * each), dtype=t.dtype, device=t.device)
     rows = wide[..., : t.shape[-1]]
@@ -103,4 +108,6 @@ def _padded(t: torch.Tensor) -> torch.Tensor:
 
 def copy_of(t: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, also where rows are further apart than they are long; dense where elements share memory."""
+    import torch
+
     return t.clone() if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)

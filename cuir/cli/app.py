@@ -39,7 +39,7 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     """Check a program: names, types, shapes, roles, what the architecture allows."""
     from ..calls.requirements import rows_required
     from ..checking.checker import check as run_check
-    from ..verification.launchable import require_launchable
+    from ..runtime.launchable import require_launchable
     from .inputs import read_program, read_program_consts
     from .tables import facts
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
 import re
 from dataclasses import fields
@@ -89,18 +91,27 @@ def traits(op: Op) -> dict[str, Any]:
 
 
 def places(name: str) -> dict[str, str]:
-    """Where the interpreter and the lowering give an entry its meaning: `file:line` by consumer, relative to the package."""
-    from ..interp.ops import RUNS
+    """The places, `file:line` by consumer, that give an entry its meaning in the interpreter and in the lowering."""
     from ..lowering.cuda.registry import IN_THE_IR
     from ..lowering.ir.build import build
     from ..lowering.targets import text_or_printer
 
-    by_consumer = {}
     lowered = text_or_printer(name) or (build if name in IN_THE_IR else None)
-    for consumer, function in (("interpreter", RUNS.get(name)), ("lowering", lowered)):
-        if function is not None:
-            by_consumer[consumer] = _where(function)
-    return by_consumer
+    by_consumer = {"interpreter": interpreter_places().get(name), "lowering": _where(lowered) if lowered is not None else None}
+    return {consumer: place for consumer, place in by_consumer.items() if place is not None}
+
+
+@functools.cache
+def interpreter_places() -> dict[str, str]:
+    """The place of `runs(NAME, ...)` for each name, read off the text of cuir/interp/ops: importing it would load PyTorch."""
+    package = Path(__file__).parent.parent
+    found = {}
+    for file in sorted((package / "interp" / "ops").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "runs":
+                place = f"{file.relative_to(package.parent).as_posix()}:{node.lineno}"
+                found.update({name.value: place for name in node.args if isinstance(name, ast.Constant)})
+    return found
 
 
 def _where(function: Any) -> str:

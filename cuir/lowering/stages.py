@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .compiler import Source, checked_of, printed
 from .ir import ops
 from .ir.build import build
-from .ir.evaluate import Argument
 from .ir.text import show
 from .ir.walk import every
 from .lowered import Cuda
 from .passes.pipeline import chosen
-from .validate import Judge, Outcome
+
+if TYPE_CHECKING:
+    from .ir.evaluate import Argument
+    from .validate import Outcome
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,11 @@ class Lowering:
 
         arguments: run the IR on these before and after each pass, by `ctas` CTAs (or clusters). Raises Fault where it cannot be run before any.
         """
-        judge = Judge(self.kernel, arguments, ctas) if arguments is not None else None
+        judge = None
+        if arguments is not None:
+            from .validate import Judge
+
+            judge = Judge(self.kernel, arguments, ctas)
         text, count = show(self.kernel), size(self.kernel)
         yield Stage(0, "build", "the IR as the checked kernel gives it", 0, count, self.seconds, text)
         for number, p in chosen(self.without):

@@ -18,12 +18,11 @@ from ..calls.binding import Bound, bind
 from ..calls.guards import LOW
 from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import COPY_ALIGNMENT
+from ..calls.tile_count import tile_count
 from ..checking.checked import Checked
-from ..checking.fold import specialised
 from ..lowering import TensorMap
 from ..lowering.cuda.writer import symbol
 from ..ops.limits import TARGETS
-from ..syntax.nodes import Assign, Expr, Literal
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 
@@ -77,20 +76,6 @@ def need_device(checked: Checked, device: torch.device | None) -> torch.device:
             "U501", f"the kernel is for {checked.arch}, this device has compute capability {major}.{minor}", checked.origin.span
         )
     return device
-
-
-def tile_count(checked: Checked, bound: Bound, scalars: Mapping[str, int | float | bool]) -> int | None:
-    """How many units of work a launch has; None for a kernel without tiles."""
-    if checked.tiles is None:
-        return None
-    known: dict[str, Expr] = {name: Literal(value) for name, value in {**bound.dims, **scalars}.items()}
-    for stmt in checked.declarations:
-        if isinstance(stmt, Assign):
-            known[stmt.targets[0]] = specialised(stmt.value, known)
-    count = specialised(checked.tiles.count, known)
-    if not isinstance(count, Literal):
-        raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
-    return int(count.value)
 
 
 @dataclass(frozen=True)
@@ -239,7 +224,7 @@ class Launcher:
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
         require_index_ranges(self.checked, bound.dims, arguments)
-        count = tile_count(self.checked, bound, scalars)
+        count = tile_count(self.checked, bound.dims, scalars)
         grid = cuda.cluster if count is None else min(max(count, 0), self.clusters) * cuda.cluster
         numbers = [CTYPES[p.dtype.name](scalars[p.name]) for p in self.checked.scalars]
         numbers += [ctypes.c_int32(bound.dims[d]) for d in cuda.dims]

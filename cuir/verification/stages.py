@@ -16,6 +16,7 @@ from ..checking.checker import check, pick_kernel
 from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
 from ..interp.budget import allowing
 from ..ops.meaning.tiles import exact_products, one_thread
+from ..runtime.launchable import require_launchable, spills
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.given import program_of
@@ -28,7 +29,6 @@ from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import blocks_from_memory, check_contracts, has_splice_points
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
-from .launchable import require_launchable, spills
 from .mask import Readout, check_function_mask, check_mask, readout_lengths
 from .numeric import ratio_of, with_note
 from .orders import Order, orders

@@ -39,3 +39,9 @@ def test_entries_that_are_written_alike_are_told_apart() -> None:
     shown = [reference.spelling(op) + reference.receiver(op) for op in reference.entries().values()]
     assert len(set(shown)) == len(shown)
     assert {"bar.arrive() of a named_barrier", "bar.wait(parity) of an mbarrier"} <= set(shown)
+
+
+def test_places_in_the_interpreter_are_those_that_run() -> None:
+    from cuir.interp.ops import RUNS
+
+    assert reference.interpreter_places().keys() == RUNS.keys()

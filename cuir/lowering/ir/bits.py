@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-import torch
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, irdl_op_definition, opt_operand_def, result_def, var_operand_def
 from xdsl.parser import Parser
@@ -32,6 +31,8 @@ class Bits(Function):
     ELEMENTWISE: ClassVar[bool] = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        import torch
+
         words = operands[: len(self.words)]
         rows, cols = self.result.type.shape
         columns = torch.arange(cols, dtype=torch.int32)

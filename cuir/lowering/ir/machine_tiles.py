@@ -6,9 +6,8 @@ They are pure, but `tile.read_columns` reads a tensor that the kernel does not w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
@@ -30,6 +29,9 @@ from ...syntax.types import F32, I32
 from .function import Function
 from .operands import parse_operand
 from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
+
+if TYPE_CHECKING:
+    import torch
 
 # ---- numbers a row
 LOGARITHM, ONE_OVER = FUNCTIONS = entries.LOG2.name, "one_over"
@@ -85,6 +87,8 @@ class Line(Function):
     FREE: ClassVar[bool] = True
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        import torch
+
         rows, cols = self.result.type.shape
         if dtype_of(self.result) == I32:
             steps = torch.arange(cols, dtype=torch.int32).reshape(1, cols) * operands[0]
@@ -162,6 +166,8 @@ class InOrder(Function):
     result = result_def(TileT)
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+        import torch
+
         (x,) = operands
         return [x[:, torch.argsort(dealt(x.shape[1]))]]
 
@@ -172,6 +178,8 @@ def in_order(x: SSAValue) -> InOrder:
 
 def dealt(columns: int) -> torch.Tensor:
     """Which column stands at each place of a tile in dealt order."""
+    import torch
+
     at = torch.arange(columns)
     return at // 16 * 16 + at % 8 * 2 + at % 16 // 8
 
@@ -234,6 +242,8 @@ class ByReciprocal(Function):
 
     def _of_four(self, y: torch.Tensor) -> torch.Tensor:
         """0, but NaN in place of four that share if one of them is: columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4."""
+        import torch
+
         rows, cols = self.result.type.shape
         four = y.isnan().expand(rows, cols).reshape(rows, cols // 16, 2, 4, 2).any(dim=4, keepdim=True).any(dim=2, keepdim=True)
         spread = four.expand(rows, cols // 16, 2, 4, 2).reshape(rows, cols)

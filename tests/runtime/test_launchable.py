@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cuir.checking.checker import check
+from cuir.runtime.launchable import require_launchable, spills
 from cuir.syntax.parser import parse
 from cuir.verification import verify
-from cuir.verification.launchable import require_launchable, spills
 
 WIDE = """\
 @kernel(arch="sm_90a")

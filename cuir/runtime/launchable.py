@@ -1,15 +1,14 @@
-"""Would a kernel that checks be lowered, compiled and launched? Asked early, with the codes of whoever would refuse it. Owns no rule of its own."""
+"""Early refusal of kernels that check, and yet cannot be lowered or launched; and register spills. Imports no PyTorch, since `cuir check` asks it."""
 
 from __future__ import annotations
 
 import contextlib
 
-from ..calls.binding import Bound
+from ..calls.tile_count import tile_count
 from ..checking.checked import Checked
 from ..lowering import Cuda, lower
-from ..runtime.launch import tile_count
-from ..runtime.nvcc import Resources, cached_resources, compile_cuda
 from ..text.diagnostics import CuirError
+from .nvcc import Resources, cached_resources, compile_cuda
 
 NOTHING_TO_COMPILE_WITH = ("U503", "U504")
 
@@ -18,7 +17,7 @@ def require_launchable(checked: Checked) -> Cuda:
     """The lowered kernel. Raises CuirError L0xx for what the lowering refuses."""
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
-        tile_count(checked, Bound(checked.consts, dict.fromkeys(checked.dims, 1), None), scalars)
+        tile_count(checked, dict.fromkeys(checked.dims, 1), scalars)
     lowered: Cuda | None = checked.made.get(require_launchable)
     if lowered is None:
         lowered = checked.made[require_launchable] = lower(checked)

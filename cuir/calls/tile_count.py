@@ -1,0 +1,24 @@
+"""The number of units of work of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..checking.checked import Checked, Const
+from ..checking.fold import specialised
+from ..syntax.nodes import Assign, Expr, Literal
+from ..text.diagnostics import CuirError
+
+
+def tile_count(checked: Checked, dims: Mapping[str, Const], scalars: Mapping[str, int | float | bool]) -> int | None:
+    """Count the units of work of a launch; None for a kernel without tiles."""
+    if checked.tiles is None:
+        return None
+    known: dict[str, Expr] = {name: Literal(value) for name, value in {**dims, **scalars}.items()}
+    for stmt in checked.declarations:
+        if isinstance(stmt, Assign):
+            known[stmt.targets[0]] = specialised(stmt.value, known)
+    count = specialised(checked.tiles.count, known)
+    if not isinstance(count, Literal):
+        raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
+    return int(count.value)
