@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cuir.runtime.launch import driver
+from cuir.runtime.driver_api import driver
 from cuir.runtime.nvcc import find_nvcc, include_dir, target
 from cuir.text.diagnostics import CuirError
 

@@ -21,6 +21,7 @@ COMPUTED_IMPORTS = {
     "cuir/ops/__init__.py",
     "cuir/interp/ops/__init__.py",
     "cuir/lowering/cuda/registry.py",
+    "cuir/lowering/lowered.py",  # `lowered.pycuda()`, a door to the runtime
     "cuir/lowering/targets/__init__.py",
     "corpus/__init__.py",
 }

@@ -34,7 +34,7 @@ class Device:
 @functools.cache
 def bandwidth(device: int) -> float:
     """Bytes a second that the memory of a device moves at most: two for each clock and each 8 bits of its bus; 0.0 if the driver does not say."""
-    from ..runtime.launch import driver
+    from ..runtime.driver_api import driver
 
     cu = driver()
     kinds = cu.CUdevice_attribute

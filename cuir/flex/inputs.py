@@ -242,7 +242,7 @@ def need_warm(what: str) -> None:
 
 def need_hopper(device: torch.device) -> None:
     """Raises CuirError for what is missing to compile and run a kernel on this device: U501 a Hopper GPU, U502 tensors on it, U503 nvcc, U505 cuda-bindings."""
-    from ..runtime.launch import driver
+    from ..runtime.driver_api import driver
     from ..runtime.nvcc import find_nvcc
 
     hint = 'backend="interpret" runs the kernel in the interpreter, on any machine, slowly'

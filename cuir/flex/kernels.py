@@ -52,7 +52,7 @@ from .shares import given_to, joined, shares
 if TYPE_CHECKING:
     from ..choice import Choice
     from ..lowering import Cuda
-    from ..runtime.compiled import Again, CompiledKernel
+    from ..runtime.compiled_kernel import Again, CompiledKernel
     from ..tuning import Space
     from ..verification import VerifyReport
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+import importlib
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..checking.checked import Checked
 from ..text.source import Span
+
+KERNEL = 'extern "C" __global__ void'  # how the text of a kernel's function begins
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,16 @@ class Cuda:
     def line_map(self) -> dict[int, Span]:
         """CUDA line number (from 1) -> CuIR span."""
         return {i: s for i, s in enumerate(self.spans, 1) if s is not None}
+
+    def with_cluster_dims(self) -> Cuda:
+        """Return the kernel with the size of its clusters in the text, for launches that cannot say it; itself if it has none."""
+        if self.cluster == 1:
+            return self
+        return replace(self, source=self.source.replace(KERNEL, f"{KERNEL} __cluster_dims__({self.cluster}, 1, 1)", 1))
+
+    def pycuda(self) -> Any:
+        """Compile and load this kernel by PyCUDA, as `cuir.compile(lowered, loader="pycuda")` does."""
+        return importlib.import_module("cuir.runtime.compiled").compile(self, loader="pycuda")
 
     @property
     def digest(self) -> str:

@@ -19,16 +19,26 @@ from ..ops import OPERATORS, TABLE, Op
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
+from .loader import DRIVER
 from .nvcc import Compiled, cache_dir, find_nvcc, write_whole
 
 PACKAGE = Path(__file__).parent.parent
 
 
-def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] | None) -> Path:
+def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] | None, loader: str = DRIVER) -> Path:
     """The file of a kernel: named after the program (its text as it was written too, since reports quote it), what it is specialised for, this package's
-    files and the compiler."""
+    files, the compiler and who runs it."""
     values = sorted((n, repr(v)) for n, v in (consts or {}).items())
-    parts = [package_state(), _compiler(), show(program), program.span.source.text, program.span.source.name, str(kernel), repr(values)]
+    parts = [
+        package_state(),
+        _compiler(),
+        show(program),
+        program.span.source.text,
+        program.span.source.name,
+        str(kernel),
+        repr(values),
+        loader,
+    ]
     return cache_dir() / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".kernel")
 
 

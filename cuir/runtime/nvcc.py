@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,9 +118,13 @@ def cache_dir() -> Path:
     return Path(given) if given else Path(base) / "cuir"
 
 
-def compile_cuda(cuda: Cuda) -> Compiled:
+Run = Callable[[Cuda, str], tuple[bytes, str]]  # a kernel and the path of nvcc -> the cubin, what the compiler said
+
+
+def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled:
     """Compiles a lowered kernel, or takes the cubin from the cache.
 
+    run: how nvcc is run, if another way than by a process of ours; name: what the cache calls that way.
     Without nvcc a cached cubin of the same text, architecture and flags serves, whichever compiler made it.
     Raises CuirError U503, U504 (nothing to compile with) or L010 (the compiler refuses the text: a fault of the lowering).
     """
@@ -134,8 +138,8 @@ def compile_cuda(cuda: Cuda) -> Compiled:
             raise
         return compiled
     version = compiler_version(nvcc)
-    entry = folder / f"{key}-{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
-    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version))
+    entry = folder / f"{key}-{name}{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
+    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or _by_nvcc))
 
 
 def cached_resources(cuda: Cuda) -> Resources | None:
@@ -178,11 +182,11 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
         pass
 
 
-def _compile(cuda: Cuda, nvcc: str, version: str) -> Compiled:
+def _compile(cuda: Cuda, nvcc: str, version: str, run: Run) -> Compiled:
     import time
 
     start = time.perf_counter()
-    cubin, log = _by_nvcc(cuda, nvcc)
+    cubin, log = run(cuda, nvcc)
     return Compiled(cuda, cubin, _resources(cuda, cubin, log, time.perf_counter() - start, version))
 
 
@@ -203,11 +207,11 @@ def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
         command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise _refused(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
+            raise refused_text(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
         return out.read_bytes(), done.stdout + done.stderr
 
 
-def _refused(cuda: Cuda, log: str) -> CuirError:
+def refused_text(cuda: Cuda, log: str) -> CuirError:
     """The compiler's first error, at the CuIR statement that its line came from."""
     match = re.search(r"\((\d+)\): error: (.*)", log)
     span = cuda.line_map.get(int(match[1])) if match else None

@@ -81,15 +81,19 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
 
     The context is lost if a wait gave up: for a process of its own.
     """
-    from .compiled import CompiledKernel
+    from .compiled_kernel import CompiledKernel
+    from .driver_api import require_success
+    from .driver_loader import DriverKernel
     from .launch import Launcher
 
     kernel = CompiledKernel(compile_cuda(watched(cuda, seconds)))
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
     launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
     reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # of the host, so that they outlive the context
-    place, pointer = launcher._ok(launcher.cu.cuModuleGetGlobal(launcher.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
-    launcher._ok(launcher.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
+    loaded = launcher.loaded
+    assert isinstance(loaded, DriverKernel)
+    place, pointer = require_success(cuda, loaded.cu.cuModuleGetGlobal(loaded.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
+    require_success(cuda, loaded.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
     try:
         kernel.launch(arguments)
         torch.cuda.synchronize()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cuir.calls import guards as repeats
 from cuir.calls.guards import Empty, Repeat, repeat_of
-from cuir.runtime.compiled import CompiledKernel, Known, _signature
+from cuir.runtime.compiled_kernel import CompiledKernel, Known, _signature
 from tests.strategies.effort import examples
 
 FORM = (0, "X", "Y", "factor", 0)

@@ -268,6 +268,6 @@ def host_cost(calls: int = 2000) -> dict[str, float]:
     return {
         "warm call": per_call(lambda: f(**p, O=o, LSE=lse)),
         "warm call, results allocated": per_call(lambda: f(**p)),
-        "driver's launch alone": per_call(lambda: launcher._start(packed)),
+        "driver's launch alone": per_call(lambda: launcher._start(packed.launch)),
         "torch.add, for comparison": per_call(lambda: torch.add(lse, lse, out=lse)),
     }

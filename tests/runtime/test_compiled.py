@@ -11,8 +11,8 @@ import torch
 
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.runtime.compiled import CompiledKernel, _signature
-from cuir.runtime.launch import Launcher, Plan
+from cuir.runtime.compiled_kernel import CompiledKernel, _signature
+from cuir.runtime.launch import Launcher, Packed, Plan
 from cuir.runtime.nvcc import Compiled, Resources
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
@@ -175,10 +175,10 @@ class Driverless(Launcher):
 
     def _pack(self, *launch: Any) -> Any:
         self.made.append(launch)
-        return launch
+        return Packed(launch, launch[0])
 
-    def _start(self, packed: Any) -> None:
-        self.started.append(packed[1:])
+    def _start(self, launch: Any) -> None:
+        self.started.append(launch[1:])
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from ..facts.remote_signals import all_awaited
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import dtype_of, is_scalar
-from ..lowered import Cuda
+from ..lowered import KERNEL, Cuda
 from . import queues
 from .context import WARPS, KernelContext
 from .dtypes import CTYPE, MEMORY
@@ -139,7 +139,7 @@ class KernelPrinter(KernelContext):
         params += [f"const int {identifier(d)}" for d in checked.dims]
         listed = ",\n    ".join(params)
         head = [
-            f'extern "C" __global__ void __launch_bounds__({checked.threads}, 1)',
+            f"{KERNEL} __launch_bounds__({checked.threads}, 1)",
             *f"{symbol(checked.name)}({listed}) {{".split("\n"),
         ]
         out.depth = 1

@@ -1,0 +1,260 @@
+"""A compiled kernel that is called with torch tensors: how calls are checked, recognised again, and made."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..calls.guards import Allocation, Empty, Repeat, number, repeat_of
+from ..calls.requirements import require_layout
+from ..checking.checked import Checked
+from ..syntax.plain_numbers import plain_number
+from ..text.diagnostics import CuirError
+from .nvcc import Compiled
+
+KNOWN_LIMIT = 1024  # signatures of calls that are kept
+REPEATS = 4  # calls that the next one is compared with first
+_ADDRESS = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was found out about calls of one signature: they fit, and where each tensor comes from.
+
+    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate.
+    results: indices of the written tensors, scratch aside.
+    """
+
+    plan: Any
+    launcher: Any
+    sources: tuple[int | Allocation, ...]
+    results: tuple[int, ...]
+    device: torch.device
+
+    @functools.cached_property
+    def allocated(self) -> Empty:
+        return Empty([s for s in self.sources if not isinstance(s, int)], self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call that was examined, to be made with other tensors that lie as the first ones did.
+
+    like: whether tensors are such ones, their addresses aside. allocated: what each call allocates, the `written` tensors, in the kernel's order, and scratch
+    behind them. plan: of launches that are given the addresses of a call's tensors and of these. kept: tensors that every call has, and their memory,
+    of which `plan` has the addresses: who makes the call knows that none of them was given other memory.
+    """
+
+    like: Callable[..., bool]
+    allocated: Empty
+    written: int
+    launcher: Any
+    plan: Any
+    kept: tuple[object, ...]
+
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        return self.of(tensors)
+
+    def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
+        """The tensors that the kernel writes, allocated for this call; None, and nothing is done, for tensors that lie otherwise. captured: see `launch`."""
+        if not self.like(*tensors):
+            return None
+        allocated = self.allocated.made()
+        places = tuple(map(_ADDRESS, tensors + allocated))
+        return allocated[: self.written] if self.launcher.launch(self.plan, places, captured) else None
+
+
+class CompiledKernel:
+    """A kernel to be called with its parameters, by name or in order of the signature.
+
+    Tensors that the kernel writes may be left out, or given in order by `out=`: those left out are allocated, with the lengths that the other tensors
+    say. Returns the written tensors: one, or a tuple in order of the signature. Runs on torch's current stream without synchronising, and may be captured
+    in a CUDA graph. Raises CuirError for arguments that do not fit (U4xx) and for what cannot run here (U5xx).
+
+    A signature is what the checks depend on: names, shapes, strides, dtypes, devices, alignments and numbers. It is checked once; calls with a known one
+    cost little more than the launch.
+    """
+
+    def __init__(self, compiled: Compiled, check: Callable[[], Checked] | None = None):
+        """check: gives the checked kernel as a whole; left out if `compiled` has it and does not come from the disk cache."""
+        self.compiled = compiled
+        self._check = check
+        self._launchers: dict[torch.device, Any] = {}
+        self._known: dict[tuple[Any, ...], tuple[Repeat | None, Known]] = {}
+        self._repeats: tuple[tuple[Repeat, Known], ...] = ()  # of the calls before, the newest first
+
+    @property
+    def checked(self) -> Checked:
+        """The checked kernel, for the interpreter, the lowering and reports."""
+        if self._check is not None:
+            cuda = self.compiled.cuda
+            self.compiled, self._check = replace(self.compiled, cuda=replace(cuda, checked=self._check())), None
+        return self.compiled.cuda.checked
+
+    @property
+    def _interface(self) -> Checked:
+        """The checked kernel, perhaps without the text of its roles: all that a call needs."""
+        return self.compiled.cuda.checked
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of registers that each thread stores and reads again."""
+        return self.compiled.resources.spill_stores
+
+    def __repr__(self) -> str:
+        return f"CompiledKernel({self._interface!r}; {self.compiled.resources.summary()})"
+
+    @property
+    def source(self) -> str:
+        return self.compiled.cuda.source
+
+    def __call__(self, /, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+        return self._run(args, named, () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,))
+
+    def launch(self, arguments: Mapping[str, Any]) -> Any:
+        """Launch with arguments by the parameters' names, which no name of a call's own can meet."""
+        return self._run((), arguments, ())
+
+    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
+        given = (*args, *named.values(), *outs)
+        form = (len(args), *named, len(outs))
+        known = self._repeated(form, given) or self._look_up(args, named, outs, form)
+        made = iter(known.allocated.made())
+        tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
+        known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
+        results = known.results
+        return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
+
+    def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Again | None:
+        """A call that was made, for other tensors that lie as these do; None where such a call could not be told from others.
+
+        arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
+        these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;
+        other tensors are always those of that call, where they lie now.
+        """
+        repeat = repeat_of((), tuple(varying.values()))
+        if repeat is None:
+            return None
+        known = self._look_up((), arguments, (), (0, *arguments, 0))
+        values, order = tuple(arguments.values()), list(varying)
+        written: list[Allocation] = []
+        scratch: list[Allocation] = []
+        always: list[torch.Tensor] = []
+        for tensor, source in zip(self._interface.tensors, known.sources, strict=True):
+            if tensor.name in varying:
+                continue
+            if not isinstance(source, int):
+                (scratch if tensor.scratch else written).append(source)
+            elif tensor.written:
+                written.append((tuple(values[source].shape), values[source].stride(), values[source].dtype))
+            else:
+                always.append(values[source])
+        order += [t.name for t in self._interface.outputs if t.name not in varying]
+        order += [t.name for t in self._interface.tensors if t.scratch]
+        order += [t.name for t in self._interface.tensors if t.name not in order]
+        where = tuple(order.index(t.name) for t in self._interface.tensors)
+        plan = known.plan.again(tuple(repeat.low), tuple(t.data_ptr() for t in always), where)
+        kept = tuple((t, t.untyped_storage()) for t in always)
+        return Again(repeat.check, Empty([*written, *scratch], known.device), len(written), known.launcher, plan, kept)
+
+    def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
+        for repeat, known in self._repeats:
+            if repeat.covers(form, given):
+                return known
+        return None
+
+    def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> Known:
+        """What is known of a call that is not like the last ones; examines one of a new signature."""
+        given = (*args, *named.values(), *outs)
+        signature = _signature(given, form)
+        repeat, known = self._known.get(signature, (None, None)) if signature else (None, None)
+        if known is None:
+            known = self._examine(args, named, outs, given)
+        if signature:
+            if repeat is None or not repeat.covers(form, given):  # made in another mode: inference, autocast
+                repeat = repeat_of(form, given)
+            if len(self._known) >= KNOWN_LIMIT:
+                self._known.clear()
+            self._known[signature] = repeat, known
+        if repeat is not None:
+            self._repeats = ((repeat, known), *[other for other in self._repeats if other[1] is not known][: REPEATS - 1])
+        return known
+
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
+        """Checks a call as a whole."""
+        from .launch import bound_arguments, need_device
+
+        names = self._names(args, named, outs)
+        arguments = dict(zip(names, map(plain_number, given), strict=True))
+        self._allocate(arguments)
+        bound = bound_arguments(self._interface, arguments)
+        device = need_device(self._interface, bound.device)
+        require_layout(self._interface, self.compiled.cuda.aligned, arguments)
+        if device not in self._launchers:
+            self._launchers[device] = self._make_launcher(device)
+        launcher = self._launchers[device]
+        tensors = {t.name: arguments[t.name] for t in self._interface.tensors}
+        sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.stride(), t.dtype) for n, t in tensors.items())
+        results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written and not t.scratch)
+        return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
+
+    def _make_launcher(self, device: torch.device) -> Any:
+        from .launch import Launcher
+
+        return Launcher(self.compiled, device)
+
+    def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
+        """The parameters' names of the arguments given, in order."""
+        kernel = self._interface.origin
+        order = [p.name for p in kernel.params if p.name not in self._interface.consts]
+        if len(args) > len(order):
+            raise CuirError.of("U401", f"`{kernel.name}` takes {len(order)} arguments ({', '.join(order)}), found {len(args)}", kernel.span)
+        names = order[: len(args)]
+        for name in named:
+            if name in names:
+                raise CuirError.of("U401", f"`{kernel.name}` got `{name}` twice", kernel.span)
+            names.append(name)
+        free = [t.name for t in self._interface.tensors if t.written and not t.scratch and t.name not in names]
+        if len(outs) > len(free):
+            raise CuirError.of(
+                "U401", f"out= is for {', '.join(free) or 'nothing that was not given'}, found {len(outs)} tensors", kernel.span
+            )
+        return names + free[: len(outs)]
+
+    def _allocate(self, arguments: dict[str, Any], empty: Callable[[str, list[int], torch.device], torch.Tensor] | None = None) -> None:
+        """Tensors for results that were left out, of the lengths that the given tensors have. empty: makes one, by its name, if torch does not."""
+        lengths: dict[str, int] = {}
+        device = None
+        for t in self._interface.tensors:
+            given = arguments.get(t.name)
+            if isinstance(given, torch.Tensor) and given.dim() == len(t.dims):
+                device = device or given.device
+                lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
+        for t in self._interface.tensors:
+            if not (t.written or t.scratch) or t.name in arguments:
+                continue
+            if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
+                continue  # bind says what is missing
+            shape = [lengths[d] if isinstance(d, str) else d for d in t.dims]
+            arguments[t.name] = torch.empty(shape, dtype=TORCH[t.dtype], device=device) if empty is None else empty(t.name, shape, device)
+
+
+def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """All of a call that its checks depend on; None for arguments that no kernel takes."""
+    parts: list[Any] = [names, torch.is_grad_enabled()]
+    try:
+        for value in given:
+            if isinstance(value, torch.Tensor):
+                parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15)
+            elif isinstance(value, (int, float)):
+                parts += number(value)
+            else:
+                return None
+    except RuntimeError:
+        return None  # a tensor without strides: sparse or nested
+    return tuple(parts)

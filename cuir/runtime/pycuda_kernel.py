@@ -1,0 +1,220 @@
+"""A kernel on the loader by PyCUDA: calls with torch's tensors or arrays of PyCUDA, and what `pycuda.driver.Function` is launched with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..calls.arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
+from ..calls.binding import TORCH
+from ..calls.requirements import require_layout
+from ..syntax.plain_numbers import plain_number
+from ..text.diagnostics import CuirError
+from .arguments import ArgumentLayout, Arguments
+from .compiled_kernel import CompiledKernel
+from .launch import Launcher, bound_arguments, require_capability
+from .nvcc import Compiled
+from .pycuda_loader import Context, PyCudaFunction, current_context, primary_context, pycuda_driver
+
+NUMPY = {"": np.void, "Q": np.uint64, "q": np.int64, "f": np.float32, "i": np.int32, "?": np.uint8}  # PyCUDA takes no np.bool_
+CONTEXTS = "`import pycuda.autoprimaryctx` makes the device's primary context PyCUDA's, in which torch works too; `pycuda.autoinit` makes another one"
+
+
+@dataclass(frozen=True)
+class PyCudaLaunch:
+    """A call with its arguments, ready to be launched again and again: `function(*arguments, grid=grid, block=block, shared=shared)`.
+
+    Launches that may overlap need a `prepare` each, since the arguments have one counter of tiles and one scratch memory. results: what a call returns.
+    """
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    arguments: tuple[np.generic, ...]
+    results: Any
+    loaded: PyCudaFunction
+    packed: Arguments
+    device: torch.device | None  # whose current stream of torch is the default; None with arrays of PyCUDA
+    keep: tuple[Any, ...]  # memory that the arguments point to
+
+    def __call__(self, stream: Any = None) -> Any:
+        """Launch on a `pycuda.driver.Stream`, without one on torch's current stream, or on the default stream with arrays of PyCUDA."""
+        if self.grid[0]:
+            if stream is not None or self.device is None:
+                start = self.loaded.prepare_own(self.grid[0], stream, self.packed)
+            else:
+                start = self.loaded.prepare(self.grid[0], torch.cuda.current_stream(self.device).cuda_stream, self.packed)
+            self.loaded.start(start)
+        return self.results
+
+
+class PyCudaKernel(CompiledKernel):
+    """A kernel that PyCUDA loads and launches, called as a `CompiledKernel` is.
+
+    Tensors of torch are taken in the primary context of their device, on torch's current stream. Arrays with `__cuda_array_interface__` and
+    `pycuda.driver.DeviceAllocation`s are taken in PyCUDA's current context, on the default stream; results that are left out are then GPUArrays.
+    An array of unsigned integers holds the bits of floats that NumPy does not have. An allocation has the lengths that other arguments have.
+    """
+
+    def __init__(self, compiled: Compiled, check: Any = None):
+        super().__init__(compiled, check)
+        self._by_context: dict[int, Launcher] = {}  # by the handle of PyCUDA's context
+
+    # ---- launches
+    @property
+    def function(self) -> Any:
+        """The `pycuda.driver.Function` in PyCUDA's current context; without one in that of torch's current device."""
+        context = current_context()
+        if context is None and not torch.cuda.is_available():
+            raise CuirError.of("U511", "PyCUDA has no current context in this thread", hint=CONTEXTS)
+        loaded = self._launcher_in(context or primary_context(torch.cuda.current_device())).loaded
+        assert isinstance(loaded, PyCudaFunction)
+        return loaded.function
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a CTA."""
+        return (self.compiled.cuda.threads, 1, 1)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory of a CTA."""
+        return self.compiled.cuda.shared_bytes
+
+    def grid(self, /, *args: Any, **named: Any) -> tuple[int, int, int]:
+        """CTAs of a call; the first number is 0 where there is nothing to launch."""
+        return self.prepare(*args, **named).grid
+
+    def arguments(self, /, *args: Any, **named: Any) -> tuple[np.generic, ...]:
+        """Arguments of a call as `function` takes them, tensor maps included; `prepare` also keeps the memory that they point to."""
+        return self.prepare(*args, **named).arguments
+
+    def prepare(self, /, *args: Any, out: Any = None, **named: Any) -> PyCudaLaunch:
+        """Check a call, and make its launch. Raises CuirError as a call does."""
+        outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        return self._prepare(args, named, outs, own=True)
+
+    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
+        if any(map(_is_array, (*args, *named.values(), *outs))):
+            return self._prepare(args, named, outs, own=False)()
+        return super()._run(_plain(args), dict(zip(named, _plain(named.values()), strict=True)), outs)
+
+    # ---- how
+    def _make_launcher(self, device: torch.device) -> Launcher:
+        context = primary_context(device.index)
+        current = current_context()
+        if current is not None and current.handle != context.handle:
+            raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
+        return self._launcher_in(context)
+
+    def _launcher_in(self, context: Context) -> Launcher:
+        if context.handle not in self._by_context:
+
+            def load(compiled: Compiled, layout: ArgumentLayout, _: torch.device) -> PyCudaFunction:
+                return PyCudaFunction(compiled, layout, context)
+
+            require_capability(self._interface, context.capability)
+            self._by_context[context.handle] = Launcher(self.compiled, torch.device("cuda", context.index), load)
+        return self._by_context[context.handle]
+
+    def _prepare(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], own: bool) -> PyCudaLaunch:
+        """own: with a counter of its own, whichever stream the launch goes to."""
+        args, named = _plain(args), dict(zip(named, _plain(named.values()), strict=True))
+        given = (*args, *named.values(), *outs)
+        if any(map(_is_array, given)):
+            return self._prepare_arrays(dict(zip(self._names(args, named, outs), given, strict=True)), own)
+        known = self._look_up(args, named, outs, (len(args), *named, len(outs)))
+        made = iter(known.allocated.made())
+        tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
+        return self._bind_launch(known.launcher, known.plan, tensors, [tensors[i] for i in known.results], known.device, own)
+
+    def _prepare_arrays(self, given: Mapping[str, Any], own: bool) -> PyCudaLaunch:
+        context = self._context_of(given)
+        with context.activate():
+            arguments = self._as_views(given, context.index)
+            self._allocate(arguments, functools.partial(_empty_array, self._interface, context.index))
+            bound = bound_arguments(self._interface, arguments)
+            require_layout(self._interface, self.compiled.cuda.aligned, arguments)
+            launcher = self._launcher_in(context)
+            views = [arguments[t.name] for t in self._interface.tensors]
+            results = [arguments[t.name] for t in self._interface.outputs]
+            return self._bind_launch(launcher, launcher.plan(arguments, bound), views, results, None, own)
+
+    def _bind_launch(
+        self, launcher: Launcher, plan: Any, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], device: torch.device | None, own: bool
+    ) -> PyCudaLaunch:  # fmt: skip
+        loaded = launcher.loaded
+        assert isinstance(loaded, PyCudaFunction)
+        packed = launcher.pack_arguments(plan, tuple(t.data_ptr() for t in tensors), launcher.counter(None if own else 0))
+        kept = tuple(t.array if isinstance(t, ArrayView) else t for t in tensors)
+        values = [t.array if isinstance(t, ArrayView) else t for t in results]
+        return PyCudaLaunch(
+            loaded.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed),
+            values[0] if len(values) == 1 else tuple(values), loaded, packed, device, kept,
+        )  # fmt: skip
+
+    def _context_of(self, given: Mapping[str, Any]) -> Context:
+        """PyCUDA's current context. Raises CuirError U511 without one, and for tensors of torch that lie in another."""
+        context = current_context()
+        if context is None:
+            raise CuirError.of("U511", "arrays need a context of PyCUDA, and there is none in this thread", hint=CONTEXTS)
+        tensor = next((v for v in given.values() if isinstance(v, torch.Tensor) and v.is_cuda), None)
+        if tensor is not None and primary_context(tensor.device.index).handle != context.handle:
+            raise CuirError.of("U511", "some tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
+        return context
+
+    def _as_views(self, given: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Describe arrays as tensors; allocations last, with the lengths of the others."""
+        params = {t.name: t for t in self._interface.tensors}
+        arguments = {n: view_array(params[n], v, index) if n in params and hasattr(v, INTERFACE) and not isinstance(v, torch.Tensor) else v
+                     for n, v in given.items()}  # fmt: skip
+        lengths: dict[int | str, int] = {}
+        for name, value in arguments.items():
+            if isinstance(value, torch.Tensor) and name in params and value.dim() == len(params[name].dims):
+                lengths.update(zip(params[name].dims, value.shape))
+        for name, value in arguments.items():
+            if name in params and _is_allocation(value):
+                param = params[name]
+                unknown = [d for d in param.dims if isinstance(d, str) and d not in lengths]
+                if unknown:
+                    raise CuirError.of("U403", f"`{name}` is an allocation, and no other argument says how long {', '.join(unknown)} is", param.span,
+                                       f"pycuda.gpuarray.GPUArray(shape, dtype, gpudata={name})")  # fmt: skip
+                shape = [d if isinstance(d, int) else lengths[d] for d in param.dims]
+                arguments[name] = make_view(value, int(value), shape, None, TORCH[param.dtype], index)
+        return arguments
+
+
+def split_arguments(layout: ArgumentLayout, packed: Arguments) -> tuple[np.generic, ...]:
+    """Split packed arguments into one of NumPy's for each parameter of the kernel; PyCUDA packs these as they were."""
+    whole = packed.as_bytes()
+    parts = [(p, whole[p.offset : p.offset + p.size]) for p in layout.parameters]
+    return tuple(np.void(part) if not p.code else np.frombuffer(part, NUMPY[p.code])[0] for p, part in parts)
+
+
+def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:
+    """Allocate memory for a result or for scratch in the current context, as a GPUArray."""
+    from pycuda import gpuarray
+
+    param = next(t for t in interface.tensors if t.name == name)
+    array = gpuarray.empty(tuple(shape), numpy_dtype(param.dtype))
+    return view_array(param, array, index)
+
+
+def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Take NumPy's scalars, with which functions of PyCUDA are called, for numbers."""
+    return tuple([bool(v) if isinstance(v, np.bool_) else plain_number(v) for v in values])
+
+
+def _is_allocation(value: object) -> bool:
+    drv = pycuda_driver()
+    return isinstance(value, (drv.DeviceAllocation, drv.PooledDeviceAllocation))
+
+
+def _is_array(value: object) -> bool:
+    return not isinstance(value, (torch.Tensor, int, float)) and (hasattr(value, INTERFACE) or _is_allocation(value))
