@@ -214,6 +214,7 @@ def run(
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="of the random tensors")] = 0,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
+    loader: Annotated[str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")] = "driver",
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")] = False,
     seconds: Seconds = 600, out: Written = None, replay: Replay = None, budget: Budget = 60, as_json: Json = False,
 ) -> int:  # fmt: skip
@@ -225,10 +226,14 @@ def run(
     _one_thread()
     only_with(context, "exhaustive", "seconds", "out")
     one_of(context, "exhaustive", "replay")
-    not_beside(context, "exhaustive", "explores every schedule, without the data", "schedule", "trace", "on")
-    not_beside(context, "replay", "runs the schedule of the file in the interpreter", "schedule", "trace", "on")
+    not_beside(context, "exhaustive", "explores every schedule, without the data", "schedule", "trace", "on", "loader")
+    not_beside(context, "replay", "runs the schedule of the file in the interpreter", "schedule", "trace", "on", "loader")
+    not_beside(context, "loader", "launches the compiled kernel, with a grid and an order of its own", "schedule", "grid", "trace")
     if on == "gpu":
         not_beside(context, "on", "is gpu: the compiled kernel has a grid and an order of its own", "schedule", "grid", "trace")
+    elif on == "interpreter" and asked_for(context, "loader"):
+        not_beside(context, "on", "runs no compiled kernel", "loader")
+        on = "gpu"
     for path in filter(None, (trace, out)):
         kept(path, [file, replay])
     program = read_program(file)
@@ -249,10 +254,11 @@ def run(
     try:
         with allowing(budget):
             result = run_kernel(program, picked.name, consts, read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on)  # fmt: skip
+                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader)  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error
-    how = ["--on", "gpu"] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
+    chosen = ["--loader", loader] if asked_for(context, "loader") else []
+    how = ["--on", "gpu", *chosen] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
     result["replay"] = shlex.join([*command, *how])
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})

@@ -30,7 +30,7 @@ Number = int | float | bool
 
 def run_kernel(
     program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
-    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str,
+    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str, loader: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes tensors for the kernel (normal floats, zero integers), runs it, and says what it wrote. Raises CuirError."""
     if on not in ("interpreter", "gpu"):
@@ -38,6 +38,7 @@ def run_kernel(
     if on == "gpu":
         from ..measure.gpu import need_gpu
 
+        _require_package(loader)
         need_gpu()
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):
@@ -49,7 +50,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events, note = (_on_gpu(checked, arguments), "") if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
+    events, note = (_on_gpu(checked, arguments, loader), "") if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
     written = [t.name for t in checked.outputs]
     return {
@@ -170,12 +171,22 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
     return ""
 
 
-def _on_gpu(checked: Checked, arguments: dict[str, Any]) -> str:
+def _require_package(loader: str) -> None:
+    """Raise CuirError for a loader that there is not, or whose package is not installed, before a GPU is looked for."""
+    from ..runtime.loader import PYCUDA, require_loader
+
+    if require_loader(loader) == PYCUDA:
+        from ..runtime.pycuda_loader import pycuda_driver
+
+        pycuda_driver()
+
+
+def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> str:
     from ..runtime.compiled import compile
     from ..verification.on_gpu import faulted
 
     try:
-        compile(checked).launch(arguments)
+        compile(checked, loader=loader).launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError as error:
         raise faulted(checked, error, "cuir run --on gpu") from error
