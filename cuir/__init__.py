@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .interp import run
     from .lowering import lower
     from .runtime.compiled import compile
+    from .spec.dropout import Dropout, draw_dropout_seed, dropout_mask
     from .spec.functions import FunctionSpecification
     from .spec.specification import Lengths, Specification
     from .syntax.annotations import Global, Scratch, Shared, Tile, bf16, const, f16, f32, i32
@@ -40,6 +41,7 @@ _HOME = {
     "interp": ("run",),
     "lowering": ("lower",),
     "runtime.compiled": ("compile",),
+    "spec.dropout": ("Dropout", "draw_dropout_seed", "dropout_mask"),
     "spec.functions": ("FunctionSpecification",),
     "spec.specification": ("Lengths", "Specification"),
     "syntax.annotations": ("Global", "Scratch", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
@@ -58,6 +60,7 @@ __all__ = [
     "Checked",
     "CuirError",
     "Diagnostic",
+    "Dropout",
     "FunctionSpecification",
     "Global",
     "Lengths",
@@ -75,6 +78,8 @@ __all__ = [
     "compile",
     "const",
     "create_block_mask",
+    "draw_dropout_seed",
+    "dropout_mask",
     "f16",
     "f32",
     "flex_attention",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
+from ..spec.dropout import Dropout
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.plain_numbers import plain_number
 from ..syntax.printer import show
@@ -20,6 +21,7 @@ from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
 from .inputs import (
+    Seeded,
     check_differentiable,
     check_options,
     check_ranks,
@@ -29,6 +31,7 @@ from .inputs import (
     dtype_of,
     need_warm,
     parts_for,
+    seeded,
     signed,
     wrong,
 )
@@ -114,6 +117,8 @@ def flex_attention(
     verify: Level = "quick",
     normalize: Normalize = "softmax",
     sink: torch.Tensor | float | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: torch.Tensor | None = None,
 ) -> Any:
     """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper, with gradients of query, key, value and of what mods capture.
 
@@ -127,6 +132,8 @@ def flex_attention(
     asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
 
     Beyond FlexAttention, see `Specification`: normalize, "sigmoid" or "relu" instead of the softmax; sink, a logit of each head, floats [H] or a number.
+    dropout_p: the probability that a weight becomes 0, as scaled_dot_product_attention has it; the others are divided by 1 - dropout_p. dropout_seed: int32 [2],
+    on the query's device; drawn from its default generator if left out. `cuir.dropout_mask` gives the same mask as a tensor.
 
     Mods of the same code share a kernel: captured tensors are passed when it runs, and lengths are not part of it. torch.compile takes the call as an operator,
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
@@ -142,28 +149,31 @@ def flex_attention(
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
             return flex_attention(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
-                return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink,
+                return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink, dropout_p=dropout_p, dropout_seed=dropout_seed,
             )  # fmt: skip
     if scale is not None:
         query, scale = signed(query, plain_number(scale))
     if sink is not None:
         sink = plain_number(sink)
+    dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, query)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _nested(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, backend, verify
+            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, dropout, backend, verify
         )
     if torch.compiler.is_compiling():
-        traced = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most)
+        traced = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout)
         return _given(traced, return_lse, return_aux)
-    weights = () if normalize == "softmax" and sink is None and not most else (normalize, sink, most)
-    outputs = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights)
+    weights = () if normalize == "softmax" and sink is None and not most and dropout is None else (normalize, sink, most)
+    if dropout is not None:
+        weights = (*weights, True)
+    outputs = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights, dropout)
     if outputs is None:
         check_options(scale, backend, verify)
         check_tensors(query, key, value, enable_gqa)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
-        outputs = ready(query, key, value)
+        outputs = ready.with_dropout(dropout)(query, key, value)
     return _given(outputs, return_lse, return_aux)
 
 
@@ -177,12 +187,12 @@ def nested_with(attention: Callable[..., tuple[torch.Tensor, ...]]) -> None:
 
 def _nested(
     query: torch.Tensor, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, return_lse: bool,
-    return_aux: Any, normalize: Normalize, sink: Any, backend: str, verify: Level,
+    return_aux: Any, normalize: Normalize, sink: Any, dropout: Seeded | None, backend: str, verify: Level,
 ) -> Any:  # fmt: skip
     """What a call of nested tensors gives: packed sequences are what they hold."""
     if return_aux is not None and getattr(return_aux, "max_scores", False):
         wrong("U413", "the largest scores of nested tensors are not there", "AuxRequest(lse=True)")
-    outputs = _OF_NESTED[0](query, key, value, score_mod, block_mask, scale, enable_gqa, normalize, sink, backend, verify)
+    outputs = _OF_NESTED[0](query, key, value, score_mod, block_mask, scale, enable_gqa, normalize, sink, dropout, backend, verify)
     return _given(outputs, return_lse, return_aux)
 
 
@@ -196,7 +206,7 @@ def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any)
 
 def _in_graph(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
-    backend: str, verify: Level, normalize: str, sink: Any, most: bool,
+    backend: str, verify: Level, normalize: str, sink: Any, most: bool, dropout: Seeded | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
     check_ranks(query, key, value)
@@ -207,12 +217,13 @@ def _in_graph(
     if stand is not None and MASKS_ARE_CONSTANTS:
         met(stand)
     sinks = sink_of(sink, query.shape[1], query.device)
-    captured, handle = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most)
+    captured, handle = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most, 0.0 if dropout is None else dropout[0])
     if stand is not None:
         captured += [stand.kv_num_blocks, stand.kv_indices]
         if stand.full_kv_num_blocks is not None:
             captured += [stand.full_kv_num_blocks, stand.full_kv_indices]
     captured += sinks
+    captured += [] if dropout is None else [dropout[1]]
     check_differentiable(query, key, value, normalize, captured)
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     block_size = [] if stand is None else list(stand.BLOCK_SIZE)
@@ -232,6 +243,7 @@ def _warm(
     backend: str,
     verify: str,
     weights: tuple[Any, ...],
+    dropout: Seeded | None,
 ) -> tuple[torch.Tensor, ...] | None:
     """The outputs of a call, if one of its signature was made before with these very mods."""
     sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
@@ -258,7 +270,7 @@ def _warm(
     if ready is None:
         return None
     known.last = options, ready
-    return ready.pinned()(query, key, value)
+    return ready.pinned().with_dropout(dropout)(query, key, value)
 
 
 def _options(
@@ -294,10 +306,10 @@ def prepare(
 ) -> Ready:
     """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before.
 
-    weights: normalize, sink and whether the largest scores are asked for, if they are not those of a plain softmax.
+    weights: normalize, sink, whether the largest scores are asked for, and True for dropout, if they are not those of a plain softmax.
     """
     check_sink(weights, query.shape[1])
-    who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, key, value)
+    who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, key, value, len(weights) > 3)
     if stands(block_mask):
         need_warm("looking at the blocks of a mask")
         own, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, form, verify, weights)
@@ -348,13 +360,14 @@ def _settled(
 
 def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
     spec = Specification("_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full", mask_mod, score_mod)
-    return replace(spec, **dict(zip(("normalize", "sink", "max_scores"), weights)))
+    return replace(spec, **dict(zip(("normalize", "sink", "max_scores"), weights)), dropout=Dropout() if len(weights) > 3 else None)
 
 
-def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Form:
+def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: bool) -> Form:
     parts = parts_for(query.dtype)
     consts = (("PARTS", parts),) if parts else ()
-    return Form(query.dtype, query.shape[3], value.shape[3], "decode" if decodes(query, key) else "forward", consts)
+    kind: Kind = "decode" if decodes(query, key) and not dropout else "forward"
+    return Form(query.dtype, query.shape[3], value.shape[3], kind, consts)
 
 
 def _mods(who: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:
@@ -428,6 +441,7 @@ def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form,
     """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
     texts = (
         spec.normalize,
+        *(() if spec.dropout is None else ("dropout",)),
         *(
             "" if e is None else show(e)
             for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask, *(traced.detaching or ()))

@@ -20,6 +20,7 @@ from ..syntax.walk import names_read
 from ..variants import TransferResult
 from ..variants.arguments import State, memory_of, state_of
 from ..variants.evaluate import evaluate
+from ..variants.names import DROPOUT
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .differentiated_once import GradientError, differentiated_once
@@ -152,6 +153,7 @@ class Gradients:
         gk, gv = (output_for(x, x.shape[3]) if self.asked.keys else None for x in (k, v))
         found: dict[int, torch.Tensor] = {}
         given = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
+        given |= {name: ready.arguments[name] for name in DROPOUT if name in ready.arguments}
         if plan.by_queries is not None:
             before = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
             launch(BY_QUERIES, {**given, **before, "dQ": gq, **_joined(made[BY_QUERIES])})
@@ -307,7 +309,7 @@ def backward(
     learned_places = (i for at in places for i in at)
     few = functools.partial(few_keys, settings, data, ready.made, lengths, query.device)
     gradients = chosen(ready.attention, wanted, learned_places, lengths, few, dlse is not None)
-    scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
+    scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted) and DROPOUT[0] not in ready.arguments
     if plain:
         again = gradients.again(ready, scale, q, k, v, o, lse, do)
         if again is not None:
@@ -340,7 +342,8 @@ class _Differentiable(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ready: Ready, *learned: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
-        ctx.save_for_backward(query, key, value, *outputs[:2], *learned)  # those learned to notice writes before the backward pass
+        seed = [ready.arguments[DROPOUT[0]]] if DROPOUT[0] in ready.arguments else []
+        ctx.save_for_backward(query, key, value, *outputs[:2], *learned, *seed)  # the last ones to notice writes before the backward pass
         ctx.ready, ctx.learned, ctx.versions = ready, learned, versions_of(ready)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])

@@ -11,6 +11,7 @@ import torch
 
 from ..calls.binding import TORCH
 from ..ops.limits import runs
+from ..spec.dropout import WORDS, draw_dropout_seed
 from ..syntax.types import BF16, F16, F32, DType
 from ..syntax.types import DTYPES as NAMED
 from ..text.diagnostics import CuirError
@@ -222,6 +223,30 @@ def check_sink(weights: tuple[Any, ...], heads: int) -> None:
         wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(weights[1].shape)}")
 
 
+Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of its mask
+
+
+def seeded(p: Any, seed: Any, query: Any) -> Seeded | None:
+    """Check the options of dropout and draw a seed if none is given; None where nothing is dropped. Raises CuirError U403, U407, U413."""
+    if not _is_number(p) or not 0.0 <= p <= 1.0:
+        hint = "dropout_p.item()" if isinstance(p, torch.Tensor) and p.numel() == 1 else None
+        wrong("U413", f"dropout_p must be a probability, a number from 0 to 1, found {p!r}", hint)
+    if seed is not None and (not isinstance(seed, torch.Tensor) or seed.dtype != torch.int32 or seed.shape != (WORDS,)):
+        found = f"{word(seed.dtype)} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
+        wrong("U413", f"dropout_seed must be a tensor of two words, int32 [{WORDS}], found {found}", "cuir.draw_dropout_seed(query.device)")
+    if p == 0.0 or not isinstance(query, torch.Tensor):
+        return None
+    if seed is not None and seed.device != query.device:
+        wrong(
+            "U407",
+            f"dropout_seed must be on the device of `query`, {query.device}, found {seed.device}",
+            "cuir.draw_dropout_seed(query.device)",
+        )
+    if query.device.type == "meta":
+        return None
+    return float(p), draw_dropout_seed(query.device) if seed is None else seed.contiguous()
+
+
 _STREAM_IS_CAPTURED: Callable[[], bool] = getattr(
     torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
 )  # without the Python function around it
@@ -276,6 +301,7 @@ def word(dtype: torch.dtype) -> str:
 
 
 __all__ = [
+    "Seeded",
     "capturing",
     "check_dense",
     "check_device",
@@ -293,6 +319,7 @@ __all__ = [
     "need_warm",
     "parts_for",
     "plain_integer",
+    "seeded",
     "signed",
     "word",
     "wrong",

@@ -23,6 +23,7 @@ from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
+from ..variants.dropout import arguments_of
 from ..variants.lists import TooLarge
 from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
@@ -30,6 +31,7 @@ from . import decoding
 from .backward_kernels import Asked
 from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
 from .inputs import (
+    Seeded,
     capturing,
     check_differentiable,
     check_head_dims,
@@ -40,6 +42,7 @@ from .inputs import (
     need_warm,
     parts_for,
     plain_integer,
+    seeded,
 )
 from .made import Made
 from .mods import CaptureKey, identity
@@ -150,6 +153,12 @@ class Ready:
     def with_values(self, values: Mapping[str, Any]) -> Ready:
         """A call with other captured values, without gradients, of which nothing is remembered."""
         return replace(self, arguments={**self.arguments, **values}, made=None, steady=False, data=None, again=[])
+
+    def with_dropout(self, dropout: Seeded | None) -> Ready:
+        """Return the call with a probability and a seed, of which nothing is remembered; the call itself for None."""
+        if dropout is None:
+            return self
+        return replace(self, arguments={**self.arguments, **arguments_of(*dropout)}, steady=False, again=[])
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
@@ -312,6 +321,7 @@ class Attention:
         """The outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
         captured = list(self._captured)  # those without a gradient too, whose writes before the backward pass are noticed so
         check_differentiable(query, key, value, self.spec.normalize, captured)
+        captured += [] if (dropout := self._seeded(query)) is None else [dropout[1]]
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
         own = torch.ops.cuir
         called = own.flex_attention_max_scores.default if self.spec.max_scores else own.flex_attention.default
@@ -331,7 +341,7 @@ class Attention:
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
         if known is not None and unchanged(known[1]):
-            return known[0].pinned()(query, key, value)
+            return known[0].pinned().with_dropout(self._seeded(query))(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
@@ -339,7 +349,10 @@ class Attention:
                 self._warm.clear()
             held = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
             self._warm[signature] = ready, tuple((t, state_of(t)) for t in held), tuple(map(memory_of, held))
-        return ready(query, key, value)
+        return ready.with_dropout(self._seeded(query))(query, key, value)
+
+    def _seeded(self, query: torch.Tensor) -> Seeded | None:
+        return None if self.spec.dropout is None else seeded(self.spec.dropout.p, None, query)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:
         """Raises CuirError for arguments that do not fit."""
@@ -442,7 +455,7 @@ def attention(
     spec = as_specification(spec, name_of(spec))
     return made(
         spec,
-        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), spec.normalize, spec.sink, spec.max_scores),
+        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting),
         dtype_of(dtype),
         (head_dim, head_dim if value_dim is None else value_dim),
         origin,

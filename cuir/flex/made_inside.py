@@ -34,17 +34,17 @@ _READ = _Reader()
 
 
 def read_mods(
-    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False
+    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False, dropout_p: float = 0.0
 ) -> tuple[list[torch.Tensor], str]:
     """Return the tensors that mods capture, as inputs of a graph, and the handle of the mods. sink: there is one. Raises CuirError U418."""
-    captured, handle = (_READ if readable() else _from_outside)(query, mask_mod, score_mod, normalize, sink, max_scores)
+    captured, handle = (_READ if readable() else _from_outside)(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
     return list(captured), handle
 
 
 def _from_outside(
-    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool
+    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool, dropout_p: float
 ) -> tuple[list[torch.Tensor], str]:
-    handle = entered(mask_mod, score_mod, normalize, sink, max_scores)
+    handle = entered(mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
     return captured_now(handle, (mask_mod, score_mod)), handle
 
 

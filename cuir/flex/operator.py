@@ -75,6 +75,7 @@ class Handled:
     normalize: str = "softmax"
     sink: bool = False
     max_scores: bool = False
+    dropout_p: float = 0.0
     places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Any] | None, ...] = ()  # the mask_mod and the score_mod
     warm: dict[Any, Warm] = field(default_factory=dict)
@@ -96,9 +97,10 @@ class Handled:
         return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
 
     def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
-        """normalize, sink and whether the largest scores are asked for, or nothing for a plain softmax."""
-        plain = not self.sink and self.normalize == "softmax" and not self.max_scores
-        return () if plain else (self.normalize, captured[-1] if self.sink else None, self.max_scores)
+        """normalize, sink, whether the largest scores are asked for and True for dropout, or nothing for a plain softmax."""
+        plain = not self.sink and self.normalize == "softmax" and not self.max_scores and not self.dropout_p
+        weights = self.normalize, captured[-1] if self.sink else None, self.max_scores
+        return () if plain else (*weights, True) if self.dropout_p else weights
 
 
 _HANDLED: dict[str, Handled] = {}
@@ -119,8 +121,10 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 @at_tracing
-def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False) -> str:
-    """The handle of mods; run when a graph is traced. sink: there is one."""
+def entered(
+    mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
+) -> str:
+    """The handle of mods; run when a graph is traced. sink: there is one. dropout_p: above 0 the graph passes a seed behind all tensors."""
     who = identity(mask_mod, score_mod)
     if not who.known:
         raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
@@ -129,7 +133,7 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
         raise CuirError.of("U418", f"a mod captures {found!r}, a {type(found).__name__}, and a compiled function would not notice when it changes",
                            hint="capture a number of Python's: float(x), int(x)" if isinstance(found, Number) else "make what the mod needs of it before, outside")  # fmt: skip
     steady(who.tensors)
-    key = who.structure, who.values, normalize, sink, max_scores
+    key = who.structure, who.values, normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
         stand_ins = {id(t): _nowhere(t) for t in who.tensors}
         spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
@@ -141,7 +145,7 @@ def entered(mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: boo
                 raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                                    hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores)
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores, dropout_p)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
@@ -166,14 +170,14 @@ Read = tuple[
 ]  # of a mod that torch.compile read: what it is told apart by, the mod, what stands for its tensors
 
 
-def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool) -> str:
+def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:
     """The handle of mods that torch.compile read; the graph passes their tensors, those of the mask first."""
-    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores
+    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
         mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
         stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
         _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores)
+        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
     return _BY_MODS[key]
 
 
@@ -258,6 +262,25 @@ def _run_backward(
 
 
 def _ready(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    *others: Any,
+    forward: bool = False,
+) -> tuple[Ready, list[torch.Tensor]]:
+    """What a call needs, with the seed of its dropout, and its captured tensors."""
+    attention = ATTENTIONS.get(handle)
+    dropout = attention.spec.dropout if attention is not None else None
+    p = _HANDLED[handle].dropout_p if attention is None else 0.0 if dropout is None else dropout.p
+    if not p:
+        return _ready_undropped(query, key, value, captured, handle, *others, forward=forward)
+    ready, given = _ready_undropped(query, key, value, captured[:-1], handle, *others, forward=forward)
+    return ready.with_dropout((p, captured[-1])), given
+
+
+def _ready_undropped(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
     verify: Level, block_size: Sequence[int] = (), *, forward: bool = False,
 ) -> tuple[Ready, list[torch.Tensor]]:  # fmt: skip

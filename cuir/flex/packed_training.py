@@ -13,7 +13,7 @@ import torch
 from ..spec.specification import lengths_asked
 from ..variants.arguments import memory_of, state_of
 from .front import flex_attention
-from .inputs import capturing
+from .inputs import Seeded, capturing
 from .kernels import Level
 from .masks import create_block_mask
 
@@ -44,7 +44,7 @@ _KNOWN: OrderedDict[Any, tuple[Tables, tuple[object, ...]]] = OrderedDict()  # w
 
 def differentiable_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], mask_mod: Mod | None,
-    score_mod: Mod | None, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level,
+    score_mod: Mod | None, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level, dropout: Seeded | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O [H, TQ, DV] and LSE [H, TQ] of q [H, TQ, D], k and v [HK, TK, ..]. starts, ends: where sequences begin and end, of queries and of keys. Raises CuirError X109."""
     normalize, sink = weights[:2]
@@ -89,6 +89,7 @@ def differentiable_attention(
         verify=verify,
         normalize=normalize,
         sink=sink,
+        **({} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}),
     )
     return torch.where(queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
 

@@ -15,7 +15,20 @@ from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
 from .constants import constant
 from .front import Form, nested_with
-from .inputs import DTYPES, check_device, check_head_dims, check_heads, check_options, check_sink, need_warm, plain_integer, word, wrong
+from .inputs import (
+    DTYPES,
+    Seeded,
+    check_device,
+    check_head_dims,
+    check_heads,
+    check_options,
+    check_sink,
+    need_warm,
+    plain_integer,
+    seeded,
+    word,
+    wrong,
+)
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
@@ -43,6 +56,8 @@ def varlen_attention(
     enable_gqa: bool = False,
     normalize: Normalize = "softmax",
     sink: torch.Tensor | float | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: torch.Tensor | None = None,
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
@@ -59,7 +74,7 @@ def varlen_attention(
     `flex_attention`.
 
     Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on;
-    not under torch.compile.
+    not under torch.compile. dropout_p, dropout_seed: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with or without gradients.
 
     Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence.
     Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
@@ -67,25 +82,33 @@ def varlen_attention(
     """
     if autocasts(q):
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
+    dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, q)
     asked = cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k)
     scale, sink = plain_number(scale), plain_number(sink)
     mask_mod = mask_of(block_mask)
     if torch.compiler.is_compiling():
+        if dropout is not None:
+            wrong(
+                "U413",
+                "packed sequences under torch.compile have no dropout",
+                "flex_attention, or call varlen_attention outside of torch.compile",
+            )
         captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[1], q.device, {"q": q, "k": k, "v": v})
         o, lse = OPERATOR(q, k, v, *asked, captured, handle, causal, scale, enable_gqa, backend, verify)
     else:
-        o, lse = _packed(q, k, v, *asked, score_mod, mask_mod, causal, scale, enable_gqa, (normalize, sink), backend, verify)
+        o, lse = _packed(q, k, v, *asked, score_mod, mask_mod, causal, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
     return (o, lse) if return_lse else o
 
 
 def _packed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any, max_seqlen_k: Any, score_mod: Any,
-    mask_mod: Any, causal: bool, scale: float | None, enable_gqa: bool, weights: tuple[Any, ...], backend: str, verify: Level,
+    mask_mod: Any, causal: bool, scale: float | None, enable_gqa: bool, weights: tuple[Any, ...], backend: str, verify: Level, dropout: Seeded | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE of a call."""
     starts, ends = _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
     o, lse = _attention(
-        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify,
+        dropout,
     )  # fmt: skip
     return o.transpose(0, 1), lse
 
@@ -138,7 +161,7 @@ OPERATOR = define(
 
 def nested_attention(
     query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, normalize: Normalize, sink: Any,
-    backend: str, verify: Level,
+    dropout: Seeded | None, backend: str, verify: Level,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """`varlen_attention` of nested tensors [B, H, j, D], of layout torch.jagged: O [B, H, j, DV] and LSE [B, H, j], nested as query is. Raises CuirError U403, U408, and as that does."""
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -155,7 +178,7 @@ def nested_attention(
     starts, ends = zip(*map(_places, (query, key)), strict=True)
     o, lse = _attention(
         q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, query._maybe_max_seqlen, score_mod, mask_of(block_mask), False, scale,
-        (normalize, sink), backend, verify,
+        (normalize, sink), backend, verify, dropout,
     )  # fmt: skip
     return _nested_as(query, o), _nested_as(query, lse)
 
@@ -208,7 +231,7 @@ def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
 
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], longest: int | None, score_mod: Any,
-    mask_mod: Any, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level,
+    mask_mod: Any, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level, dropout: Seeded | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O [H, TQ, DV], in memory by tokens, and LSE [H, TQ]. q [H, TQ, D], k, v [HK, TK, ..]; starts, ends: where sequences begin and end, of queries and of keys."""
     check_options(scale, backend, verify)
@@ -218,9 +241,10 @@ def _attention(
     whole = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
     who, form = identity(whole, score_mod, *own), Form(q.dtype, D, DV, "varlen")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors)):
+    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors))
+    if differentiable or dropout is not None:  # which draws one mask with and without gradients, as checkpointing asks for
         try:
-            return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify)
+            return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify, dropout)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
             known_rule(whole, mask_mod, score_mod, who, form, verify, own)
             raise

@@ -31,7 +31,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
 
     Models that use transformers' attention interface are taken: any mask that it makes, grouped heads, windows, soft caps, sinks, position biases, prepared
     masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims up to 256. Gradients as in `flex_attention`: of query, key and value.
-    Refused, when the model is called, is dropout, and a cache in pages of transformers' continuous batching (U413); attention weights are never given, of
+    `attention_dropout` drops weights while a model trains. Refused, when the model is called, is a cache in pages of transformers' continuous batching (U413); attention weights are never given, of
     which `output_attentions=True` warns, as with sdpa. Raises CuirError U413 for options, U508 without transformers.
     """
     check_options(None, backend, verify)
@@ -60,7 +60,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """Attention as a model's layer asks for it. query [B, H, M, D], key and value [B, HK, N, D]; gives O [B, M, H, D], and no weights."""
-        _check(dropout, others)
+        _check(others)
         if others.get("output_attentions"):
             warn('attn_implementation="cuir" does not give attention weights: set it to "eager" for `output_attentions=True`')
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -69,7 +69,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
             biases = (*biases, position_bias)
         o = flex_attention(
             query, key, value, _score_mod(softcap, biases), block_mask, scaling, enable_gqa=True, backend=backend, verify=verify,
-            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1),
+            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1), dropout_p=dropout if module.training else 0.0,
         )  # fmt: skip
         return o.transpose(1, 2).contiguous(), None
 
@@ -151,11 +151,8 @@ def _moved(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + queries, kv_idx + keys)
 
 
-def _check(dropout: float, others: dict[str, Any]) -> None:
+def _check(others: dict[str, Any]) -> None:
     """Raises CuirError U413."""
-    if dropout > 0.0:
-        wrong("U413", f"there is no dropout of attention weights, found dropout={dropout}",
-              "model.eval(), or attention_dropout=0.0 in the model's configuration")  # fmt: skip
     if others.get("cache") is not None:
         wrong("U413", "the pages of transformers' continuous batching are not read", 'attn_implementation="sdpa" for generate_batch')
 

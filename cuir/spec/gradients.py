@@ -94,7 +94,11 @@ def forward(
         lse = torch.where(none[..., 0], sink, torch.logaddexp(lse, sink))
     p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
     dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
-    out = _Apart.apply(alive, p.detach().to(q.dtype), v, o) if apart or o is not None else product(p.to(q.dtype), v)
+    shares = None if spec.dropout is None else spec.dropout.apply(torch.ones_like(p), lengths)
+    if apart or o is not None:
+        out = _Apart.apply(alive, p.detach().to(q.dtype), v, o, None if shares is None else shares.to(q.dtype))
+    else:
+        out = product((p if shares is None else p * shares).to(q.dtype), v)
     return out, lse.detach().masked_fill(dead, -torch.inf)
 
 
@@ -105,20 +109,25 @@ def _of_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class _Apart(torch.autograd.Function):
-    """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits."""
+    """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits. shares: what dropout multiplies weights by."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
-        o = p @ v
-        ctx.save_for_backward(p, v, o if given is None else given)
+    def forward(
+        ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor, given: torch.Tensor | None, shares: torch.Tensor | None
+    ) -> torch.Tensor:
+        o = (p if shares is None else p * shares) @ v
+        ctx.save_for_backward(p, v, o if given is None else given, shares)
         return o
 
     @staticmethod
-    def backward(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor, None]:
-        p, v, o = ctx.saved_tensors
+    def backward(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, None, torch.Tensor, None, None]:
+        p, v, o, shares = ctx.saved_tensors
         wide = torch.promote_types(p.dtype, torch.float32)
         rows = (do.to(wide) * o.to(wide)).sum(-1, keepdim=True)
-        return p.to(wide) * ((do @ v.mT).to(wide) - rows), None, p.mT @ do, None
+        passed, used = (do @ v.mT).to(wide), p
+        if shares is not None:
+            passed, used = passed * shares.to(wide), p * shares
+        return p.to(wide) * (passed - rows), None, used.mT @ do, None, None
 
 
 def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:

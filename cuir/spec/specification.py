@@ -19,6 +19,7 @@ from ..ops.meaning.tiles import in_parts
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
+from .dropout import Dropout
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
@@ -57,6 +58,7 @@ class Specification:
     included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
 
     max_scores: the kernel also gives MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf for a query with nothing to attend to.
+    dropout: weights become 0 with a probability, and the others are rescaled, behind the normalisation: LSE is that of all weights.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Specification:
     normalize: Normalize = "softmax"
     sink: Captured | None = None
     max_scores: bool = False
+    dropout: Dropout | None = None
     evaluated: Evaluated | None = None  # what gives their values for many pairs at once, where mods themselves are of one pair alone
 
     def __post_init__(self) -> None:
@@ -118,6 +121,11 @@ class Specification:
             raise CuirError.of(
                 "X103", f"the sink of `{self.name}` is a floating-point tensor [H], found {self.sink.dtype} {list(self.sink.shape)}"
             )
+
+    @property
+    def weighting(self) -> tuple[Any, ...]:
+        """What weights are told apart by beside the mods: whether there is dropout, and neither its probability nor its seed."""
+        return self.normalize, self.sink, self.max_scores, *(() if self.dropout is None else (True,))
 
     @property
     def data(self) -> Mapping[str, Captured]:
@@ -196,6 +204,11 @@ class Specification:
 
     def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [B, H, M, N], -inf for pairs that are dropped -> the weights of the values, 0 for these, and LSE [B, H, M], in the same dtype."""
+        p, lse = self._normalized(s, lengths)
+        return p if self.dropout is None else self.dropout.apply(p, lengths), lse
+
+    def _normalized(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute weights before dropout, and LSE."""
         if self.normalize == "sigmoid":
             return torch.sigmoid(s), s.new_zeros(s.shape[:-1])
         if self.normalize == "relu":

@@ -19,10 +19,11 @@ from ..syntax.nodes import ConstType, Kernel, Name, Program
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .distances import by_distance
+from .dropout import arguments_of
 from .evaluate import evaluate
 from .learned import gradients_of
 from .lists import ColumnLists, Lists, column_lists_for, lists_for
-from .names import BACKWARD_POINTS, BITS, DISTANCES, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
+from .names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from .parameter import Parameter, Value
 from .trace import trace
 from .traced import Traced
@@ -57,7 +58,7 @@ class CapturedArguments:
         self.traced: Traced | None = None
         if self.extra:
             with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
-                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS, *DISTANCES})
+                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS, *DISTANCES, *DROPOUT})
 
     def values(
         self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None,
@@ -71,6 +72,8 @@ class CapturedArguments:
         given = spec.values(lengths)
         values: dict[str, Value] = {n: p.argument(spec, lengths, device) for n, p in known.items() if n in names}
         values |= {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in given.items() if n in names and n not in known}
+        if spec.dropout is not None:
+            values |= {n: x for n, x in arguments_of(spec.dropout.p, spec.dropout.seed_for(lengths).to(device)).items() if n in names}
         values |= changed or {}
         values |= self.with_room(values, lengths)
         if self.traced is not None and any(n.startswith(DISTANCES[0]) for n in names - set(values)):

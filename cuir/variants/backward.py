@@ -21,6 +21,7 @@ from ..syntax.rewrite import renamed
 from ..syntax.walk import names_read
 from .blocks import blocks
 from .derivative import dscore
+from .dropout import with_dropout_gradients
 from .learned import PREFIX, captured_functions, gradient_of, local_names
 from .lists import column_lists_for, turned
 from .names import BACKWARD_POINTS, names_of, reserved
@@ -73,6 +74,8 @@ def transfer_backward(
     gradients = {name: gradient for name, gradient in gradients.items() if gradient in given}
     added += tuple(gradient_of(declared(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
     program = spliced(origin, target, new, added, BACKWARD_POINTS, "q_count")
+    if spec.dropout is not None:
+        program = with_dropout_gradients(program, program.kernels()[target.name])
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}_backward.cuir")
     old = origin.funcs()

@@ -24,9 +24,10 @@ CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels whose keys 
 OF_SEQUENCE = {"M": "queries", "N": "keys"}  # functions of b that kernels of packed sequences have in the place of the lengths
 LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
 BITS = ("block_bits", "block_slot")  # and those that read their mask
+DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # what kernels with dropout take
 DISTANCES = ("by_distance", "distances")  # tables of what a score adds for a distance, and their last dim; numbered from the second on
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
-           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS, *BITS, *DISTANCES}  # fmt: skip
+           "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS, *BITS, *DISTANCES, *DROPOUT}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
           "class", "while", "pass", "is", "None"}  # fmt: skip
 
@@ -67,6 +68,7 @@ __all__ = [
     "BITS",
     "CACHE_LENGTHS",
     "DISTANCES",
+    "DROPOUT",
     "GRADIENTS",
     "LISTS",
     "MAX_SCORES",

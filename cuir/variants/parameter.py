@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import ConstType, Kernel, Param
 from ..syntax.types import F32, DType
 
 Value = int | float | torch.Tensor
@@ -42,3 +43,9 @@ class Parameter:
             moved = moved if type(moved) is torch.Tensor else moved.as_subclass(torch.Tensor)
             return moved if moved.ndim else moved.view(1)
         return value
+
+
+def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
+    """With more values behind the last run-time parameter."""
+    first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
+    return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))

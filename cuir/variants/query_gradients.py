@@ -12,6 +12,7 @@ from ..syntax.printer import show
 from ..syntax.rewrite import renamed
 from .backward import read_by_gradients
 from .derivative import dscore
+from .dropout import with_dropout_gradients
 from .names import names_of, reserved
 from .ranges import traced_apart
 from .splice import TransferResult, require_points, transfer, unified
@@ -31,13 +32,16 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     used = read_by_gradients(traced)
     traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))  # LSE holds a sink
     traced = replace(traced, asked=tuple(a for a in traced.asked if a[1] in used)).named(names_of(origin) | reserved())
-    result = transfer(origin, replace(spec, sink=None, max_scores=False), KERNEL, traced=traced, bits=False, tables=False)
+    result = transfer(origin, replace(spec, sink=None, max_scores=False, dropout=None), KERNEL, traced=traced, bits=False, tables=False)
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
     value = renamed(dscore(*traced.differentiated), names)
     new = replace(old, body=(Return(value),))
     items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
-    before, after = show(origin), show(replace(result.program, items=items))
+    made = replace(result.program, items=items)
+    if spec.dropout is not None:
+        made = with_dropout_gradients(made, made.kernels()[KERNEL])
+    before, after = show(origin), show(made)
     program = parse(after, f"{spec.name}_dq.cuir")
     replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
     return replace(result, program=program, text=after, diff=unified(before, after, KERNEL, spec.name), replaced=replaced, spec=spec)

@@ -23,7 +23,6 @@ from ..syntax.nodes import (
     Call,
     Comments,
     Constant,
-    ConstType,
     Definition,
     Expr,
     Func,
@@ -45,12 +44,13 @@ from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
 from .costs import per_pair
 from .distances import Table, by_distance
+from .dropout import with_dropout
 from .evaluate import CONSTANTS
 from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
 from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
-from .parameter import Parameter, Value
+from .parameter import Parameter, Value, with_parameters
 from .ranges import traced_apart
 from .tiles import Work, tile_for
 from .traced import Traced, dim_name
@@ -172,6 +172,8 @@ def transfer(
     program = spliced(origin, target, new, added)
     if spec.max_scores:
         program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
+    if spec.dropout is not None:
+        program = with_dropout(program, program.kernels()[target.name])
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
     diff = unified(before, after, target.name, spec.name)
@@ -340,12 +342,6 @@ def declared(p: Parameter) -> Param:
     return Param(
         p.name, GlobalType(p.dtype.name, tuple(dim_name(p.name, i) for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)
     )
-
-
-def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
-    """With more values behind the last run-time parameter."""
-    first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
-    return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))
 
 
 def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:

@@ -16,6 +16,7 @@ from ..calls.binding import TORCH
 from ..calls.requirements import padded
 from ..checking.checked import Checked
 from ..interp import run
+from ..spec.dropout import dropout_mask
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import Call, Name, Program
@@ -179,6 +180,9 @@ def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int,
 
 def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
     """The mask, and for which pairs an output shows whether it is kept. bool [B, H, M, N]."""
+    if spec.dropout is not None:
+        wanted, visible = _expected(replace(spec, dropout=None), at)
+        return wanted & dropout_mask(spec.dropout.seed_for(at), spec.dropout.p, at.B, at.H, at.M, at.N), visible
     wanted = spec.mask(at)
     if spec.score_mod is None and spec.normalize == "softmax" and spec.sink is None:
         return wanted, torch.ones_like(wanted)

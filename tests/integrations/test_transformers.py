@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from cuir import CuirError
+from cuir import CuirError, draw_dropout_seed, dropout_mask
 from cuir.flex import front, made_inside
 from cuir.integrations.transformers import mask_for, register
 
@@ -229,8 +229,39 @@ def test_steps_over_a_static_cache_are_one_graph() -> None:
     assert graphs.frame_count == 1
 
 
+def test_attention_dropout_while_training() -> None:
+    """Weights of the replayed mask are dropped in training, and none in evaluation."""
+    q, k, v = heads(5, 7)
+    layer, attention = Layer(), transformers.AttentionInterface()["cuir"]
+    torch.manual_seed(4)
+    seed = draw_dropout_seed("cpu")
+    torch.manual_seed(4)
+    o, _ = attention(layer, q, k, v, None, dropout=0.5, is_causal=False)
+    scores = q.double() @ k.double().repeat_interleave(2, 1).mT / 4
+    exact = (scores.softmax(-1) * dropout_mask(seed, 0.5, 2, 4, 5, 7) * 2) @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=3e-3, rtol=2e-3)
+    evaluated, _ = attention(layer.eval(), q, k, v, None, dropout=0.5, is_causal=False)
+    assert torch.equal(evaluated, attention(layer, q, k, v, None, is_causal=False)[0])
+
+
+def test_a_model_with_attention_dropout_trains() -> None:
+    """Gradients are the same for the same seed of PyTorch, with checkpointed layers too, and others for another one."""
+    config = transformers.LlamaConfig(**TINY, attention_dropout=0.3)
+    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(1))
+    grads = []
+    for seed, checkpointed in ((1, False), (1, True), (2, False)):
+        model = model_of(config, torch.float32, ids.device).train()
+        model.set_attn_implementation("cuir")
+        if checkpointed:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        torch.manual_seed(seed)
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(x, y) for x, y in zip(*grads[:2], strict=True))
+    assert not all(torch.equal(x, y) for x, y in zip(grads[0], grads[2], strict=True))
+
+
 @pytest.mark.parametrize(("given", "code", "said"), [
-    ({"dropout": 0.1}, "U413", "attention_dropout=0.0"),
     ({"cache": object()}, "U413", "continuous batching"),
     ({"attention_mask": torch.ones(2, 5)}, "U412", r"found \[2, 5\]"),
 ])  # fmt: skip

@@ -1,0 +1,97 @@
+"""Dropout of attention weights: a counter-based hash that says which pairs are retained, as PyTorch operations on integers of 64 bits.
+
+The kernels' own text of the same function is in `cuir/variants/dropout.py`; verification compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+WORDS = 2  # of 32 bits, in a seed
+_BITS = 0xFFFFFFFF
+_HALF = 1 << 31
+# Odd factors of the head, the query and the key. Those of query and key give each pair of a window of 51,000 x 51,000 another counter.
+_HEADS = (0x9E3779B1, 0x85EBCA77)
+_QUERIES = (0x27D4EB2F, 0xC2B2AE3D)
+_KEYS = 0x9E3779B1
+_MIXERS = (0x7FEB352D, 0x846CA68B)
+
+
+def seed_of_lengths(lengths: object) -> torch.Tensor:
+    """Compute a seed from the lengths of a problem, so that verification tries many."""
+    B, H, HK, M, N = (getattr(lengths, name) for name in ("B", "H", "HK", "M", "N"))
+    words = torch.tensor([B + 7919 * M + 104729 * N, H + 131 * HK + 65537 * M], dtype=torch.int64)
+    return _signed(_scrambled(words)).to(torch.int32)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout of attention weights, behind the softmax.
+
+    p: the probability that a weight becomes 0; the others are divided by 1 - p. seed: two words, int32 [2], or a function `Lengths -> seed`.
+    """
+
+    p: float = 0.25
+    seed: torch.Tensor | Callable[..., torch.Tensor] = field(default=seed_of_lengths, compare=False)
+
+    def seed_for(self, lengths: object) -> torch.Tensor:
+        """Return the seed of a problem of these lengths."""
+        return self.seed if isinstance(self.seed, torch.Tensor) else self.seed(lengths)
+
+    def apply(self, weights: torch.Tensor, lengths: object) -> torch.Tensor:
+        """Drop and rescale weights [B, H, M, N]."""
+        mask = dropout_mask(self.seed_for(lengths).to(weights.device), self.p, *weights.shape)
+        return torch.where(mask, weights * factor_of(self.p), 0.0)
+
+
+def threshold_of(p: float) -> int:
+    """Compute the i32 below which a hash retains its pair, of a dropout probability from 0 to 1; p is rounded to a multiple of 2^-32."""
+    return min(round((1.0 - p) * (1 << 32)), _BITS) - _HALF
+
+
+def factor_of(p: float) -> float:
+    """Compute what retained weights are multiplied by; 0 where none is retained."""
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+def draw_dropout_seed(device: torch.device | str) -> torch.Tensor:
+    """Draw a seed, int32 [2], from the default generator of a device, as PyTorch's random functions do; nothing waits for the device."""
+    return torch.randint(-_HALF, _HALF, (WORDS,), dtype=torch.int32, device=device)
+
+
+def dropout_mask(seed: torch.Tensor, p: float, B: int, H: int, M: int, N: int, *, query_start: int = 0, key_start: int = 0) -> torch.Tensor:
+    """Compute which attention weights a call with this seed retains: bool [B, H, M, N] on the seed's device.
+
+    query_start, key_start: the first query and key, to compute a window of a larger mask.
+    """
+    b, h, q, k = (torch.arange(n, device=seed.device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((B, H, M, N)))
+    q, k, (low, high) = q + query_start, k + key_start, seed.long().unbind()
+    head = b * H + h
+    counter = _scrambled(_scrambled(low + head * _HEADS[0]) ^ (high & _BITS)) + q * _QUERIES[0] + k * _KEYS
+    tweak = _scrambled(_scrambled(high + head * _HEADS[1]) ^ (low & _BITS)) + q * _QUERIES[1]
+    hashed = _hashed(counter, tweak & _BITS)
+    return _signed(hashed) < threshold_of(p)
+
+
+def _hashed(counter: torch.Tensor, tweak: torch.Tensor | int = 0) -> torch.Tensor:
+    """Mix words of 32 bits by two multiplications; the tweak enters between them."""
+    x = counter & _BITS
+    x = (x ^ (x >> 16)) * _MIXERS[0] & _BITS
+    return (x ^ (x >> 15) ^ tweak) * _MIXERS[1] & _BITS
+
+
+def _scrambled(words: torch.Tensor) -> torch.Tensor:
+    """Permute words of 32 bits so that each bit depends on all."""
+    x = _hashed(words)
+    return x ^ (x >> 16)
+
+
+def _signed(words: torch.Tensor) -> torch.Tensor:
+    """Return words of 32 bits as two's complement has them."""
+    return words - ((words & _HALF) << 1)
+
+
+__all__ = ["WORDS", "Dropout", "draw_dropout_seed", "dropout_mask", "factor_of", "seed_of_lengths", "threshold_of"]
