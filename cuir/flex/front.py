@@ -20,6 +20,7 @@ from ..variants import Traced, TransferResult
 from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
+from .experts import Kind
 from .inputs import (
     Seeded,
     check_differentiable,
@@ -35,7 +36,7 @@ from .inputs import (
     signed,
     wrong,
 )
-from .kernels import Attention, Kind, Level, Ready, made, name_of, traced_with
+from .kernels import Attention, Level, Ready, made, name_of, traced_with
 from .made_inside import read_mods
 from .masks import LazyBlockMask, check_mask, mod_of
 from .mods import CaptureKey, Same, identity

@@ -29,6 +29,7 @@ from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
+from .experts import Kind, expert, origin_of, space_of, starts_of
 from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
 from .inputs import (
     Seeded,
@@ -56,22 +57,9 @@ if TYPE_CHECKING:
     from ..choice import Choice
     from ..lowering import Cuda
     from ..runtime.compiled_kernel import Again, CompiledKernel
-    from ..tuning import Space
     from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
-VARLEN = "flash_fwd_varlen_sm90"
-
-
-def expert(kind: Kind, dtype: DType) -> str:
-    """The name of the expert kernel that calls of a kind are made from."""
-    import corpus
-
-    return {
-        "forward": corpus.expert(dtype.name), "decode": decoding.ORIGIN, "cache": decoding.CACHE_ORIGIN, "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
-        "varlen": VARLEN,
-    }[kind]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -482,13 +470,13 @@ def made(
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
     traced = traced_with(spec, who) if traced is None else traced
     transferred = transfer(
-        origin if origin is not None else _origin(expert(kind, dtype)), spec, traced=traced, bits=bits, tables=bits and kind == "forward"
+        origin if origin is not None else origin_of(expert(kind, dtype)), spec, traced=traced, bits=bits, tables=bits and kind == "forward"
     )
     key = (transferred.text, text_of(fixed), level, who.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
         if kind == "varlen":
-            settings = VarlenSettings(transferred.program, fixed, _starts(transferred.program, fixed))
+            settings = VarlenSettings(transferred.program, fixed, starts_of(transferred.program, fixed))
         elif kind != "forward":
             own = DecodeSettings if kind == "decode" else CacheSettings
             joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
@@ -496,7 +484,7 @@ def made(
                 transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, spec.score_mod is not None
             )
         else:
-            space = _space(transferred.program, fixed) if origin is None else None
+            space = space_of(transferred.program, fixed) if origin is None else None
             known = (space.starts, space.exact) if space is not None else ((), False)
             settings = Settings(transferred.program, fixed, *known, transferred.mask)
         settings.checked(settings.start)
@@ -520,38 +508,6 @@ KNOWN_PROGRAMS = 256
 _SETTINGS: dict[
     Any, Settings
 ] = {}  # by program, fixed consts, level and structure of the mods: other data, or another window, have their kernels here
-
-
-@functools.cache
-def _origin(name: str) -> Program:
-    import corpus
-
-    from ..syntax.parser import parse
-
-    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
-
-
-def _space(program: Program, fixed: Mapping[str, Const]) -> Space:
-    """The settings of the expert kernel that are known to be good and agree with what is fixed."""
-    import corpus
-
-    from ..tuning import Space
-
-    name = corpus.expert(str(fixed["T"]))
-    space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
-    return space.within(program, None).narrowed(fixed)
-
-
-def _starts(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
-    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows. Over a
-    cache a block is of whole pieces."""
-    known = {p.name for p in next(iter(program.kernels().values())).params}
-    space = _space(_origin(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
-    starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
-    chunk = fixed.get("CHUNK", 1)
-    assert isinstance(chunk, int)
-    whole = [{**start, "BN": start["BN"] - start["BN"] % chunk} for start in starts]
-    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(whole, key=lambda s: s["BM"] != 128))
 
 
 def name_of(mod: object) -> str:

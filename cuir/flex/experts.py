@@ -1,0 +1,63 @@
+"""The expert kernels that calls of attention are made from, by kind, and the settings of their const parameters that are known to be good."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from ..checking.checked import Const
+from ..syntax.nodes import Program
+from ..syntax.types import DType
+from . import decoding
+
+if TYPE_CHECKING:
+    from ..tuning import Space
+
+Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
+VARLEN = "flash_fwd_varlen_sm90"
+
+
+def expert(kind: Kind, dtype: DType) -> str:
+    """The name of the expert kernel that calls of a kind are made from."""
+    import corpus
+
+    return {
+        "forward": corpus.expert(dtype.name), "decode": decoding.ORIGIN, "cache": decoding.CACHE_ORIGIN, "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
+        "varlen": VARLEN,
+    }[kind]  # fmt: skip
+
+
+@functools.cache
+def origin_of(name: str) -> Program:
+    import corpus
+
+    from ..syntax.parser import parse
+
+    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
+
+
+def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
+    """The settings of the expert kernel that are known to be good and agree with what is fixed."""
+    import corpus
+
+    from ..tuning import Space
+
+    name = corpus.expert(str(fixed["T"]))
+    space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
+    return space.within(program, None).narrowed(fixed)
+
+
+def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
+    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows. Over a
+    cache a block is of whole pieces."""
+    known = {p.name for p in next(iter(program.kernels().values())).params}
+    space = space_of(origin_of(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
+    starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
+    chunk = fixed.get("CHUNK", 1)
+    assert isinstance(chunk, int)
+    whole = [{**start, "BN": start["BN"] - start["BN"] % chunk} for start in starts]
+    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(whole, key=lambda s: s["BM"] != 128))
+
+
+__all__ = ["Kind", "expert", "origin_of", "space_of", "starts_of"]
