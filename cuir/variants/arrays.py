@@ -18,7 +18,7 @@ from ..syntax.types import BOOL, I32
 from .answers import TRACE
 from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
 from .refusal import refuse
-from .spelling import by_position, of_function, of_method
+from .spelling import by_position, in_table, of_function, of_method
 
 MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
 Index = tuple[Any, ...]
@@ -319,6 +319,10 @@ class Array(Rows):
             refuse(f"a norm with p={p!r}", "the Euclidean one, p=2")
         return call("sqrt", (call("mul", (self, self), {}).sum(dim, keepdim),), {})
 
+    def equal(self, other: Any) -> Any:
+        second = array(other)
+        return array(elementwise("eq", (self, second), {})).all() if self.shape == second.shape else lift(False)
+
     def dot(self, other: Any) -> Any:
         second = array(other)
         if self.ndim != 1 or self.shape != second.shape:
@@ -488,7 +492,7 @@ def function(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return enter
 
 
-_OTHER_NAMES = {"swapdims": "transpose", "vector_norm": "norm", "linalg_vector_norm": "norm"}
+_OTHER_NAMES = {"swapdims": "transpose", "special_expit": "sigmoid"}
 
 
 def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -496,7 +500,7 @@ def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if (running := TRACE.get()) is not None:
         running.rows = True
     plain = name.strip("_")
-    plain = _OTHER_NAMES.get(plain, plain)
+    plain = in_table(in_table(_OTHER_NAMES.get(plain, plain), METHODS), HANDLERS)
     swapped = plain[:1] == "r" and plain not in HANDLERS and plain not in METHODS and (plain[1:] in HANDLERS or plain[1:] in METHODS)
     if swapped:
         plain, args = plain[1:], args[::-1]

@@ -523,15 +523,15 @@ def _type_as(x: Any, y: Any) -> Proxy:
     return in_half(to(lift(x), F32), like.precision) if like.precision is not None else to(in_f32(lift(x)), like.element)
 
 
-def _filled(default: float) -> Handler:
+def _filled(default: float | None) -> Handler:
     """A new scalar like another: `b.new_ones((), dtype=torch.bool)` in FlexAttention's and_masks."""
 
     def handle(x: Any, *args: Any, dtype: torch.dtype | None = None, fill_value: Any = None, **kwargs: Any) -> Proxy:
-        sizes = [a for a in args if isinstance(a, (tuple, list, torch.Size))]
-        if any(len(s) for s in sizes):
-            refuse("a mod works on one score: new tensors have no dims", "size ()")
+        sizes = [a for a in (*args, kwargs.get("size")) if isinstance(a, (tuple, list, torch.Size))]
         values = [a for a in args if isinstance(a, (bool, int, float, Proxy))]
-        value = fill_value if fill_value is not None else values[0] if values else default
+        if any(len(s) for s in sizes) or (default is not None and values):
+            refuse("a mod works on one score: new tensors have no dims", "size ()")
+        value = default if default is not None else fill_value if fill_value is not None else values[0] if values else 0
         return to(lift(value), _DTYPES[dtype] if dtype in _DTYPES else lift(x).element)
 
     return handle
@@ -539,4 +539,4 @@ def _filled(default: float) -> Handler:
 
 handles("new_ones", "ones_like")(_filled(1))
 handles("new_zeros", "zeros_like")(_filled(0))
-handles("new_full", "full_like")(_filled(0))
+handles("new_full", "full_like")(_filled(None))

@@ -22,7 +22,7 @@ from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .detached import detached, is_detached
 from .evaluate import evaluate
 from .refusal import refuse, user_place
-from .spelling import by_position, of_function, of_method
+from .spelling import by_position, in_table, of_function, of_method
 
 INF = Name("inf")
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
@@ -484,7 +484,8 @@ PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """An operation of PyTorch or Python by its name, on proxies."""
     plain = name.strip("_")
-    plain = _ALIASES.get(plain, plain.removeprefix("special_"))  # torch.special.expit and the like
+    plain = _ALIASES.get(plain, plain)  # torch.special.expit and the like
+    plain = in_table(plain, HANDLERS) if not ROWS or plain not in ROWS[0][1] else plain
     args, kwargs = by_position(plain, args, kwargs)
     methods: Set[str] = ROWS[0][1] if ROWS else frozenset()
     has_dims = any(isinstance(a, Rows) or (isinstance(a, torch.Tensor) and a.ndim) for a in (*args, *kwargs.values()))

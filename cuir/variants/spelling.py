@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -12,15 +12,39 @@ _NAMED = {  # as torch's functions name their operands
     _CHOICE: ("condition", "input", "other"),
     "pow": ("input", "exponent"),
     "searchsorted": ("sorted_sequence", "input"),
+    "squeeze": ("input", "dim"),
+    "permute": ("input", "dims"),
+    "flip": ("input", "dims"),
+    "expand": ("input", "size"),
+    "broadcast_to": ("input", "size"),
+    "reshape": ("input", "shape"),
+    "view": ("input", "size"),
 }
+
+_SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # NumPy's names, which PyTorch takes too
+_PREFIXES = ("special_", "linalg_")
+_ALL_OF_NONE = ("sum", "mean", "amax", "amin", "count_nonzero", "norm", "linalg_vector_norm")  # no dims are all dims to these
+_OPTIONS = ("out", "dtype")  # that functions written in Python pass on where nobody has given them
 
 
 def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Operands that are given by name, where they stand."""
+    """Operands that are given by name, where they stand, and dims by the names that torch's functions have; without options that say nothing."""
+    if kwargs:
+        kwargs = {_SYNONYMS.get(n, n): v for n, v in kwargs.items() if not (v is None and n in _OPTIONS)}
     names = _NAMED.get(name, ("input", "other"))
+    if name in _ALL_OF_NONE and any(isinstance(d, (tuple, list)) and not d for d in (kwargs.get("dim"), *args[1:2])):
+        args, kwargs = args[:1], {**kwargs, "dim": None}
     while len(args) < len(names) and names[len(args)] in kwargs:
         args, kwargs = (*args, kwargs[names[len(args)]]), {n: v for n, v in kwargs.items() if n != names[len(args)]}
     return args, kwargs
+
+
+def in_table(name: str, known: Container[str]) -> str:
+    """The name under which a table has an operation that torch has in a namespace of its own, too: `special_expm1`, `linalg_matmul`."""
+    if name in known:
+        return name
+    bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
+    return bare if bare in known else name
 
 
 def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -37,4 +61,4 @@ def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return name, *(of_method(name, args, kwargs) if func is torch.Tensor.where else (args, kwargs))
 
 
-__all__ = ["by_position", "of_function", "of_method"]
+__all__ = ["by_position", "in_table", "of_function", "of_method"]

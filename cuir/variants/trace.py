@@ -35,6 +35,7 @@ from . import arrays as arrays
 from . import functions as functions  # enters the table of operations
 from . import joins as joins  # likewise
 from . import lookups as lookups  # likewise
+from . import norms as norms  # likewise
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .detached import attached

@@ -1,0 +1,97 @@
+"""Norms and distances of rows, as torch.norm, torch.linalg and torch.nn.functional spell them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .arrays import Array, array, elementwise, function
+from .proxy import Proxy, Rows, call, lift
+from .refusal import refuse
+
+Dims = int | tuple[int, ...] | None
+
+
+@function("norm")
+def norm(input: Any, p: Any = "fro", dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if isinstance(p, str) and p != "fro":
+        _refuse_matrix(p)
+    return vector_norm(input, 2 if p is None or isinstance(p, str) else p, dim, keepdim, dtype=dtype)
+
+
+@function("linalg_norm")
+def linalg_norm(input: Any, ord: Any = None, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    x, dims = array(input), (dim,) if isinstance(dim, int) else dim
+    if isinstance(ord, str) or (ord is not None and (x.ndim if dims is None else len(dims)) == 2):
+        return matrix_norm(x, ord, (-2, -1) if dims is None else dims, keepdim, dtype=dtype)
+    return vector_norm(x, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
+
+
+@function("linalg_matrix_norm")
+def matrix_norm(A: Any, ord: Any = "fro", dim: tuple[int, ...] = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Any:
+    x = array(A)
+    if x.ndim < 2:
+        refuse(f"a matrix norm of an array of {x.ndim} dims", "torch.linalg.vector_norm is for rows")
+    if isinstance(ord, str) and ord == "fro":
+        return vector_norm(x, 2, dim, keepdim, dtype=dtype)
+    if isinstance(ord, str) or ord not in (1, -1, math.inf, -math.inf):
+        _refuse_matrix(ord)
+    rows, columns = (x.axis(d) for d in dim)
+    summed, compared = (rows, columns) if abs(ord) == 1 else (columns, rows)
+    sums = array(vector_norm(x, 1, summed, True, dtype=dtype))
+    found = array(sums.amax(compared, True) if ord > 0 else sums.amin(compared, True))
+    return found if keepdim else found.squeeze(rows, columns)
+
+
+@function("linalg_vector_norm", "vector_norm")
+def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    x = array(x if dtype is None else call("to", (x, dtype), {}))
+    if isinstance(ord, (Proxy, Rows)):
+        ord = float(lift(ord).known("the order of a norm"))
+    if isinstance(ord, bool) or not isinstance(ord, (int, float)):
+        refuse(f"a norm of order {ord!r}", "a number: 2, 1 or math.inf")
+    if ord == 2:
+        return Array.norm(x, 2, dim, keepdim)
+    if ord == 0:
+        return call("float", (array(elementwise("ne", (x, 0), {})).sum(dim, keepdim),), {})
+    sizes = array(elementwise("abs", (x,), {}))
+    if ord == math.inf:
+        return sizes.amax(dim, keepdim)
+    if ord == -math.inf:
+        return sizes.amin(dim, keepdim)
+    if ord == 1:
+        return call("float", (sizes.sum(dim, keepdim),), {})
+    powers = array(elementwise("pow", (elementwise("float", (sizes,), {}), float(ord)), {}))
+    return call("pow", (powers.sum(dim, keepdim), 1.0 / ord), {})
+
+
+@function("dist")
+def dist(input: Any, other: Any, p: Any = 2) -> Any:
+    return vector_norm(call("sub", (input, other), {}), p)
+
+
+@function("pairwise_distance")
+def pairwise_distance(x1: Any, x2: Any, p: Any = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    return vector_norm(call("add", (call("sub", (x1, x2), {}), eps), {}), p, -1, keepdim)
+
+
+@function("normalize")
+def normalize(input: Any, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+    return call("div", (input, call("clamp_min", (vector_norm(input, p, dim, True), eps), {})), {})
+
+
+@function("cosine_similarity")
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    lengths = [call("clamp_min", (vector_norm(x, 2, dim), eps), {}) for x in (x1, x2)]
+    return call("div", (vecdot(x1, x2, dim=dim), call("mul", tuple(lengths), {})), {})
+
+
+@function("linalg_vecdot")
+def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
+    return array(call("mul", (x, y), {})).sum(dim)
+
+
+def _refuse_matrix(order: Any) -> None:
+    refuse(
+        f"a matrix norm of order {order!r}", "singular values are none of a kernel's: compute it before the mod, or take the Frobenius norm"
+    )
