@@ -60,8 +60,8 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
         return 0
     except BaseException as error:
-        if isinstance(error, SystemExit):
-            raise
+        if isinstance(error, SystemExit):  # of the parser's own options, as --install-completion
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
         from ..verification.memory import memory_error
 
         if os.environ.get("CUIR_DEBUG") == "1":

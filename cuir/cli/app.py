@@ -6,15 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
+from .completion import complete_code, complete_kernel, complete_op, complete_program
 from .output import print_json, stdout
 
 app = typer.Typer(
-    name="cuir", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    name="cuir", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
-File = Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)]
-KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
+File = Annotated[
+    str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)
+]
+KernelName = Annotated[
+    str | None,
+    typer.Option("-k", "--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c D=128 -c T=f16", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 
@@ -62,7 +68,9 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
 @app.command()
 def show(
     file: File,
-    diff: Annotated[str | None, typer.Option("--diff", help="another program: show what differs", show_default=False)] = None,
+    diff: Annotated[
+        str | None, typer.Option("--diff", help="another program: show what differs", autocompletion=complete_program, show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print a program in canonical form, or its difference to another."""
@@ -89,7 +97,9 @@ def show(
 @app.command()
 def ops(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="one entry: its name or how it is written", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="one entry: its name or how it is written", autocompletion=complete_op, show_default=False)
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="the whole reference as markdown (docs/reference.md)")] = False,
     as_json: Json = False,
 ) -> None:
@@ -134,7 +144,9 @@ def ops(
 @app.command()
 def explain(
     context: typer.Context,
-    code: Annotated[str | None, typer.Argument(help="a code of an error, as in error[T111]", show_default=False)] = None,
+    code: Annotated[
+        str | None, typer.Argument(help="a code of an error, as in error[T111]", autocompletion=complete_code, show_default=False)
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="every code as markdown (docs/errors.md)")] = False,
     as_json: Json = False,
 ) -> None:

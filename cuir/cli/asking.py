@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..text.diagnostics import CuirError, Diagnostic
+from .completion import complete_kernel, complete_program, complete_specification
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
 from .output import print_errors, print_json, stderr, stdout
 
@@ -104,12 +105,12 @@ def configured(model: str | None) -> str:
 
 
 def transfer(
-    origin: Annotated[str, typer.Argument(help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one", show_default=False)],
+    origin: Annotated[str, typer.Argument(help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
+    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one", autocompletion=complete_specification, show_default=False)],
     origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
     param: Parameters = None, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
     temperature: Temperature = None, timeout: Timeout = 600,
-    kernel: Annotated[str | None, typer.Option("--kernel", help="the kernel, if the file holds several", show_default=False)] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False)] = None,
     dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
     out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/TARGET)", show_default=False)] = None,

@@ -15,6 +15,7 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .asking import MODEL, Attempts, Money, Temperature, Timeout, Tokens
+from .completion import complete_specification
 from .defaults import EXPERT
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Origin, _level, _one_thread
 from .measuring_view import _View
@@ -33,7 +34,7 @@ SAMPLES = 5
 
 def evaluate(
     context: typer.Context,
-    variants: Annotated[list[str] | None, typer.Argument(help="what the kernel is adapted to (left out: every variant of `cuir corpus`)", show_default=False)] = None,
+    variants: Annotated[list[str] | None, typer.Argument(help="what the kernel is adapted to (left out: every variant of `cuir corpus`)", autocompletion=complete_specification, show_default=False)] = None,
     model: Annotated[list[str] | None, typer.Option("--model", help=f"a model to ask, as litellm names it; several allowed; else the variable {MODEL}", show_default=False)] = None,
     samples: Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations for each variant and model")] = SAMPLES,
     attempts: Attempts = 5, origin: Origin = EXPERT,

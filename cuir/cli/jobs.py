@@ -11,21 +11,41 @@ from typing import Annotated, Any
 import typer
 
 from ..text.diagnostics import CuirError
+from .completion import (
+    complete_dtype,
+    complete_kernel,
+    complete_level,
+    complete_program,
+    complete_specification,
+    complete_target,
+    complete_variant,
+)
 from .defaults import EXPERT
 from .output import exit_code, print_errors, print_json
 from .together import asked_for, not_beside, one_of, only_with
 
-Variant = Annotated[str, typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", show_default=False)]
+Variant = Annotated[
+    str,
+    typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", autocompletion=complete_variant, show_default=False),
+]
 Parameters = Annotated[
     list[str] | None, typer.Option("-p", "--param", help="a parameter of the variant: -p prefix=256", show_default=False)
 ]
-KernelName = Annotated[str | None, typer.Option("-k", "--kernel", help="the kernel, if the file holds several", show_default=False)]
+KernelName = Annotated[
+    str | None,
+    typer.Option("-k", "--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+]
 Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
-Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32")]
-GivenDtype = Annotated[str | None, typer.Option("--dtype", help="f16, bf16 or f32", show_default="the file's, else f16")]
+Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype)]
+GivenDtype = Annotated[
+    str | None, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype, show_default="the file's, else f16")
+]
 HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="the file's, else 128")]
-Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full")]
-Origin = Annotated[str, typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`")]
+Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full", autocompletion=complete_level)]
+Origin = Annotated[
+    str,
+    typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 Replay = Annotated[
     Path | None, typer.Option("--replay", help="run the schedule in this file, which --exhaustive wrote, with data", show_default=False)
@@ -88,8 +108,8 @@ def bridge(
 
 def verify(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", show_default=False)] = None,
+    target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", autocompletion=complete_target, show_default=False)],
+    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", autocompletion=complete_specification, show_default=False)] = None,
     param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
     level: Level = "quick", quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
     schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
@@ -205,7 +225,7 @@ def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
 
 def run(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
+    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
     kernel: KernelName = None, const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
     scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,

@@ -28,6 +28,7 @@ from .asking import (
     asked,
     print_drift,
 )
+from .completion import complete_cuda
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
 from .output import print_errors, print_json, stderr, stdout
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def lift(
-    source: Annotated[str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", show_default=False)],
+    source: Annotated[str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", autocompletion=complete_cuda, show_default=False)],
     spec: Annotated[str | None, typer.Option("--spec", help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one (left out: what its launch description says)", show_default=False)] = None,
     param: Parameters = None, model: Model = None,
     explain: Annotated[bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")] = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..text.diagnostics import CuirError
+from .completion import complete_program
 from .jobs import Consts, Json, KernelName
 from .output import print_errors, print_json, stderr, stdout
 from .together import asked_for, not_beside, only_with
@@ -24,7 +25,7 @@ OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
 
 def lower(
     context: typer.Context,
-    file: Annotated[str | None, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)] = None,
     kernel: KernelName = None, const: Consts = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)] = None,
     cubin: Annotated[Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)] = None,

@@ -12,6 +12,7 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
+from .completion import SUITES, complete_suite, complete_target
 from .defaults import EXPERT
 from .jobs import Consts, Dtype, GivenDtype, Json, Origin, Parameters
 from .output import print_json, stderr
@@ -33,7 +34,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run
 
 
 def tune(
-    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", show_default=False)],
+    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", autocompletion=complete_target, show_default=False)],
     variant: Annotated[list[str] | None, typer.Option("--variant", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
     shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192 with the file's D, else 128")] = None,
     param: Parameters = None, origin: Origin = EXPERT, dtype: GivenDtype = None, const: Consts = None,
@@ -240,7 +241,7 @@ def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferRes
 
 def bench(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="smoke, flash, models, masks, variants, paper, backward, backward_dims, backward_masks, decode or varlen")] = "smoke",
+    suite: Annotated[str, typer.Argument(help=f"{', '.join(SUITES[:-1])} or {SUITES[-1]}", autocompletion=complete_suite)] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
     peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..text.diagnostics import CuirError
+from .completion import complete_program, complete_specification
 from .jobs import Consts, GivenDtype, Json, KernelName, Level, Parameters, _level, _one_thread
 from .output import plain, print_json, stderr, stdout
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def mutate(
-    program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", show_default=False)] = None,
+    program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
+    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", autocompletion=complete_specification, show_default=False)] = None,
     param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="1 to 256; 64 takes half the time of 128", show_default="the file's, else 128")] = None, const: Consts = None, level: Level = "quick",
     fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
