@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .spec.specification import Specification
     from .variants import TransferResult
 
-Status = Literal["running", "done", "failed", "skipped"]
+Status = Literal["running", "done", "failed", "skipped", "interrupted"]
 Demand = Literal["auto", "yes", "no"]
 STEPS = ("transfer", "check", "verify", "lower", "compile", "run")
 
@@ -177,8 +177,8 @@ class _Job:
             step.status, step.detail = "failed", error.diagnostics[0].message
             self.report.diagnostics = self.placed(error.diagnostics)
             raise _Failed from error
-        except BaseException:
-            step.status = "failed"
+        except BaseException as error:
+            step.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             raise
         finally:
             step.seconds = time.perf_counter() - start

@@ -15,12 +15,13 @@ REPORT_TO = "this is a fault of cuir, not of your input; please report it with t
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: runs the command line and exits with its code."""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code = run(sys.argv[1:] if argv is None else argv)
+        code = run(words)
     except KeyboardInterrupt:  # while modules were still loading
-        from .interruption import tell_interrupted
+        from .interruption import report_interruption
 
-        code = tell_interrupted()
+        code = report_interruption(as_json="--json" in words)
     sys.exit(code)
 
 
@@ -31,14 +32,14 @@ def run(argv: Sequence[str]) -> int:
     import typer
 
     from ..text.diagnostics import CuirError
-    from .interruption import INTERRUPTED, Interrupted, tell_interrupted
+    from .interruption import INTERRUPTED, Interrupted, report_interruption
     from .output import exit_code, print_errors
 
     as_json = "--json" in argv
     try:
         result = _commands().main(args=list(argv), prog_name="cuir", standalone_mode=False)
         if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt; no command returns it
-            return tell_interrupted()
+            return report_interruption(as_json=as_json)
         return result if isinstance(result, int) else 0
     except CuirError as error:
         print_errors(error.diagnostics, as_json)
@@ -53,9 +54,9 @@ def run(argv: Sequence[str]) -> int:
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
-        return tell_interrupted(str(stop))
+        return report_interruption(stop.kept, stop.step, as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return tell_interrupted()
+        return report_interruption(as_json=as_json)
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
         return 0

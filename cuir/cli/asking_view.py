@@ -6,10 +6,13 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .interruption import Interrupted
 from .output import plain, stderr
 
 if TYPE_CHECKING:
     from llm.loop import Event
+
+BUSY = ("asking", "judging")  # kinds of events that another one follows
 
 
 class Conversations:
@@ -20,6 +23,7 @@ class Conversations:
         self.latest: dict[int, tuple[Event, float]] = {}
         self.said: dict[int, str] = {}
         self.live: Any = None
+        self.interrupted = False
 
     def __enter__(self) -> Conversations:
         if not self.quiet and not plain():
@@ -32,8 +36,15 @@ class Conversations:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        busy = [event for event, _ in self.latest.values() if event.kind in BUSY]
         if self.live is not None:
             self.live.__exit__(kind, error, trace)
+        elif self.interrupted and not self.quiet:
+            for event in busy:
+                stderr().print(f"  sample {event.sample}, attempt {event.attempt}: interrupted", markup=False, soft_wrap=True)
+        if self.interrupted:
+            raise Interrupted(step=busy[-1].kind if busy else "") from None
 
     def __call__(self, event: Event) -> None:
         self.latest[event.sample] = (event, time.perf_counter())
@@ -61,8 +72,9 @@ class Conversations:
         budget = None
         for sample, (event, since) in sorted(self.latest.items()):
             budget = event.budget
-            busy = event.kind in ("asking", "judging")
-            doing: Any = Spinner("dots", text=event.kind, style="cyan") if busy else Text(event.why if event.kind == "over" else event.kind)
+            busy = event.kind in BUSY and not self.interrupted
+            word = "interrupted" if event.kind in BUSY else event.kind
+            doing: Any = Spinner("dots", text=event.kind, style="cyan") if busy else Text(event.why if event.kind == "over" else word)
             seconds = f"{time.perf_counter() - since:.0f} s" if busy else ""
             table.add_row(
                 Text(f"  {sample}.{event.attempt}", style="bold"), doing, Text(seconds, style="dim"), Text(self.said.get(sample, ""))

@@ -1,4 +1,4 @@
-"""What a command that is interrupted (Ctrl-C) says: that it was, and where what it found is kept. Owns the words, not the files."""
+"""Interruption of a command (Ctrl-C): the exit code, the step that was running, and where results are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ INTERRUPTED = 130  # the exit code: 128 + SIGINT, as shells have it
 
 
 class Interrupted(Exception):
-    """A KeyboardInterrupt of a command that keeps what it has found; its text says where."""
+    """A KeyboardInterrupt of a command. step: the one that was running; kept: where the same command goes on from."""
+
+    def __init__(self, kept: str = "", step: str = ""):
+        super().__init__(kept)
+        self.kept, self.step = kept, step
 
 
 @contextmanager
@@ -19,13 +23,19 @@ def goes_on_from(path: Path | None, fresh: bool = False) -> Iterator[None]:
     """Around work whose results are written to `path` as they come. fresh: the command line says --fresh, with which it would begin anew."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted) as stop:
         if path is None or not path.exists():
             raise
-        raise Interrupted(f"the same command{' without --fresh' if fresh else ''} goes on from {path}") from None
+        step = stop.step if isinstance(stop, Interrupted) else ""
+        raise Interrupted(f"the same command{' without --fresh' if fresh else ''} goes on from {path}", step) from None
 
 
-def tell_interrupted(kept: str = "") -> int:
-    """Says so on stderr, on a line of its own below the `^C` of a terminal; returns the exit code."""
-    print(f"\ninterrupted{f'; {kept}' if kept else ''}", file=sys.stderr)
+def report_interruption(kept: str = "", step: str = "", as_json: bool = False) -> int:
+    """Print one JSON object, or a line on stderr below the `^C` of a terminal; returns the exit code."""
+    if as_json:
+        from ..text.jsontext import to_json
+
+        print(to_json({"ok": False, "interrupted": True, "diagnostics": [], "step": step or None, "goes_on": kept or None}))
+    else:
+        print(f"\ninterrupted{f'; {kept}' if kept else ''}", file=sys.stderr)
     return INTERRUPTED

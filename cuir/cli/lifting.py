@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -252,8 +253,8 @@ class _View:
 
     def close(self) -> None:
         if self.shown is not None:
-            self.shown.__exit__(None, None, None)
-            self.shown = None
+            shown, self.shown = self.shown, None
+            shown.__exit__(*sys.exc_info())  # an interruption, if there is one
 
 
 def _beside(

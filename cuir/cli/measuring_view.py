@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..text.diagnostics import CuirError
+from .interruption import Interrupted
 from .output import plain, print_json, stderr, stdout
 from .tables import print_table
 
@@ -29,6 +30,7 @@ class _View:
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
         self.status: Any = None
+        self.doing = ""
         self.told = time.monotonic()
 
     def __enter__(self) -> Any:
@@ -42,8 +44,13 @@ class _View:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.status is not None:
             self.status.__exit__(kind, error, trace)
+            self.status = None
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.note(f"interrupted: {self.doing}" if self.doing else "interrupted")
+            raise Interrupted(step=self.doing) from None
 
     def update(self, text: str) -> None:
+        self.doing = text
         if self.status is not None:
             from rich.text import Text
 

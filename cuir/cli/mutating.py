@@ -12,6 +12,7 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .completion import complete_program, complete_specification
+from .interruption import Interrupted
 from .jobs import Consts, GivenDtype, Json, KernelName, Level, Parameters, _level, _one_thread
 from .output import plain, print_json, stderr, stdout
 
@@ -97,6 +98,7 @@ class _Bar:
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
         self.bar: Any = None
+        self.done = 0
         self.task: Any = None
 
     def __enter__(self) -> _Bar:
@@ -120,10 +122,18 @@ class _Bar:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         if self.bar is not None:
+            if interrupted:
+                self.bar.update(self.task, latest="interrupted")
             self.bar.stop()
+        elif interrupted and not self.quiet:
+            stderr().print(f"  interrupted after {self.done} mutants", markup=False)
+        if interrupted:
+            raise Interrupted(step=f"mutant {self.done + 1}") from None
 
     def __call__(self, done: int, total: int, one: Judged) -> None:
+        self.done = done
         said = f"{one.verdict} {one.stage} {one.code}".strip()
         if self.bar is not None:
             self.bar.update(self.task, completed=done, total=total, latest=f"class {one.fault}: {said}")

@@ -1,4 +1,4 @@
-"""Live progress of a job's steps on stderr: a table that fills on a terminal, one line a step elsewhere. Owns no step."""
+"""Live progress of a job's steps on stderr: a table that fills on a terminal, one line a step elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .interruption import Interrupted
 from .output import plain, stderr
 
 if TYPE_CHECKING:
@@ -33,8 +34,15 @@ class Steps:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        running = [s for s in self.steps if s.status in ("running", "interrupted")]
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        for step in running if interrupted else ():
+            step.status, step.seconds = "interrupted", time.perf_counter() - self.started[id(step)]
+            self(step)
         if self.live is not None:
             self.live.__exit__(kind, error, trace)
+        if interrupted:
+            raise Interrupted(step=running[-1].name if running else "") from None
 
     def __call__(self, step: Step) -> None:
         if not any(s is step for s in self.steps):
@@ -45,7 +53,7 @@ class Steps:
         elif not self.quiet and step.status != "running" and id(step) not in self.told:
             self.told.add(id(step))
             seconds = f"{step.seconds:7.2f} s" if step.status != "skipped" else " " * 9
-            stderr().print(f"  {step.name:10s} {_word(step.status):9s} {seconds}  {step.detail}", markup=False, soft_wrap=True)
+            stderr().print(f"  {step.name:10s} {_word(step.status):11s} {seconds}  {step.detail}", markup=False, soft_wrap=True)
 
     def table(self) -> Any:
         from rich.console import Group
@@ -55,13 +63,13 @@ class Steps:
 
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("step", no_wrap=True)
-        table.add_column("status", no_wrap=True, width=10)
+        table.add_column("status", no_wrap=True, width=11)
         table.add_column("seconds", no_wrap=True, justify="right", width=9)
         table.add_column("detail", overflow="fold", ratio=1)
         for s in self.steps:
             running = s.status == "running"
             elapsed = time.perf_counter() - self.started[id(s)] if running else s.seconds
-            style = {"done": "green", "failed": "bold red", "skipped": "yellow"}.get(s.status, "")
+            style = {"done": "green", "failed": "bold red", "skipped": "yellow", "interrupted": "yellow"}.get(s.status, "")
             mark: Any = Spinner("dots", style="cyan") if running else Text(_word(s.status), style=style)
             table.add_row(
                 Text(f"  {s.name}", style="bold"),

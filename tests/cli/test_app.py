@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import signal
 import subprocess
@@ -149,13 +151,14 @@ def test_module_and_closed_pipe() -> None:
     assert shown.returncode == 0 and "Traceback" not in shown.stderr
 
 
-def test_interrupt_ends_with_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_interrupt_ends_with_130(tmp_path: Path, as_json: bool) -> None:
     path = tmp_path / "pipe.cuir"
     os.mkfifo(path)  # reading blocks until somebody writes, so the command is surely under way
     # What is started in the background by a shell without job control ignores interrupts, and so does all that it starts:
     # the command here begins as one that is typed at a terminal does, whoever runs the tests.
     process = subprocess.Popen(
-        [sys.executable, "-m", "cuir", "show", str(path)], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "cuir", "show", str(path), *["--json"][: int(as_json)]], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -166,6 +169,45 @@ def test_interrupt_ends_with_130(tmp_path: Path) -> None:
         except OSError:  # nobody reads yet
             time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
     os.close(writer)
-    assert process.returncode == 130 and err == "\ninterrupted\n"
+    assert process.returncode == 130
+    if as_json:
+        assert json.loads(out) == {"ok": False, "interrupted": True, "diagnostics": [], "step": None, "goes_on": None} and not err
+    else:
+        assert err == "\ninterrupted\n" and not out
+
+
+INTERRUPTED = [
+    (("verify", "gemm"), "cuir.verification.verify", "verify"),
+    (("verify", "gemm", "--exhaustive"), "cuir.verification.exhaustive.check_exhaustively", "explore"),
+    (("verify", "gemm", "--problem", "M=1,N=8,K=8"), "cuir.verification.spec_dispatch.run", ""),
+    (("bridge", "causal", "--out", "OUT"), "cuir.verification.verify", "verify"),
+    (("transfer", "flash_fwd_sm90", "--to", "prefix_lm", "--out", "OUT"), "cuir.verification.verify", "verify"),
+    (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.judging.verify", "mutant 1"),
+    (("tune", "causal", "--dry-run"), "cuir.tuning.tune", ""),
+    (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.running.bind", ""),
+    (("lower", "gemm"), "cuir.lowering.lower", ""),
+    (("check", "gemm"), "cuir.checking.checker.check", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "where", "step"), INTERRUPTED, ids=[" ".join(a) for a, _, _ in INTERRUPTED])
+def test_the_running_step_reads_interrupted(
+    cuir: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], where: str, step: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    module, _, name = where.rpartition(".")
+    importlib.import_module(module)
+    monkeypatch.setattr(f"{module}.{name}", interrupt)
+    words = [str(tmp_path) if word == "OUT" else word for word in argv]
+    shown = cuir(*words)
+    assert shown.code == 130 and shown.err.endswith("interrupted\n") and "error[" not in shown.err
+    if step:
+        assert any(
+            line.split()[:2] == [step, "interrupted"] or line.strip().startswith("interrupted after") for line in shown.err.splitlines()
+        )
+    found = cuir(*words, "--json")
+    assert found.code == 130 and found.json["interrupted"] is True and found.json["ok"] is False and (found.json["step"] or "") == step
