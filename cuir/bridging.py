@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
-from .checking.defaults import consts_as_json, fill_consts
+from .checking.defaults import consts_as_json, describe_consts, fill_consts
 from .flex.inputs import check_head_dims
 from .syntax.given import program_of
 from .syntax.nodes import Program
@@ -60,6 +60,10 @@ class BridgeReport:
     resources: dict[str, Any] | None = None
     timing: dict[str, Any] | None = None
     setting: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        steps = ", ".join(f"{s.name} {s.status}" for s in self.steps)
+        return f"BridgeReport({self.variant}, {describe_consts(self.consts)}: {steps})"
 
     @property
     def ok(self) -> bool:

@@ -5,6 +5,7 @@ Exit codes: 0 good, 1 the program is wrong, 2 the call is wrong, 70 a fault of c
 
 from __future__ import annotations
 
+import errno
 import functools
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        usage = CuirError.of("U100", error.format_message(), hint=_help_hint(error, argv))
+        usage = CuirError.of("U100", _usage_message(error), hint=_help_hint(error, argv))
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
@@ -63,10 +64,15 @@ def run(argv: Sequence[str]) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):  # of the parser's own options, as --install-completion
             return error.code if isinstance(error.code, int) else int(error.code is not None)
-        from ..verification.memory import memory_error
-
         if os.environ.get("CUIR_DEBUG") == "1":
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            full = CuirError.of("U108", f"the output cannot be written: {error.strerror}", hint="free some space, or write elsewhere")
+            print_errors(full.diagnostics, False)
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
+            return exit_code(full.diagnostics)
+        from ..verification.memory import memory_error
+
         if full := memory_error(error):
             print_errors(full.diagnostics, as_json)
             return exit_code(full.diagnostics)
@@ -90,6 +96,18 @@ def _usage_errors() -> Any:
     import typer
 
     return next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _usage_message(error: Any) -> str:
+    """The parser's words; of an unknown option with the near ones alone, since it takes any two options with dashes for alike."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if getattr(error, "possibilities", None) is None or option is None or context is None:
+        return str(error.format_message())
+    from difflib import get_close_matches
+
+    word, known = option.lstrip("-"), {o.lstrip("-"): o for p in context.command.params for o in p.opts if o.startswith("--")}
+    near = [o for o in known if len(word) > 1 and o.startswith(word)] or get_close_matches(word, known, 2, 0.7)
+    return f"{error.message}; did you mean {' or '.join(known[o] for o in near)}?" if near else str(error.message)
 
 
 def _help_hint(error: object, argv: Sequence[str]) -> str:

@@ -15,7 +15,12 @@ app = typer.Typer(
 )  # fmt: skip
 
 File = Annotated[
-    str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)
+    str,
+    typer.Argument(
+        help="a .cuir or .py file, a name out of `cuir corpus`, or - for standard input",
+        autocompletion=complete_program,
+        show_default=False,
+    ),
 ]
 KernelName = Annotated[
     str | None,
@@ -153,7 +158,7 @@ def explain(
     """Explain the code of an error; without one, list all codes."""
     from ..text import codes
     from ..text.diagnostics import CuirError
-    from .inputs import suggestion
+    from .inputs import suggest_codes
     from .tables import print_table
     from .together import not_beside
 
@@ -161,9 +166,7 @@ def explain(
     if code is not None:
         entry = codes.CODES.get(code.upper())
         if entry is None:
-            raise CuirError.of(
-                "U107", f"no error has the code `{code}`", hint=suggestion(code.upper(), codes.CODES, "`cuir explain` lists them; codes")
-            )
+            raise CuirError.of("U107", f"no error has the code `{code}`", hint=suggest_codes(code))
         if as_json:
             print_json(
                 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,12 +22,31 @@ if TYPE_CHECKING:
     from ..spec.specification import Specification
     from ..syntax.nodes import Kernel
 
+SHOWN_CODES = 6  # of a family, in a hint
+
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
     """A hint that names the nearest known word, else all of them."""
     names = list(known)
     near = difflib.get_close_matches(word, names, 1)
     return f"did you mean `{near[0]}`?" if near else f"{what}: {', '.join(names) or 'none'}"
+
+
+def suggest_codes(word: str) -> str:
+    """A hint that names codes of the letter: the nearest ones, else the first few; for another letter the families."""
+    from ..text.codes import CODES, FAMILIES
+
+    letter, family = word[:1].upper(), FAMILIES.get(word[:1].upper())
+    if family is None:
+        return f"`cuir explain` lists all codes; their letters: {', '.join(f'{known} ({words})' for known, words in FAMILIES.items())}"
+    codes = [code for code in CODES if code.startswith(letter)]
+    near = difflib.get_close_matches(word.upper(), codes, 3, 0.7)
+    few = codes[:SHOWN_CODES] + ["..."] * (len(codes) > SHOWN_CODES)
+    return (
+        f"did you mean {' or '.join(f'`{code}`' for code in near)}?"
+        if near
+        else f"codes of {family}: {', '.join(few)}; `cuir explain` lists all"
+    )
 
 
 def programs() -> dict[str, Traversable]:
@@ -37,16 +57,31 @@ def programs() -> dict[str, Traversable]:
 
 
 def read_program(name: str) -> Program:
-    """A `.cuir` or `.py` file, or a kernel or program of the corpus by its name. Raises CuirError."""
+    """A `.cuir` or `.py` file, a kernel or program of the corpus by its name, or `-` for standard input. Raises CuirError."""
     from ..syntax.frontend import load
     from ..syntax.parser import parse
 
+    if name == "-":
+        return parse(read_standard_input(), "<stdin>")
     if Path(name).exists() or name.endswith((".cuir", ".py")) or "/" in name:
         return load(name)
     known = programs()
     if name in known:
         return parse(known[name].read_text(encoding="utf-8"), f"{name}.cuir")
     raise CuirError.of("U101", f"no file and nothing in the corpus is called `{name}`", hint=suggestion(name, known, "the corpus holds"))
+
+
+def read_standard_input() -> str:
+    """The text of standard input. Raises CuirError U201 if it is closed, U202 if it cannot be read."""
+    hint = "name a file, or pass the text: cuir check - < FILE"
+    if sys.stdin is None or sys.stdin.closed:
+        raise CuirError.of("U201", "standard input is closed: there is no program to read", hint=hint)
+    try:
+        buffer = getattr(sys.stdin, "buffer", None)
+        return buffer.read().decode("utf-8") if buffer is not None else sys.stdin.read()
+    except (OSError, ValueError) as error:
+        what = "no UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or str(error)
+        raise CuirError.of("U202", f"standard input cannot be read: {what}", hint=hint) from None
 
 
 def pairs(items: Iterable[str], option: str) -> dict[str, str]:

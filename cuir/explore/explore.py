@@ -47,6 +47,9 @@ class Exploration:
     schedule: Written | None = None
     lengths: Mapping[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Exploration({self.summary()})"
+
     @property
     def ok(self) -> bool:
         return self.verdict == "clean"

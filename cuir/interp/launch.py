@@ -61,6 +61,9 @@ class RunReport:
     seconds: float
     rounds: Mapping[str, int]  # of each ring of mbarriers, in the CTA that goes round it most
 
+    def __repr__(self) -> str:
+        return f"RunReport({self.units} units of work on {self.grid} CTAs of {self.workers} workers, {self.schedule}, {self.seconds:.2f} s)"
+
 
 def run(
     checked: Checked | CuirProgram | str | os.PathLike[str],

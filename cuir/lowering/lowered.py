@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..checking.checked import Checked
+from ..checking.defaults import describe_consts
 from ..text.source import Span
 
 KERNEL = 'extern "C" __global__ void'  # how the text of a kernel's function begins
@@ -42,6 +43,10 @@ class Cuda:
     checked: Checked = field(repr=False)
     aligned: tuple[str, ...] = ()  # tensors that asynchronous copies address: multiples of 16 bytes
     choices: tuple[str, ...] = ()  # decisions that the program's text leaves open
+
+    def __repr__(self) -> str:
+        consts = describe_consts(self.checked.consts)
+        return f"Cuda({self.name}, {self.arch}, {consts}; {self.source.count(chr(10)):,} lines, {self.threads} threads, {self.shared_bytes:,} bytes of shared memory)"
 
     @property
     def line_map(self) -> dict[int, Span]:

@@ -23,6 +23,9 @@ class MutateReport:
 
     results: Sequence[Judged]
 
+    def __repr__(self) -> str:
+        return f"MutateReport({self.summary()})"
+
     def of(self, verdict: str) -> list[Judged]:
         return [r for r in self.results if r.verdict == verdict]
 

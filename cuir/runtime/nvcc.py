@@ -81,6 +81,9 @@ class Compiled:
     cubin: bytes
     resources: Resources
 
+    def __repr__(self) -> str:
+        return f"Compiled({self.cuda.name}, {self.cuda.arch}; {self.resources.summary()})"
+
 
 def find_nvcc() -> str:
     """The path of nvcc. Raises CuirError U503 if there is none."""

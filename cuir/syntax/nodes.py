@@ -216,6 +216,9 @@ class Func(Commented):
     params: tuple[str, ...]
     body: tuple[Stmt, ...]  # the last is the only Return
 
+    def __repr__(self) -> str:
+        return f"Func({self.name}({', '.join(self.params)}))"
+
 
 @dataclass(frozen=True)
 class GlobalType(Node):
@@ -257,6 +260,9 @@ class Kernel(Commented):
         None  # CTAs of a cluster: an integer, a const parameter or an expression of these, or a tuple of two, (along x, along y); left out: 1
     )
 
+    def __repr__(self) -> str:
+        return f"Kernel({self.name}({', '.join(p.name for p in self.params)}), {self.arch})"
+
 
 Definition = Constant | Func | Kernel
 
@@ -265,6 +271,10 @@ Definition = Constant | Func | Kernel
 class Program(Node):
     items: tuple[Definition, ...]
     tail: tuple[str, ...] = field(default=(), compare=False, repr=False)  # comment lines after the last definition
+
+    def __repr__(self) -> str:
+        kernels, n = ", ".join(self.kernels()) or "no kernel", len(self.funcs())
+        return f"Program({self.span.source.name}: {kernels}; {n} function{'s' * (n != 1)})"
 
     def kernels(self) -> dict[str, Kernel]:
         return {i.name: i for i in self.items if isinstance(i, Kernel)}

@@ -70,6 +70,10 @@ class TuneReport:
     seconds: float = 0.0
     complete: bool = True
 
+    def __repr__(self) -> str:
+        best = f"{label(self.best.consts)} at {self.best.median:.4f} ms" if self.best is not None else "nothing timed"
+        return f"TuneReport({best}; {len(self.outcomes)} candidates, {self.seconds:.0f} s)"
+
     def count(self, status: str) -> int:
         return sum(o.status == status for o in self.outcomes)
 

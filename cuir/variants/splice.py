@@ -81,6 +81,9 @@ class TransferResult:
     gradients: Mapping[str, str] = field(default_factory=dict)
     _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"TransferResult({self.kernel} for {self.spec.name}: {', '.join(self.replaced) or 'nothing'} replaced)"
+
     @property
     def parameters(self) -> dict[str, Value]:
         return {p.name: p.argument(self.spec, _NO_LENGTHS) for p in self.captured if p.value is not None}

@@ -53,6 +53,12 @@ class VerifyReport:
     spills: str = ""  # what ptxas says of tiles that do not fit the registers
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
+    def __repr__(self) -> str:
+        failed = next((s for s in self.stages if s.verdict == "failed"), None)
+        codes = " ".join(dict.fromkeys(d.code for d in failed.diagnostics)) if failed is not None else ""
+        verdict = "verified" if self.ok else f"wrong, {failed.name} {codes}".rstrip() if failed is not None else "not asked"
+        return f"VerifyReport({self.kernel} against {self.variant}, {describe_consts(self.consts)}: {verdict})"
+
     @property
     def ok(self) -> bool:
         return bool(self.stages) and all(s.verdict != "failed" for s in self.stages)

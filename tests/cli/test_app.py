@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import signal
@@ -117,6 +118,8 @@ def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
     (["chek"], "did you mean 'check'", "`cuir --help` lists the commands"),
     (["--nothing"], "no such option", "`cuir --help` lists the commands"),
     (["check"], "missing argument", "`cuir check --help` lists what it takes"),
+    (["verify", "gemm", "--schedulez", "3"], "did you mean --schedule or --schedules?", "`cuir verify --help` lists what it takes"),
+    (["verify", "gemm", "--lev", "full"], "did you mean --level?", "`cuir verify --help` lists what it takes"),
     (["check", "a", "b"], "unexpected extra argument", "`cuir check --help` lists what it takes"),
     (["ops", "--nothing"], "no such option", "`cuir ops --help` lists what it takes"),
     (["mutate", "--class"], "requires an argument", "`cuir mutate --help` lists what it takes"),
@@ -125,6 +128,53 @@ def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
 def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str, hint: str) -> None:
     shown = cuir(*argv)
     assert shown.code == 2 and part in shown.err.lower() and "error[U100]" in shown.err and hint in shown.err
+
+
+@pytest.mark.parametrize("option", ["--no", "--x", "--level2", "-z"])
+def test_an_unknown_option_names_no_far_ones(cuir: Callable, option: str) -> None:
+    shown = cuir("check", "gemm", option)
+    assert shown.code == 2 and "--json" not in shown.err and "--kernel" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("R999", "R401"), ("r4o1", "R401"), ("T1111", "`T111`"), ("T999", "T101"), ("Z1", "R (races)"), ("", "R (races)")],
+)
+def test_an_unknown_code_names_codes_of_its_letter(cuir: Callable, code: str, hint: str) -> None:
+    shown = cuir("explain", code, "--json")
+    assert shown.code == 2
+    (found,) = shown.json["diagnostics"]
+    assert hint in found["hint"] and (code[:1] == "U" or "U999" not in found["hint"])
+
+
+@pytest.mark.parametrize("command", ["check", "show", "lower", "verify"])
+def test_a_closed_standard_input_is_a_fault_of_the_call(command: str) -> None:
+    besides = ["--against", "causal"] if command == "verify" else []
+    line = f"{sys.executable} -m cuir {command} - {' '.join(besides)} --json <&-"
+    shown = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert shown.returncode == 2 and "standard input is closed" in json.loads(shown.stdout)["diagnostics"][0]["message"]
+
+
+def test_programs_come_from_standard_input(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+
+    given(GOOD.encode())
+    assert cuir("check", "-").code == 0
+    given(GOOD.replace("load(", "laod(").encode())
+    shown = cuir("check", "-")
+    assert shown.code == 1 and "<stdin>:6:47: error[N105]" in shown.err
+    given(b"\xff\xfe")
+    shown = cuir("check", "-")
+    assert shown.code == 2 and "no UTF-8 text" in shown.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_no_fault_of_ours() -> None:
+    shown = subprocess.run(
+        f"{sys.executable} -m cuir check gemm > /dev/full", shell=True, capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert shown.returncode == 2 and "No space left" in shown.stderr and "Traceback" not in shown.stderr
 
 
 def test_without_arguments_there_is_help(cuir: Callable) -> None:
