@@ -13,12 +13,13 @@ from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from .appending import append
-from .decoding import BLOCK, SMALLEST
+from .decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel
 from .front import Form
 from .inputs import (
     DTYPES,
+    NO_FLOAT64,
     check_dense,
     check_device,
     check_gradient,
@@ -27,13 +28,14 @@ from .inputs import (
     check_options,
     check_sink,
     plain_integer,
+    word,
     wrong,
 )
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
 from .ordering import as_they_stand, longest_first
-from .packed_cache import attention_of_packed
+from .packed_cache import attention_of_equal, attention_of_packed
 from .packing import packed, strides_fit
 from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
 
@@ -67,13 +69,13 @@ def attention_with_kv_cache(
 ) -> Any:
     """Attention of the last tokens of each sequence over its cache of keys and values, as FlashAttention's flash_attn_with_kvcache computes it, with any rule.
 
-    q [B, M, H, D], f16 or bf16. k_cache [B, S, HK, D], of the dtype of q or float8_e4m3fn, and v_cache [B, S, HK, DV] (with layout="HND" [B, HK, S, D]), HK a divisor of H, D and DV multiples of 8 up
+    q [B, M, H, D], f16, bf16 or f32. k_cache [B, S, HK, D], of the dtype of q or float8_e4m3fn, and v_cache [B, S, HK, DV] (with layout="HND" [B, HK, S, D]), HK a divisor of H, D and DV multiples of 8 (of f32: 4) up
     to 256; or with page_table, int32 [B, pages of a sequence], pages [NP, page size, HK, D] ([NP, HK, page size, D]): token t of sequence b is row
     t % page size of page page_table[b, t // page size]. cache_seqlens: int32 [B], or a number for all: how many tokens each sequence has, 0 too. k [B, N, HK, D]
     and v [B, N, HK, DV]: new tokens, which are written into the cache behind those, and count; there must be room for them. Slots that hold no token may hold
     anything, NaN too, and entries of page_table behind a sequence's last page are not used.
 
-    A cache of float8_e4m3fn holds keys and values divided by scales: k_scale and v_scale, f32, [HK] of heads, or of tokens [B, HK, S] or [NP, HK, page size], in
+    A cache of float8_e4m3fn, under q of f16 or bf16, holds keys and values divided by scales: k_scale and v_scale, f32, [HK] of heads, or of tokens [B, HK, S] or [NP, HK, page size], in
     either layout; left out, they are 1. D and DV are multiples of 16 then. It is read as it lies; k and v, in the dtype of q, are rounded to such numbers, those beyond
     the largest one to it, and where tokens have scales, each new one gets one by which its largest number is 448, which is written there.
 
@@ -130,7 +132,8 @@ def _attended(
         pages = torch.full((B, 1), keys.shape[0], dtype=torch.int32, device=q.device)  # a page that is none
     else:
         pages = page_table.contiguous()
-    lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None)
+    single = q.dtype == torch.float32
+    lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None, SINGLE_BLOCK if single else BLOCK)
     if cu_seqlens_q is not None:
         return attention_of_packed(
             q, keys, values, k, v, lengths, pages, chunk, cu_seqlens_q, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
@@ -145,6 +148,10 @@ def _attended(
 
     if k is not None:
         lengths = past + k.shape[1]
+    if single:
+        return attention_of_equal(
+            q, keys, values, lengths, pages, chunk, append_new, score_mod, mask_mod, causal, scale, weights, backend, verify
+        )  # fmt: skip
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
     eight = keys.dtype == EIGHT_BITS
     consts = (
@@ -240,9 +247,9 @@ APPENDING = define(
 )
 
 
-def _chunk(page: int, paged: bool) -> int:
+def _chunk(page: int, paged: bool, block: int) -> int:
     """Tokens that are fetched at a time: all of a block where it lies in one page, else what divides the page; 1 where that is too little for the copy engine."""
-    chunk = math.gcd(page, BLOCK) if paged else BLOCK
+    chunk = math.gcd(page, block) if paged else block
     return chunk if chunk >= SMALLEST else 1
 
 
@@ -273,11 +280,15 @@ def _check(
                 ", of packed sequences, whose cu_seqlens_q there is" if rank == 3 else "; packed sequences, of 3, come with cu_seqlens_q"
             )
             wrong("U405", f"`{name}` must have {rank} dims, found shape {tuple(x.shape)}{'' if cached else packed_ones}")
-        if (x.dtype not in DTYPES or x.element_size() != 2) and not (cached and x.dtype == EIGHT_BITS):
+        if x.dtype not in DTYPES and not (cached and x.dtype == EIGHT_BITS):
+            hint = f"{name}.float(); {NO_FLOAT64}" if x.dtype == torch.float64 else f"{name}.to(torch.bfloat16)"
             wrong(
                 "U109",
-                f"`{name}` must be float16 or bfloat16{', or float8_e4m3fn' if cached else ''}, found {str(x.dtype).removeprefix('torch.')}",
+                f"`{name}` must be float16, bfloat16 or float32{', or float8_e4m3fn' if cached else ''}, found {word(x.dtype)}",
+                hint,
             )
+        if cached and x.dtype == EIGHT_BITS and q.dtype == torch.float32:
+            wrong("U109", "over a cache of 8-bit numbers q must be float16 or bfloat16, found float32", "q.to(torch.bfloat16)")
         if x.dtype != q.dtype and not (cached and x.dtype == EIGHT_BITS):
             wrong(
                 "U404",

@@ -38,6 +38,7 @@ AT_ONCE = {
     8: 0.88,
 }  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
 BLOCK = 64  # keys
+SINGLE_BLOCK = 16  # keys of f32 that all blocks are made of
 SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
 SHARES = (2, 4, 8, 16, 32, 64)  # CTAs that share a unit without a cluster; with clusters they were slower (docs/performance_trials.md)

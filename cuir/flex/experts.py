@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ..checking.checked import Const
 from ..syntax.nodes import Program
-from ..syntax.types import DType
+from ..syntax.types import F32, DType
 from . import decoding
 
 if TYPE_CHECKING:
     from ..tuning import Space
 
 Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
-VARLEN = "flash_fwd_varlen_sm90"
+VARLEN, SINGLE_VARLEN = "flash_fwd_varlen_sm90", "flash_fwd_varlen_f32"
 
 
 def expert(kind: Kind, dtype: DType) -> str:
@@ -24,7 +24,7 @@ def expert(kind: Kind, dtype: DType) -> str:
 
     return {
         "forward": corpus.expert(dtype.name), "decode": decoding.ORIGIN, "cache": decoding.CACHE_ORIGIN, "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
-        "varlen": VARLEN,
+        "varlen": SINGLE_VARLEN if dtype == F32 else VARLEN,
     }[kind]  # fmt: skip
 
 

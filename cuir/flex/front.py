@@ -32,6 +32,7 @@ from .inputs import (
     dtype_of,
     need_warm,
     parts_for,
+    precision,
     seeded,
     signed,
     wrong,
@@ -365,10 +366,8 @@ def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> S
 
 
 def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: bool) -> Form:
-    parts = parts_for(query.dtype)
-    consts = (("PARTS", parts),) if parts else ()
     kind: Kind = "decode" if decodes(query, key) and not dropout else "forward"
-    return Form(query.dtype, query.shape[3], value.shape[3], kind, consts)
+    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
 
 
 def _mods(who: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:

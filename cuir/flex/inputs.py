@@ -109,6 +109,12 @@ def parts_for(dtype: torch.dtype) -> int:
         return 1 if torch.backends.cuda.matmul.fp32_precision == "tf32" else 2
 
 
+def precision(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
+    """The const parameter of a kernel's products of float32 now; none of other dtypes."""
+    parts = parts_for(dtype)
+    return (("PARTS", parts),) if parts else ()
+
+
 def check_head_dims(keys: int, values: int) -> None:
     """Raises CuirError U110."""
     for dim, of in ((keys, "query and key"), (values, "value")):

@@ -1,8 +1,9 @@
 """Packed queries over a cache: sequences with any number of queries each, as servers batch prompts, pieces of prompts and sequences that decode. It is `varlen_attention` with
-keys in pages, on the same kernel. Owns that call."""
+keys in pages, on the same kernel. Of f32 it is the kernel of all calls over a cache."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..spec.specification import Lengths
 from .appending import append_packed
 from .constants import constant
 from .front import Form
+from .inputs import precision
 from .kernels import Level
 from .mods import identity
 from .packing import packed, strides_fit
@@ -21,28 +23,50 @@ from .serving_settings import SHORT
 
 def attention_of_packed(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor,
-    chunk: int, cu_seqlens_q: torch.Tensor, max_seqlen_q: int | None, score_mod: Any, mask_mod: Any, causal: bool, scale: float | None,
-    weights: tuple[Any, ...], backend: str, verify: Level,
+    chunk: int, cu_seqlens_q: torch.Tensor, max_seqlen_q: int | None, *rest: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O [TQ, H, DV] and LSE [H, TQ], f32, of queries [TQ, H, D] over a cache [NP, HK, page size, D].
 
-    lengths: int32 [B], of what the cache holds before new tokens k, v [TQ, HK, ...] are written behind it. chunk: tokens of a page that are fetched at a time.
+    lengths: int32 [B], of what the cache holds before new tokens k, v [TQ, HK, ...] are written behind it. chunk: tokens of a page that are fetched at a time. rest: as for `_over_pages`.
     """
     starts, ends = places("cu_seqlens_q", cu_seqlens_q, q)
-    TQ, H, D = q.shape
-    DV, past = values.shape[3], lengths
-    whole = rule(mask_mod, causal)
-    who = identity(whole, score_mod, *weights)
-    known = known_rule(whole, mask_mod, score_mod, who, Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk),)), verify, weights)
 
     def append() -> None:
         if k is not None and v is not None:
             for new, cache in ((k, keys), (v, values)):
-                append_packed(new, cache, past, pages, starts, ends)
+                append_packed(new, cache, lengths, pages, starts, ends)
 
-    if k is not None:
-        lengths = past + (ends - starts)
-    longest = TQ if max_seqlen_q is None else min(max_seqlen_q, TQ)
+    count = lengths if k is None else lengths + (ends - starts)
+    longest = len(q) if max_seqlen_q is None else min(max_seqlen_q, len(q))
+    return _over_pages(q, keys, values, starts, ends, count, pages, chunk, longest, append, *rest)
+
+
+def attention_of_equal(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, chunk: int, append: Callable[[], object], *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O [B, M, H, DV] and LSE [B, H, M], f32, of as many queries of each sequence, [B, M, H, D], packed. lengths: with new tokens, which `append` writes; the rest as for `_over_pages`."""
+    B, M, H, D = q.shape
+    edges = (
+        constant(torch.arange, 0, (B + 1) * M, M, dtype=torch.int32, device=q.device)
+        if M
+        else constant(torch.zeros, B + 1, dtype=torch.int32, device=q.device)
+    )
+    o, lse = _over_pages(q.reshape(B * M, H, D), keys, values, edges[:-1], edges[1:], lengths, pages, chunk, M, append, *rest)
+    return o.view(B, M, H, -1), lse.view(H, B, M).transpose(0, 1).contiguous()
+
+
+def _over_pages(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, chunk: int,
+    longest: int, append: Callable[[], object], score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str,
+    verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """O [TQ, H, DV] and LSE [H, TQ]. starts, ends: where the queries of sequences lie; longest: of them."""
+    TQ, H, D = q.shape
+    DV = values.shape[3]
+    whole = rule(mask_mod, causal)
+    who = identity(whole, score_mod, *weights)
+    form = Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk), *precision(q.dtype)))
+    known = known_rule(whole, mask_mod, score_mod, who, form, verify, weights)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = packed(query)
@@ -55,4 +79,4 @@ def attention_of_packed(
     return o, launched(known.attention, known.data(who), at, len(starts), given, (H, TQ), backend, before=append)
 
 
-__all__ = ["attention_of_packed"]
+__all__ = ["attention_of_equal", "attention_of_packed"]

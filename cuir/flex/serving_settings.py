@@ -11,6 +11,7 @@ from ..checking.checked import Const
 from ..spec.specification import Lengths
 from ..syntax.nodes import Name, Program, ScalarType, Subscript
 from ..syntax.rewrite import rewrite
+from ..syntax.types import F32
 from ..variants import TransferResult
 from . import decoding
 from .settings import Numbers, Settings
@@ -95,6 +96,8 @@ class VarlenSettings(Settings):
     def untuned(self, at: Lengths) -> dict[str, Const]:
         if at.M > SHORT:
             return self.start
+        if self.fixed["T"] == F32:
+            return {**self.start, "BM": SHORT, "ROWS": SHORT, **self.fixed}
         return {**self.start, "BM": SHORT, "QBUF": 2 if self.start.get("AHEAD", True) else 1, **self.fixed}
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:

@@ -17,6 +17,7 @@ from .constants import constant
 from .front import Form, nested_with
 from .inputs import (
     DTYPES,
+    NO_FLOAT64,
     Seeded,
     check_device,
     check_head_dims,
@@ -25,6 +26,7 @@ from .inputs import (
     check_sink,
     need_warm,
     plain_integer,
+    precision,
     seeded,
     word,
     wrong,
@@ -63,7 +65,7 @@ def varlen_attention(
 ) -> Any:
     """Attention of packed sequences, each within itself, as FlashAttention's flash_attn_varlen_func and PyTorch's varlen_attn compute it, with any rule, and with gradients.
 
-    q [TQ, H, D], k [TK, HK, D], v [TK, HK, DV], f16 or bf16, D and DV from 1 to 256: the tokens of all sequences, one behind the other. cu_seqlens_q,
+    q [TQ, H, D], k [TK, HK, D], v [TK, HK, DV], f16, bf16 or f32, D and DV from 1 to 256: the tokens of all sequences, one behind the other. cu_seqlens_q,
     cu_seqlens_k: int32 [B + 1], sequence b has the queries cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 and the keys cu_seqlens_k[b] .. cu_seqlens_k[b + 1] - 1,
     of any number, 0 too. max_seqlen_q: of the queries of a sequence, at least; it shortens the launch, and queries behind it may be left out (all tokens
     if left out, which is always right). max_seqlen_k is taken as the others take it, and without effect. enable_gqa: H may be a multiple of HK.
@@ -240,7 +242,7 @@ def _attention(
     check_sink(weights, H)
     whole = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
-    who, form = identity(whole, score_mod, *own), Form(q.dtype, D, DV, "varlen")
+    who, form = identity(whole, score_mod, *own), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
     differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors))
     if differentiable or dropout is not None:  # which draws one mask with and without gradients, as checkpointing asks for
         try:
@@ -271,8 +273,9 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
             wrong("U403", f"`{name}` must be a dense tensor, found {_what(x)}", "flex_attention takes nested tensors, [B, H, j, D]")
         if x.dim() != 3:
             wrong("U405", f"`{name}` must have 3 dims (tokens of all sequences, heads, head dim), found shape {tuple(x.shape)}")
-        if x.dtype not in DTYPES or x.element_size() != 2:
-            wrong("U109", f"`{name}` must be float16 or bfloat16, found {word(x.dtype)}", f"{name}.to(torch.bfloat16)")
+        if x.dtype not in DTYPES:
+            hint = f"{name}.float(); {NO_FLOAT64}" if x.dtype == torch.float64 else f"{name}.to(torch.bfloat16)"
+            wrong("U109", f"`{name}` must be float16, bfloat16 or float32, found {word(x.dtype)}", hint)
         if x.dtype != q.dtype:
             wrong("U404", f"`{name}` must have the dtype of `q`, {word(q.dtype)}, found {word(x.dtype)}", f"{name}.to(q.dtype)")
         check_device(name, x, q)

@@ -185,6 +185,28 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
         },
         2,
     ),
+    (
+        "flash_fwd_varlen_f32",
+        "flash_fwd_varlen",
+        {"T": F32, "D": 64, "BM": 64, "BN": 64, "DYNAMIC": False},
+        {"B": 2, "H": 2, "HK": 1, "TQ": 150, "NP": 1, "PAGE": 200, "MP": 1},
+        {"scale": 0.1, "LONGEST": 150, **PACKED},
+        2,
+    ),
+    (
+        "flash_fwd_varlen_f32",
+        "flash_fwd_varlen",
+        {"T": F32, "D": 64, "BM": 64, "CHUNK": 16, "DYNAMIC": False},
+        {"B": 2, "H": 2, "HK": 1, "TQ": 150, "NP": 6, "PAGE": 64, "MP": 3},
+        {
+            "scale": 0.1,
+            "LONGEST": 150,
+            "PAGES": torch.arange(6, dtype=torch.int32).view(2, 3),
+            **PACKED,
+            "KSTART": torch.zeros(2, dtype=torch.int32),
+        },
+        2,
+    ),
     ("decode_paged", "combine", {"D": 64}, {"B": 2, "H": 4, "M": 1, "SP": 2}, {}, 1),
     (
         "decode_sm90",

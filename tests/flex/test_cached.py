@@ -43,6 +43,7 @@ class Problem:
         dims: tuple[int, int] = (64, 64),
         new: int = 0,
         layout: str = "NHD",
+        dtype: torch.dtype = torch.float16,
     ):
         g = torch.Generator().manual_seed(page + M)
         B, (H, HK), most = len(lengths), heads, max(lengths) + new
@@ -50,9 +51,9 @@ class Problem:
         MP, size = (-(-most // page), page) if page else (1, most + 5)
         NP = B * MP + 2 if page else B
         self.table = torch.randperm(NP, generator=g)[: B * MP].view(B, MP).int() if page else None
-        self.q = torch.randn(B, M, H, dims[0], generator=g).half()
-        self.keys, self.values = ([torch.randn(n + new, HK, d, generator=g).half() for n in lengths] for d in dims)
-        self.caches = [torch.full((NP, size, HK, d), math.nan, dtype=torch.float16) for d in dims]
+        self.q = torch.randn(B, M, H, dims[0], generator=g).to(dtype)
+        self.keys, self.values = ([torch.randn(n + new, HK, d, generator=g).to(dtype) for n in lengths] for d in dims)
+        self.caches = [torch.full((NP, size, HK, d), math.nan, dtype=dtype) for d in dims]
         for cache, tokens in zip(self.caches, (self.keys, self.values)):
             for b, n in enumerate(lengths):
                 for t in range(n):
@@ -238,7 +239,9 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
     [
         ({"layout": "DNH"}, "U413"),
         ({"scale": -1.0}, "U413"),
-        ({"k_cache": torch.zeros(3, 16, 2, 64)}, "U109"),
+        ({"k_cache": torch.zeros(3, 16, 2, 64)}, "U404"),
+        ({"k_cache": torch.zeros(3, 16, 2, 64).double()}, "U109"),
+        ({"q": torch.zeros(2, 1, 4, 64), **{n: torch.zeros(3, 16, 2, 64).to(torch.float8_e4m3fn) for n in ("k_cache", "v_cache")}}, "U109"),
         ({"k_cache": torch.zeros(3, 16, 2, 64, dtype=torch.bfloat16)}, "U404"),
         ({"k_cache": torch.zeros(3, 16, 2, 32).half()}, "U408"),
         ({"k_cache": torch.zeros(3, 16, 3, 64).half(), "v_cache": torch.zeros(3, 16, 3, 64).half()}, "U411"),

@@ -28,8 +28,9 @@ class Problem(Packed):
         new: bool = False,
         layout: str = "NHD",
         behind: int = 0,
+        dtype: torch.dtype = torch.float16,
     ):
-        super().__init__(queries, keys, heads, dims)
+        super().__init__(queries, keys, heads, dims, dtype)
         g = torch.Generator().manual_seed(page)
         B, HK, most = len(queries), heads[1], max(keys)
         MP, size = (-(-most // page), page) if page else (1, most + 5)
@@ -37,7 +38,7 @@ class Problem(Packed):
         self.table = torch.randperm(NP, generator=g)[: B * MP].view(B, MP).int() if page else None
         self.layout, self.new, self.behind = layout, new, behind
         self.past = [n - m * new for m, n in zip(queries, keys)]
-        self.caches = [torch.full((NP, size, HK, d), math.nan, dtype=torch.float16) for d in dims]
+        self.caches = [torch.full((NP, size, HK, d), math.nan, dtype=dtype) for d in dims]
         for cache, tokens in zip(self.caches, (self.k, self.v)):
             for b, n in enumerate(self.past):
                 for t in range(n):

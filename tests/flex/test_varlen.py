@@ -33,12 +33,19 @@ def window(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
 class Packed:
     """Tokens of some sequences, each made by itself: `queries` and `keys` of them."""
 
-    def __init__(self, queries: list[int], keys: list[int], heads: tuple[int, int], dims: tuple[int, int] = (64, 64)):
+    def __init__(
+        self,
+        queries: list[int],
+        keys: list[int],
+        heads: tuple[int, int],
+        dims: tuple[int, int] = (64, 64),
+        dtype: torch.dtype = torch.float16,
+    ):
         g = torch.Generator().manual_seed(sum(queries))
         self.lengths = queries, keys
         H, HK = heads
         self.q, self.k, self.v = (
-            [torch.randn(n, h, d, generator=g).half() for n in lengths] for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
+            [torch.randn(n, h, d, generator=g).to(dtype) for n in lengths] for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
         )  # fmt: skip
 
     def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,7 +228,8 @@ CU = torch.tensor([0, 4, 10], dtype=torch.int32)
         ({"q": [1.0]}, "U403"),
         ({"q": X.to("meta")}, "U403"),
         ({"k": X[None]}, "U405"),
-        ({"q": X.float()}, "U109"),
+        ({"q": X.float()}, "U404"),
+        ({"q": X.double()}, "U109"),
         ({"v": X.bfloat16()}, "U404"),
         ({"v": X[:9]}, "U408"),
         ({"k": X[..., :32]}, "U408"),

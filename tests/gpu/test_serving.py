@@ -13,7 +13,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(
-    "kind", [*cases.KINDS, "packed", "few", "many", "shared", "shared, 8 bits", "server", "server decoding", *cases.MIXED]
+    "kind",
+    [*cases.KINDS, "packed", "packed, 32 bits", "few", "many", "shared", "shared, 8 bits", "server", "server decoding", *cases.MIXED],
 )
 @pytest.mark.parametrize("case", [cases.beside_the_interpreter, cases.same_bits, cases.without_synchronisation, cases.compiled])
 def test_serving(case: Callable[[str], object], kind: str) -> None:
@@ -41,5 +42,6 @@ def test_other_lengths_of_shares_in_a_graph() -> None:
     isolated(cases.other_lengths_of_shares_in_a_graph, seconds=300)
 
 
-def test_gradients_of_packed_sequences() -> None:
-    isolated(cases.packed_gradients, seconds=300)
+@pytest.mark.parametrize(("dtype", "bound"), [("float16", 3e-3), ("float32", 3e-6)])
+def test_gradients_of_packed_sequences(dtype: str, bound: float) -> None:
+    isolated(cases.packed_gradients, dtype, bound, seconds=300)
