@@ -444,7 +444,7 @@ def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form,
         *(() if spec.dropout is None else ("dropout",)),
         *(
             "" if e is None else show(e)
-            for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask, *(traced.detaching or ()))
+            for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask, *(traced.marked or ()))
         ),
     )
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)

@@ -1,6 +1,6 @@
 """Derivatives of the primitives on floats, as expressions: what a small change of each operand does to the result. Owns the rules, not how they are chained.
 
-Where a function has a corner, the derivative is one of the two sides': of `max(x, y)` and `min(x, y)` at x = y that of y, of `abs` at 0 it is 0. What jumps (floor, round) has
+Where a function has a corner, the derivative is PyTorch's: of `abs` at 0 it is 0, of x in `power(x, y)` it is 0 for y = 0, of y for x = 0. What jumps (floor, round) has
 derivative 0, and so has what is compared. Which choice it is (of tiles, of scalars) only those know who know what varies, so a rule is given it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..syntax.nodes import Binary, Expr, Literal, Unary
 from .base import Op
-from .build import cos, exp2, floor, greatest, log2, magnitude, power, sin
+from .build import cos, exp2, floor, log2, magnitude, power, sin
 
 Partial = Expr | None  # None: 0
 Choice = Callable[[Expr, Expr, Expr], Expr]  # of a condition, what holds there, and what holds elsewhere
@@ -52,7 +52,8 @@ def _whole(x: Expr, y: Expr, where: Choice) -> Expr:
 def _power(args: tuple[Expr, ...], z: Expr, where: Choice) -> tuple[Partial, ...]:
     x, y = args
     of_x = where(Binary("==", y, Literal(0.0)), Literal(0.0), _times(y, power(x, _less(y, _ONE))))
-    return of_x, where(Binary(">", x, Literal(0.0)), _times(z, log2(greatest(x, Literal(2.0**-126))), _LN2), Literal(0.0))
+    none = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
+    return of_x, where(none, Literal(0.0), _times(z, log2(x), _LN2))
 
 
 _RULES: dict[str, Rule] = {

@@ -74,6 +74,21 @@ def names_read(node: Node) -> set[str]:
     return {n.id for n in walk(node) if isinstance(n, Name)}
 
 
+class NamesRead:
+    """`names_read` of trees that share subtrees: each of these is gone through once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Itself, frozenset[str]] = {}
+
+    def __call__(self, node: Node) -> frozenset[str]:
+        key = Itself(node)
+        names = self.known.get(key)
+        if names is None:
+            names = frozenset((node.id,)) if isinstance(node, Name) else frozenset().union(*map(self, children(node)))
+            self.known[key] = names
+        return names
+
+
 def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
     """How many statements bind each name, in nested blocks too."""
     counts: Counter[str] = Counter()

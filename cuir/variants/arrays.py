@@ -10,7 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,16 +22,6 @@ from .spelling import by_position, in_table, of_function, of_method
 
 MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
 Index = tuple[Any, ...]
-
-
-class Extreme(NamedTuple):
-    """What `max` and `min` along a dim give, as far as a kernel has it."""
-
-    values: Any
-
-    @property
-    def indices(self) -> NoReturn:
-        refuse("the place of an extreme element cannot become part of a kernel", "its value can: .values, or amax and amin")
 
 
 @dataclass(eq=False)
@@ -260,26 +250,30 @@ class Array(Rows):
         return tuple(self.select(dim, i) for i in range(self.shape[self.axis(dim)]))
 
     # ---- reductions
-    def folded(self, dim: Any, keepdim: bool, what: str, join: Callable[[Any, Any], Any], each: Callable[[Any], Any], empty: Any) -> Any:
-        """Elements joined along dims (all, if None), two by two, so that no sum is deep."""
+    def folded(
+        self, dim: Any, keepdim: bool, what: str, fold: Callable[[Sequence[Any]], Any], each: Callable[[Any], Any], empty: Any
+    ) -> Any:
+        """What `fold` makes of the elements along dims (all, if None)."""
         dims = sorted({self.axis(d) for d in (range(self.ndim) if dim is None else _sizes((dim,)))})
         self.small([self.shape[d] for d in dims], what)
         kept = [d for d in range(self.ndim) if d not in dims]
         ranges = [range(self.shape[d]) for d in dims]
 
-        def joined(index: Index) -> Any:
+        def folded(index: Index) -> Any:
             places = dict(zip(range(self.ndim) if keepdim else kept, index))
             items = [
                 each(self.element(tuple(dict(zip(dims, inner)).get(d, places.get(d)) for d in range(self.ndim))))
                 for inner in itertools.product(*ranges)
             ]
-            return joined_in_pairs(items, join) if items else lift(empty) if empty is not None else refuse(f"no elements are {what}")
+            return fold(items) if items else lift(empty) if empty is not None else refuse(f"no elements are {what}")
 
         shape = [1 if d in dims else n for d, n in enumerate(self.shape)] if keepdim else [self.shape[d] for d in kept]
-        return shaped(shape, joined, self.follows)
+        return shaped(shape, folded, self.follows)
 
     def sum(self, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-        return self.folded(dim, keepdim, "summed", _added, _number if dtype is None else lambda x: call("to", (_number(x), dtype), {}), 0)
+        return self.folded(
+            dim, keepdim, "summed", _in_pairs(_added), number if dtype is None else lambda x: call("to", (number(x), dtype), {}), 0
+        )
 
     def mean(self, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         total = self.sum(dim, keepdim)
@@ -287,37 +281,16 @@ class Array(Rows):
         return call("truediv", (total, count), {})
 
     def prod(self, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-        return self.folded(dim, keepdim, "multiplied", lambda x, y: call("mul", (x, y), {}), _number, 1)
+        return self.folded(dim, keepdim, "multiplied", _in_pairs(_multiplied), number, 1)
 
     def any(self, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.folded(dim, keepdim, "looked at", lambda x, y: call("or", (x, y), {}), _truth, False)
+        return self.folded(dim, keepdim, "looked at", _in_pairs(lambda x, y: call("or", (x, y), {})), _truth, False)
 
     def all(self, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.folded(dim, keepdim, "looked at", lambda x, y: call("and", (x, y), {}), _truth, True)
-
-    def amax(self, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.folded(dim, keepdim, "compared", lambda x, y: call("maximum", (x, y), {}), lift, None)
-
-    def amin(self, dim: Any = None, keepdim: bool = False) -> Any:
-        return self.folded(dim, keepdim, "compared", lambda x, y: call("minimum", (x, y), {}), lift, None)
-
-    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
-        if isinstance(dim, (Proxy, Rows, torch.Tensor)):  # of two tensors, element by element
-            return elementwise("maximum", (self, dim), {})
-        return self.amax() if dim is None else Extreme(self.amax(dim, keepdim))
-
-    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
-        if isinstance(dim, (Proxy, Rows, torch.Tensor)):
-            return elementwise("minimum", (self, dim), {})
-        return self.amin() if dim is None else Extreme(self.amin(dim, keepdim))
+        return self.folded(dim, keepdim, "looked at", _in_pairs(lambda x, y: call("and", (x, y), {})), _truth, True)
 
     def count_nonzero(self, dim: Any = None) -> Any:
         return elementwise("bool", (self,), {}).sum(dim)
-
-    def norm(self, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
-        if p not in (2, 2.0, "fro", None):
-            refuse(f"a norm with p={p!r}", "the Euclidean one, p=2")
-        return call("sqrt", (call("mul", (self, self), {}).sum(dim, keepdim),), {})
 
     def equal(self, other: Any) -> Any:
         second = array(other)
@@ -359,6 +332,10 @@ def joined_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> An
     return items[0]
 
 
+def _in_pairs(join: Callable[[Any, Any], Any]) -> Callable[[Sequence[Any]], Any]:
+    return lambda items: joined_in_pairs(items, join)
+
+
 def _along(at: int, start: int, step: int) -> Callable[[Index], Any]:
     return lambda index: _plus(_times(index[at], step), start)
 
@@ -371,11 +348,15 @@ def _always(i: Any) -> Callable[[Index], Any]:
     return lambda index: i
 
 
+def _multiplied(x: Any, y: Any) -> Any:
+    return call("mul", (x, y), {})
+
+
 def _added(x: Any, y: Any) -> Any:
     return call("add", (x, y), {})
 
 
-def _number(x: Any) -> Proxy:
+def number(x: Any) -> Proxy:
     p = lift(x)
     return to(p, I32) if p.element == BOOL else p
 
@@ -530,4 +511,4 @@ for _name in OPERATORS:  # Python's own == would compare the objects
 Array.__hash__ = object.__hash__  # type: ignore[method-assign]
 ROWS.append((operation, METHODS))
 
-__all__ = ["MOST", "Array", "array", "function", "joined_in_pairs", "operation", "shaped", "whole"]
+__all__ = ["MOST", "Array", "array", "elementwise", "function", "joined_in_pairs", "number", "operation", "shaped", "whole"]

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
 from ..ops.build import where
 from ..ops.derivatives import partials
 from ..ops.expressions import operation, traits
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
-from ..syntax.types import F32
-from ..syntax.walk import Itself, names_read
+from ..syntax.types import DTYPES
+from ..syntax.walk import Itself, NamesRead, names_read
 from ..text.diagnostics import CuirError
-from .detached import attached, is_detached
 from .evaluate import CONSTANTS, evaluate
 from .factoring import VARYING
+from .marks import extremes_of, extremum_of, is_detached, partials_of, without_marks
 
 _S, _SCALE = Name("S"), Name("scale")
-_ONE, _ZERO = Literal(1.0), Literal(0.0)
+_ONE, _ZERO, _HALF = Literal(1.0), Literal(0.0), Literal(0.5)
 _KNOWN = {*CONSTANTS, "inf"}
 
 
 def dscore(score: Expr, factor: Expr) -> Expr:
     """The derivative of the natural logit, score * factor * ln 2, with respect to scale * S. Raises CuirError X109 for an operation whose derivative is not known."""
-    return attached(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
+    return without_marks(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
 
 
-def of_read(score: Expr, factor: Expr, read: Subscript) -> Expr:
-    """The derivative of the natural logit with respect to the element of a captured tensor that a read gives; the factor reads no tensor. Raises CuirError X109."""
-    return attached(_of_logit(_Chain(read).of(score), factor, []))
+def of_read(score: Expr, factor: Expr, read: Subscript, names: NamesRead | None = None) -> Expr:
+    """The derivative of the natural logit with respect to the element of a captured tensor that a read gives; the factor reads no tensor. Raises CuirError X109.
+
+    names: of these trees, where derivatives by many reads are asked for."""
+    return without_marks(_of_logit(_Chain(read, names).of(score), factor, []))
+
+
+def derivative(e: Expr, variable: Name | Subscript) -> Expr:
+    """The derivative of an f32 expression with respect to a name or a read, 0.0 where it does not depend on it. Raises CuirError X109."""
+    return without_marks(_Chain(variable).of(e) or _ZERO)
 
 
 def _of_logit(change: Expr | None, factor: Expr, over: list[Expr]) -> Expr:
@@ -91,8 +100,8 @@ def _left(factors: list[Expr]) -> Expr:
 class _Chain:
     """Forward: the change of each expression with a variable, S or what a read of a tensor gives; None where it is 0."""
 
-    def __init__(self, variable: Name | Subscript) -> None:
-        self.variable = variable
+    def __init__(self, variable: Name | Subscript, names: NamesRead | None = None) -> None:
+        self.variable, self.names = variable, names or NamesRead()
         self.name = variable.id if isinstance(variable, Name) else cast(Name, variable.value).id
         self.known: dict[Itself, Expr | None] = {}  # tracing shares subexpressions
 
@@ -103,12 +112,16 @@ class _Chain:
         return self.known[key]
 
     def fresh(self, e: Expr) -> Expr | None:
-        if self.name not in names_read(e):
+        if self.name not in self.names(e):
             return None
         if e == self.variable:
             return _ONE
         if isinstance(e, Subscript) or is_detached(e):
             return None  # another element, or one whose index the variable decides
+        if (pairs := partials_of(e)) is not None:
+            return self.total((self.of(x), partial) for x, partial in pairs)
+        if (operands := extremes_of(e)) is not None:
+            return self.shared(operands, extremum_of(e))
         op_args = operation(e)
         if op_args is None:
             raise _unknown(e)
@@ -120,7 +133,7 @@ class _Chain:
                 return None
             return then if then == other else _chosen(cond, then or _ZERO, other or _ZERO)
         if op.traits.converts:
-            return self.of(args[0]) if isinstance(args[1], Name) and args[1].id == F32.name else None
+            return self.of(args[0]) if isinstance(args[1], Name) and DTYPES[args[1].id].is_float else None
         if op.traits.compares:
             return None
         if op.traits.extremum:
@@ -131,23 +144,45 @@ class _Chain:
         by_operand = partials(op, args, e, _chosen)
         if by_operand is None:
             raise _unknown(e)
+        return self.total(zip(changes, by_operand, strict=True))
+
+    def total(self, terms: Iterable[tuple[Expr | None, Expr | None]]) -> Expr | None:
+        """The sum of changes times derivatives."""
         total: Expr | None = None
-        for partial, change in zip(by_operand, changes, strict=True):
-            if change is not None and partial is not None:
-                total = _sum(total, _times(change, partial))
+        for change, partial in terms:
+            if change is not None and partial is not None and (product := _scaled(change, partial)) != _ZERO:
+                total = _sum(total, product)
         return total
 
     def extremum(self, e: Expr, which: str, args: tuple[Expr, ...]) -> Expr | None:
-        """Of the operand that it is; the last of equal ones."""
+        """Of the operand that it is; two that are equal share it, as torch.maximum and torch.minimum do."""
         at, change = args[0], self.of(args[0])
         for other in args[1:]:
             mine = self.of(other)
-            if change is not None or mine is not None:
-                first = Binary(">" if which == "max" else "<", at, other)
-                change = change if change == mine else _chosen(first, change or _ZERO, mine or _ZERO)
+            if change is not None and mine is not None and change != mine:
+                shared = _scaled(Binary("+", change, mine), _HALF)
+                change = _chosen(_before(which, at, other), change, _chosen(_before(which, other, at), mine, shared))
+            elif change is None and mine is not None:
+                change = _of_one(which, other, at, mine)
+            elif mine is None and change is not None:
+                change = _of_one(which, at, other, change)
             assert isinstance(e, Call)
             at = Call(e.func, (at, other))
         return change
+
+    def shared(self, operands: tuple[Expr, ...], value: Expr) -> Expr | None:
+        """Of an extremum: the sum of the changes of operands that are equal to it, over how many these are. They are joined two by two, as arrays are folded."""
+        if len(operands) < 2:
+            return self.of(operands[0])
+        which, call = traits(value).extremum, cast(Call, value)
+        assert which is not None
+        items = [(x, self.of(x), cast(Expr, _ONE)) for x in operands]
+        if all(change == items[0][1] for _, change, _ in items):
+            return items[0][1]
+        while len(items) > 1:
+            items = [_joined(which, call, *items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+        ((_, total, count),) = items
+        return None if total is None else Binary("/", total, count)
 
 
 def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
@@ -161,6 +196,47 @@ def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
     return where(Binary("&", cond, Binary("==", Name("k"), Name("k"))), x, y)  # of a tile, as a condition of where is
 
 
+def _before(which: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
+    """Whether x is the extremum of x and y."""
+    return Binary((">" if which == "max" else "<") + "=" * or_equal, x, y)
+
+
+def _of_one(which: str, at: Expr, other: Expr, change: Expr) -> Expr:
+    """The change of an extremum of two, of which the second one is constant."""
+    return _chosen(_before(which, other, at), _ZERO, _chosen(Binary("==", at, other), _scaled(change, _HALF), change))
+
+
+_Item = tuple[Expr, Expr | None, Expr]  # a value, the sum of changes of the operands that are equal to it, and their number
+
+
+def _joined(which: str, call: Call, x: _Item, y: _Item) -> _Item:
+    """The extremum of two extrema."""
+    keeps = [_before(which, a, b, or_equal=True) for a, b in ((x[0], y[0]), (y[0], x[0]))]
+    changes = [None if change is None else _chosen(keep, change, _ZERO) for keep, (_, change, _) in zip(keeps, (x, y), strict=True)]
+    first, second = changes
+    total = second if first is None else first if second is None else Binary("+", first, second)
+    counts = [_chosen(keep, count, _ZERO) for keep, (_, _, count) in zip(keeps, (x, y), strict=True)]
+    return replace(call, args=(x[0], y[0])), total, Binary("+", *counts)
+
+
+def _scaled(change: Expr, partial: Expr) -> Expr:
+    """Their product. Where one of them chooses 0, so does the product, which then is 0 beside an infinity, too."""
+    if _ZERO in (change, partial):
+        return _ZERO
+    for one, by in ((partial, change), (change, partial)):
+        parts = _choice(one)
+        if parts is not None and _ZERO in parts[1:]:
+            cond, then, other = parts
+            return _chosen(cond, *(_scaled(*((by, x) if one is partial else (x, by))) for x in (then, other)))
+    return _times(change, partial)
+
+
+def _choice(e: Expr) -> tuple[Expr, ...] | None:
+    """Condition and alternatives of a choice; None for other expressions."""
+    op_args = operation(e)
+    return op_args[1] if op_args is not None and op_args[0].traits.chooses else None
+
+
 def _times(a: Expr, b: Expr) -> Expr:
     if a == _ONE:
         return b
@@ -172,7 +248,12 @@ def _times(a: Expr, b: Expr) -> Expr:
 
 
 def _sum(a: Expr | None, b: Expr) -> Expr:
-    return b if a is None else Binary("+", a, b)
+    if a is None:
+        return b
+    one, two = _choice(a), _choice(b)
+    if one is not None and two is not None and one[0] == two[0] and one[2] == two[1] == _ZERO:  # either the one or the other
+        return _chosen(one[0], one[1], two[2])
+    return Binary("+", a, b)
 
 
 def _unknown(e: Expr) -> CuirError:
@@ -181,4 +262,4 @@ def _unknown(e: Expr) -> CuirError:
     return CuirError.of("X109", f"the derivative of `{show(e)}` is not known, so this score has no gradients", e.span)
 
 
-__all__ = ["dscore", "of_read"]
+__all__ = ["derivative", "dscore", "of_read"]

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from ..ops.base import Op
-from ..ops.expressions import operation
+from ..ops.expressions import operation, traits
 from ..ops.meaning import convert
 from ..syntax.nodes import Expr, IfExp, Literal, Name, Subscript
 from ..syntax.types import DTYPES
 from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError
+from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
 
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
 Value = Any  # a Python number or a tensor; they broadcast
@@ -54,6 +55,8 @@ class _Evaluation:
             return _read(tensor, [self.expr(i) for i in e.indices]) if view is None else view  # type: ignore[arg-type]
         if isinstance(e, IfExp) and not isinstance(cond := self.expr(e.cond), torch.Tensor):
             return self.expr(e.then if cond else e.other)
+        if (value := marked_value(e)) is not None:
+            return self.marked(e, self.expr(value))
         match = operation(e)
         if match is not None and match[0].traits.converts:
             (x, dtype) = match[1]
@@ -62,6 +65,17 @@ class _Evaluation:
         if match is not None and match[0].evaluate is not None:
             return self.applied(match[0], e, match[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
+
+    def marked(self, e: Expr, value: Value) -> Value:
+        """The value within a mark, with the gradient that the mark gives it."""
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        if is_detached(e):
+            return value.detach()
+        if (pairs := partials_of(e)) is not None:
+            return _WithPartials.apply(value, *(torch.as_tensor(self.expr(x)) for pair in pairs for x in pair))
+        operands = torch.stack(torch.broadcast_tensors(*(torch.as_tensor(self.expr(x)) for x in extremes_of(e) or ())))
+        return operands.amax(0) if traits(extremum_of(e)).extremum == "max" else operands.amin(0)
 
     def view(self, tensor: torch.Tensor, indices: Sequence[Expr]) -> torch.Tensor | None:
         """What a tensor holds at indices that are spans, each another one, with a dim for every span; None for others, and where it does not reach that far."""
@@ -90,6 +104,24 @@ class _Evaluation:
         if e.id == "inf":
             return torch.inf
         raise CuirError.of("N101", f"`{e.id}` has no value here", e.span)
+
+
+class _WithPartials(torch.autograd.Function):
+    """A value whose gradient goes to operands, each multiplied by a derivative; 0 where that is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*pairs[1::2])
+        ctx.shapes = [x.shape for x in pairs[::2]]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients: list[torch.Tensor | None] = [None]
+        for partial, shape in zip(ctx.saved_tensors, ctx.shapes, strict=True):
+            product = torch.where(partial == 0, 0.0, grad * partial)
+            gradients += [product.sum_to_size(shape), None]
+        return tuple(gradients)
 
 
 def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:

@@ -18,9 +18,10 @@ from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.rewrite import with_children
 from ..syntax.types import F32
-from ..syntax.walk import Itself, names_read
+from ..syntax.walk import Itself, NamesRead
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
+from .marks import is_detached, marked_value
 from .parameter import Parameter
 from .proxy import number
 
@@ -52,7 +53,7 @@ class _Factoring:
     def __init__(self, parameters: list[Parameter]):
         self.parameters = parameters
         self.floats = {p.name for p in parameters if p.dtype == F32} | {"S", "scale", "inf", *CONSTANTS}
-        self.varying: dict[Itself, bool] = {}
+        self.names = NamesRead()
         self.products: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
     def product(self, e: Expr) -> tuple[Expr, Expr | None]:
@@ -87,7 +88,7 @@ class _Factoring:
         if isinstance(e, Call) and traits(e).exponential and (squared := self.squared(e)) is not None:
             return squared
         negated = isinstance(e, Unary) and traits(e).linear
-        if negated or (isinstance(e, Binary) and _of_floats(e)) or (isinstance(e, Call) and _values(e)):
+        if negated or (isinstance(e, Binary) and _of_floats(e)) or (isinstance(e, Call) and (_values(e) or marked_value(e) is not None)):
             return with_children(e, self.whole)
         return e
 
@@ -113,10 +114,7 @@ class _Factoring:
         return replace(e, args=(Unary("-", product) if negative ^ one ^ other else product,))
 
     def varies(self, e: Expr) -> bool:
-        key = Itself(e)
-        if key not in self.varying:
-            self.varying[key] = bool(names_read(e) & VARYING)
-        return self.varying[key]
+        return not VARYING.isdisjoint(self.names(e))
 
     def is_float(self, e: Expr) -> bool:
         if isinstance(e, Literal):
@@ -130,6 +128,9 @@ class _Factoring:
         if isinstance(e, Binary):
             return _of_floats(e) and self.is_float(e.left)
         if isinstance(e, Call):
+            value = None if is_detached(e) else marked_value(e)
+            if value is not None:
+                return self.is_float(value)
             values = _values(e)
             return e.args[1] == Name(F32.name) if traits(e).converts else bool(values) and self.is_float(values[0])
         return isinstance(e, IfExp) and self.is_float(e.then)

@@ -13,7 +13,8 @@ from ..ops import build
 from ..ops.expressions import traits
 from ..syntax.nodes import Call, Expr
 from . import operations  # enters the functions that these are made of
-from .proxy import HANDLERS, Proxy, handles
+from .partials import with_partials
+from .proxy import HANDLERS, Proxy, handles, lift
 from .refusal import refuse
 
 
@@ -28,7 +29,7 @@ def _of(name: str) -> Any:
 
 
 _add, _sub, _mul, _div, _neg, _abs, _where = map(_of, ("add", "sub", "mul", "div", "neg", "abs", "where"))
-_eq, _lt, _le, _gt, _and, _or, _min, _max = map(_of, ("eq", "lt", "le", "gt", "and", "or", "minimum", "maximum"))
+_eq, _lt, _le, _gt, _ge, _and, _or, _min, _max = map(_of, ("eq", "lt", "le", "gt", "ge", "and", "or", "minimum", "maximum"))
 _exp, _exp2, _log, _sqrt, _tanh, _atan, _sin, _cos, _floor = map(_of, ("exp", "exp2", "log", "sqrt", "tanh", "atan", "sin", "cos", "floor"))
 _float = _of("float")
 _LOG2E, _LN2, _HUGE = math.log2(math.e), math.log(2.0), 1e18  # whose square f32 holds
@@ -64,18 +65,30 @@ def _of_integers(e: Expr) -> bool:
 @handles("logaddexp")
 def _logaddexp(x: Any, y: Any) -> Proxy:
     apart = _where(_eq(x, y), 0.0, _abs(_sub(x, y)))  # of two infinities, too
-    return _add(_max(x, y), _log1p(_exp(_neg(apart))))
+    less = _exp(_neg(apart))  # the lesser exponential beside the greater one
+
+    def partials(z: Any, x: Any, y: Any) -> tuple[Proxy, ...]:
+        both = _add(1.0, less)
+        return _div(_where(_lt(x, y), less, 1.0), both), _div(_where(_lt(y, x), less, 1.0), both)
+
+    return with_partials(_add(_max(x, y), _log1p(less)), partials, x, y)
 
 
 @handles("logit")
 def _logit(x: Any, eps: Any = None) -> Proxy:
     p = _float(x) if eps is None else _min(_max(x, eps), _sub(1.0, eps))
-    return _log(_div(p, _sub(1.0, p)))
+
+    def partials(z: Any, x: Any) -> tuple[Proxy]:
+        slope = _div(1.0, _mul(x, _sub(1.0, x)))
+        return (slope if eps is None else _where(_or(_lt(x, eps), _gt(x, _sub(1.0, eps))), 0.0, slope),)
+
+    return with_partials(_log(_div(p, _sub(1.0, p))), partials, x)
 
 
 @handles("xlogy")
 def _xlogy(x: Any, y: Any) -> Proxy:
-    return _where(_and(_eq(x, 0), _eq(y, y)), 0.0, _mul(x, _log(y)))
+    value = _where(_and(_eq(x, 0), _eq(y, y)), 0.0, _mul(x, log := _log(y)))
+    return with_partials(value, lambda z, x, y: (_where(_and(_eq(x, 0), _le(y, 0)), 0.0, log), _div(x, y)), x, y)
 
 
 @handles("ldexp")
@@ -91,12 +104,14 @@ def _tan(x: Any) -> Proxy:
 
 @handles("asin", "arcsin")
 def _asin(x: Any) -> Proxy:
-    return _atan(_div(x, _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))))
+    root = _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))
+    return with_partials(_atan(_div(x, root)), lambda z, x: (_div(1.0, root),), x)
 
 
 @handles("acos", "arccos")
 def _acos(x: Any) -> Proxy:
-    return _mul(2.0, _atan(_sqrt(_div(_sub(1.0, x), _add(1.0, x)))))
+    value = _mul(2.0, _atan(_sqrt(_div(_sub(1.0, x), _add(1.0, x)))))
+    return with_partials(value, lambda z, x: (_div(-1.0, _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))),), x)
 
 
 @handles("atan2", "arctan2")
@@ -105,7 +120,13 @@ def _atan2(y: Any, x: Any) -> Proxy:
     most, least = _max(down, right), _min(down, right)
     angle = _atan(_where(_eq(most, 0), 0.0, _where(_eq(least, most), 1.0, _div(least, most))))
     angle = _where(_gt(down, right), _sub(math.pi / 2, angle), angle)
-    return _signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y)
+
+    def partials(z: Any, y: Any, x: Any) -> tuple[Proxy, ...]:
+        squares = _add(_mul(y, y), _mul(x, x))
+        none = _eq(squares, 0.0)
+        return _where(none, 0.0, _div(x, squares)), _where(none, 0.0, _neg(_div(y, squares)))
+
+    return with_partials(_signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
 
 
 @handles("sinc")
@@ -131,7 +152,8 @@ def _hypot(x: Any, y: Any) -> Proxy:
     a, b = _abs(_float(x)), _abs(_float(y))
     most, least = _max(a, b), _min(a, b)
     share = _where(_eq(most, 0), 0.0, _div(least, most))
-    return _where(_or(_isinf(a), _isinf(b)), math.inf, _mul(most, _sqrt(_add(1.0, _mul(share, share)))))
+    value = _where(_or(_isinf(a), _isinf(b)), math.inf, _mul(most, _sqrt(_add(1.0, _mul(share, share)))))
+    return with_partials(value, lambda z, x, y: (_div(x, z), _div(y, z)), x, y)
 
 
 # ---- hyperbolic functions
@@ -144,21 +166,24 @@ def _half_exp(x: Any) -> Proxy:
 def _sinh(x: Any) -> Proxy:
     t, e = _tanh(_mul(x, 0.5)), _half_exp(x)
     near = _div(_mul(2.0, t), _mul(_sub(1.0, t), _add(1.0, t)))
-    return _where(_lt(_abs(x), 1), near, _signed(_sub(e, _div(0.25, e)), x))
+    value = _where(_lt(_abs(x), 1), near, _signed(_sub(e, _div(0.25, e)), x))
+    return with_partials(value, lambda z, x: (_add(e, _div(0.25, e)),), x)
 
 
 @handles("cosh")
 def _cosh(x: Any) -> Proxy:
     e = _half_exp(x)
-    return _add(e, _div(0.25, e))
+    return with_partials(_add(e, _div(0.25, e)), lambda z, x: (_signed(_sub(e, _div(0.25, e)), x),), x)
 
 
 @handles("asinh", "arcsinh")
 def _asinh(x: Any) -> Proxy:
     a = _abs(_float(x))
     square = _mul(a, a)
-    near = _log1p(_add(a, _div(square, _add(1.0, _sqrt(_add(1.0, square))))))
-    return _signed(_where(_lt(a, _HUGE), near, _add(_log(a), _LN2)), x)
+    root = _sqrt(_add(1.0, square))
+    near = _log1p(_add(a, _div(square, _add(1.0, root))))
+    value = _signed(_where(_lt(a, _HUGE), near, _add(_log(a), _LN2)), x)
+    return with_partials(value, lambda z, x: (_div(1.0, root),), x)
 
 
 @handles("acosh", "arccosh")
@@ -171,7 +196,8 @@ def _acosh(x: Any) -> Proxy:
 @handles("atanh", "arctanh")
 def _atanh(x: Any) -> Proxy:
     a = _abs(_float(x))
-    return _signed(_mul(0.5, _log1p(_div(_mul(2.0, a), _sub(1.0, a)))), x)
+    value = _signed(_mul(0.5, _log1p(_div(_mul(2.0, a), _sub(1.0, a)))), x)
+    return with_partials(value, lambda z, x: (_div(1.0, _mul(_sub(1.0, x), _add(1.0, x))),), x)
 
 
 # ---- whole numbers, signs, what is no number
@@ -244,6 +270,48 @@ def _addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Proxy:
     return _add(x, _mul(_div(a, b), value))
 
 
+# ---- bounds
+@handles("clamp", "clip")
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
+    value = lift(x)
+    value = value if min is None else _max(value, min)
+    value = value if max is None else _min(value, max)
+
+    def partials(z: Any, x: Any, *bounds: Any) -> tuple[Proxy, ...]:
+        """Of x within the bounds, these included; of a bound beyond it. The upper one counts where they cross."""
+        least, most = bounds[0] if min is not None else None, bounds[-1] if max is not None else None
+        if most is None:
+            return _where(_ge(x, least), 1.0, 0.0), _where(_lt(x, least), 1.0, 0.0)
+        if least is None:
+            return _where(_le(x, most), 1.0, 0.0), _where(_gt(x, most), 1.0, 0.0)
+        below, above = _and(_lt(x, least), _lt(least, most)), _or(_gt(x, most), _lt(most, least))
+        return _where(_and(_ge(x, least), _le(x, most)), 1.0, 0.0), _where(below, 1.0, 0.0), _where(above, 1.0, 0.0)
+
+    bounds = [bound for bound in (min, max) if bound is not None]
+    return with_partials(value, partials, x, *bounds) if bounds else value
+
+
+@handles("clamp_min")
+def _clamp_min(x: Any, min: Any) -> Proxy:
+    return _clamp(x, min)
+
+
+@handles("clamp_max")
+def _clamp_max(x: Any, max: Any) -> Proxy:
+    return _clamp(x, None, max)
+
+
+@handles("relu")
+def _relu(x: Any, inplace: bool = False) -> Proxy:
+    return with_partials(_max(x, 0), lambda z, x: (_where(_le(x, 0), 0.0, 1.0),), x)
+
+
+@handles("leaky_relu")
+def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Proxy:
+    value = _where(_ge(x, 0), x, _mul(x, negative_slope))
+    return with_partials(value, lambda z, x: (_where(_gt(x, 0), 1.0, negative_slope),), x)
+
+
 # ---- activations
 def _gelu_by_erfc(x: Any) -> Proxy:
     return _mul(_mul(0.5, x), _call("erfc", _mul(x, -math.sqrt(0.5))))  # accurate where the result is near 0, too
@@ -267,12 +335,16 @@ def _gelu(x: Any, approximate: str = "none") -> Proxy:
 @handles("softplus")
 def _softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Proxy:
     steep = _mul(_float(x), beta)
-    return _where(_gt(steep, threshold), x, _div(_log1p(_exp(_min(steep, threshold))), beta))
+    power = _exp(_min(steep, threshold))
+    value = _where(far := _gt(steep, threshold), x, _div(_log1p(power), beta))
+    return with_partials(value, lambda z, x: (_where(far, 1.0, _div(power, _add(1.0, power))),), x)
 
 
 @handles("log_sigmoid", "logsigmoid")
 def _logsigmoid(x: Any) -> Proxy:
-    return _sub(_min(x, 0.0), _log1p(_exp(_neg(_abs(x)))))
+    less = _exp(_neg(_abs(x)))
+    value = _sub(_min(x, 0.0), _log1p(less))
+    return with_partials(value, lambda z, x: (_div(_where(_lt(x, 0), 1.0, less), _add(1.0, less)),), x)
 
 
 @handles("mish")
@@ -282,7 +354,8 @@ def _mish(x: Any, inplace: bool = False) -> Proxy:
 
 @handles("elu")
 def _elu(x: Any, alpha: Any = 1.0, inplace: bool = False) -> Proxy:
-    return _where(_gt(x, 0), x, _mul(alpha, _expm1(_min(x, 0.0))))
+    value = _where(_gt(x, 0), x, _mul(alpha, _expm1(_min(x, 0.0))))
+    return with_partials(value, lambda z, x: (_where(_le(x, 0), _mul(alpha, _exp(x)), 1.0),), x)
 
 
 @handles("selu")
@@ -292,12 +365,14 @@ def _selu(x: Any, inplace: bool = False) -> Proxy:
 
 @handles("celu")
 def _celu(x: Any, alpha: Any = 1.0, inplace: bool = False) -> Proxy:
-    return _where(_gt(x, 0), x, _mul(alpha, _expm1(_div(_min(x, 0.0), alpha))))
+    value = _where(_gt(x, 0), x, _mul(alpha, _expm1(_div(_min(x, 0.0), alpha))))
+    return with_partials(value, lambda z, x: (_where(_le(x, 0), _exp(_div(x, alpha)), 1.0),), x)
 
 
 @handles("hardtanh")
 def _hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Proxy:
-    return _min(_max(x, min_val), max_val)
+    value = _min(_max(x, min_val), max_val)
+    return with_partials(value, lambda z, x: (_where(_and(_gt(x, min_val), _lt(x, max_val)), 1.0, 0.0),), x)
 
 
 @handles("relu6")
@@ -307,12 +382,16 @@ def _relu6(x: Any, inplace: bool = False) -> Proxy:
 
 @handles("hardsigmoid")
 def _hardsigmoid(x: Any, inplace: bool = False) -> Proxy:
-    return _div(_hardtanh(_add(x, 3.0), 0.0, 6.0), 6.0)
+    value = _div(_hardtanh(_add(x, 3.0), 0.0, 6.0), 6.0)
+    return with_partials(value, lambda z, x: (_where(_and(_gt(x, -3.0), _lt(x, 3.0)), 1 / 6, 0.0),), x)
 
 
 @handles("hardswish")
 def _hardswish(x: Any, inplace: bool = False) -> Proxy:
-    return _mul(x, _hardsigmoid(x))
+    def partials(z: Any, x: Any) -> tuple[Proxy]:
+        return (_where(_le(x, -3.0), 0.0, _where(_lt(x, 3.0), _add(_div(x, 3.0), 0.5), 1.0)),)
+
+    return with_partials(_mul(x, _hardsigmoid(x)), partials, x)
 
 
 @handles("softsign")

@@ -14,7 +14,7 @@ from typing import cast
 from ..syntax.nodes import Binary, Expr, Func, GlobalType, Kernel, Literal, Name, Param, Subscript
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.walk import names_read, walk
+from ..syntax.walk import NamesRead, names_read, walk
 from .derivative import of_read
 from .traced import Traced
 
@@ -97,7 +97,8 @@ def gradient_of(p: Param, name: str) -> Param:
 
 def _reads(traced: Traced, name: str, gradient: str) -> list[_Read]:
     met = (n for n in walk(traced.score) if isinstance(n, Subscript) and isinstance(n.value, Name) and n.value.id == name)
-    reads = (_Read(gradient, cast(tuple[Expr, ...], r.indices), of_read(*traced.differentiated, r)) for r in dict.fromkeys(met))
+    names = NamesRead()
+    reads = (_Read(gradient, cast(tuple[Expr, ...], r.indices), of_read(*traced.differentiated, r, names)) for r in dict.fromkeys(met))
     return [r for r in reads if r.change != Literal(0.0)]
 
 

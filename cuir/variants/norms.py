@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .arrays import Array, array, elementwise, function
+from .arrays import array, elementwise, function, joined_in_pairs, number
+from .partials import with_partials
 from .proxy import Proxy, Rows, call, lift
 from .refusal import refuse
 
@@ -51,7 +53,7 @@ def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         refuse(f"a norm of order {ord!r}", "a number: 2, 1 or math.inf")
     if ord == 2:
-        return Array.norm(x, 2, dim, keepdim)
+        return x.folded(dim, keepdim, "summed", _euclidean, lift, 0.0)
     if ord == 0:
         return call("float", (array(elementwise("ne", (x, 0), {})).sum(dim, keepdim),), {})
     sizes = array(elementwise("abs", (x,), {}))
@@ -61,8 +63,41 @@ def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *
         return sizes.amin(dim, keepdim)
     if ord == 1:
         return call("float", (sizes.sum(dim, keepdim),), {})
-    powers = array(elementwise("pow", (elementwise("float", (sizes,), {}), float(ord)), {}))
-    return call("pow", (powers.sum(dim, keepdim), 1.0 / ord), {})
+    return x.folded(dim, keepdim, "summed", _of_order(float(ord)), lift, 0.0)
+
+
+def _euclidean(items: Sequence[Any]) -> Any:
+    """The root of the sum of squares; its derivative is 0 where all elements are."""
+    root = call("sqrt", (_sum([number(call("mul", (x, x), {})) for x in items]),), {})
+
+    def partials(z: Any, *xs: Any) -> tuple[Any, ...]:
+        return tuple(_unless_zero(z, call("truediv", (x, z), {})) for x in xs)
+
+    return with_partials(root, partials, *items)
+
+
+def _of_order(order: float) -> Callable[[Sequence[Any]], Any]:
+    """The root of the sum of powers; its derivative is 0 where all elements are, and for orders below 1 by an element that is."""
+
+    def fold(items: Sequence[Any]) -> Any:
+        total = _sum([call("pow", (call("float", (call("abs", (x,), {}),), {}), order), {}) for x in items])
+
+        def partials(z: Any, *xs: Any) -> tuple[Any, ...]:
+            shares = [call("pow", (call("truediv", (call("abs", (x,), {}), z), {}), order - 1.0), {}) for x in xs]
+            signed = [call("mul", (call("sign", (x,), {}), share), {}) for x, share in zip(xs, shares, strict=True)]
+            return tuple(_unless_zero(x if order < 1 else z, change) for x, change in zip(xs, signed, strict=True))
+
+        return with_partials(call("pow", (total, 1.0 / order), {}), partials, *items)
+
+    return fold
+
+
+def _sum(items: Sequence[Any]) -> Any:
+    return joined_in_pairs(items, lambda x, y: call("add", (x, y), {}))
+
+
+def _unless_zero(x: Any, change: Any) -> Any:
+    return call("where", (call("eq", (x, 0.0), {}), 0.0, change), {})
 
 
 @function("dist")

@@ -15,6 +15,7 @@ from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .answers import TRACE
 from .halves import HALVES, in_f32, in_half
+from .partials import with_partials
 from .proxy import (
     PRODUCTS,
     Handler,
@@ -76,7 +77,7 @@ def _floordiv(x: Any, y: Any) -> Proxy:
     near = _sub(_div(_sub(a, rest), b), to(_turned(rest, b), F32))
     below = _floor(near)
     whole = _where(_comparison(">", operator.gt)(_sub(near, below), 0.5), _add(below, 1.0), below)
-    return whole if literal(b) and b.value else _where(_comparison("==", operator.eq)(b, 0.0), _div(a, b), whole)
+    return whole if literal(b) and b.value else _where(_comparison("==", operator.eq)(b, 0.0), without_gradient(_div(a, b)), whole)
 
 
 @handles("mod", "remainder")
@@ -329,29 +330,6 @@ _number_first("fmin", _comparison("<=", operator.le), _minimum)
 _number_first("fmax", _comparison(">=", operator.ge), _maximum)
 
 
-@handles("clamp", "clip")
-def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
-    clamped = lift(x)
-    if min is not None:
-        clamped = _maximum(clamped, min)
-    return clamped if max is None else _minimum(clamped, max)
-
-
-@handles("clamp_min")
-def _clamp_min(x: Any, min: Any) -> Proxy:
-    return _maximum(x, min)
-
-
-@handles("clamp_max")
-def _clamp_max(x: Any, max: Any) -> Proxy:
-    return _minimum(x, max)
-
-
-@handles("relu")
-def _relu(x: Any, inplace: bool = False) -> Proxy:
-    return _maximum(x, 0)
-
-
 def function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
     """What handles a function of floats."""
 
@@ -420,7 +398,8 @@ def _rsqrt(x: Any) -> Proxy:
 
 @handles("sigmoid")
 def _sigmoid(x: Any) -> Proxy:
-    return _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
+    value = _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
+    return with_partials(value, lambda z, x: (_mul(z, _sub(1.0, z)),), x)
 
 
 @handles("reciprocal")
@@ -442,11 +421,6 @@ def _signum(x: Any) -> Proxy:
 @handles("silu")
 def _silu(x: Any, inplace: bool = False) -> Proxy:
     return _mul(x, _sigmoid(x))
-
-
-@handles("leaky_relu")
-def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Proxy:
-    return _where(_comparison(">=", operator.ge)(x, 0), x, _mul(x, negative_slope))
 
 
 @handles("masked_fill")

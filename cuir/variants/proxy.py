@@ -19,8 +19,8 @@ from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
-from .detached import detached, is_detached
 from .evaluate import evaluate
+from .marks import detached, is_detached, without_marks
 from .refusal import refuse, user_place
 from .spelling import by_position, in_table, of_function, of_method
 
@@ -243,7 +243,7 @@ class TensorProxy(Rows):
         for p in places:
             if p.element != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
-        read = Subscript(Name(self.name), tuple(p.expr for p in places), span=user_place() or NOWHERE)
+        read = Subscript(Name(self.name), tuple(without_marks(p.expr) for p in places), span=user_place() or NOWHERE)
         stored = Proxy(read, self.element, any(p.varies for p in places))
         element = call("ne", (stored, 0), {}) if self.boolean else without_gradient(stored) if self.constant else stored
         return element if self.into is None else to(element, self.into)

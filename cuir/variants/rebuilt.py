@@ -134,7 +134,8 @@ class _Expressions:
         if which == 0:
             return torch.as_tensor(True if traced.mask is None else evaluate(traced.mask, names))
         names |= {"S": scores[0], "scale": 1.0}
-        logits = evaluate(traced.score, names) * evaluate(traced.factor, names)
+        score, factor = traced.differentiated  # whose gradients are PyTorch's
+        logits = evaluate(score, names) * evaluate(factor, names)
         logits = torch.as_tensor(logits if self.spec.normalize == "relu" else logits / CONSTANTS["LOG2E"])
         return logits if traced.keep is None else torch.where(torch.as_tensor(evaluate(traced.keep, names)), logits, -torch.inf)
 

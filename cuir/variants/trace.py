@@ -36,11 +36,12 @@ from . import functions as functions  # enters the table of operations
 from . import joins as joins  # likewise
 from . import lookups as lookups  # likewise
 from . import norms as norms  # likewise
+from . import reductions as reductions  # likewise
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
-from .detached import attached
 from .factoring import factored
 from .kinds import BUILTINS
+from .marks import without_marks
 from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
@@ -131,7 +132,7 @@ class _Tracer:
         masks: list[Proxy] = []
         result: Proxy = scaled
         mask: Expr | None = None
-        detaching: Proxy | None = None
+        marked: Proxy | None = None
         peeled = False
         if self.spec.score_mod is not None:
             if (running := TRACE.get()) is not None:
@@ -146,10 +147,9 @@ class _Tracer:
                     function_span(self.spec.score_mod),
                     "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
                 )
-            marked = to(modified, F32)
-            result = replace(marked, expr=attached(marked.expr))
-            detaching = None if result.expr is marked.expr else marked
-            result, masks = _peeled(result)
+            modified = to(modified, F32)
+            result, masks = _peeled(plain := replace(modified, expr=without_marks(modified.expr)))
+            marked = None if plain.expr is modified.expr else _peeled(modified)[0]
             peeled = bool(masks)
         if self.spec.mask_mod is not None:
             condition = self.call(self.spec.mask_mod, (b, h, q, k))
@@ -157,7 +157,7 @@ class _Tracer:
                 raise CuirError.of(
                     "X123", f"a mask_mod gives a bool, found {condition.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
-            condition = replace(condition, expr=attached(condition.expr))
+            condition = replace(condition, expr=without_marks(condition.expr))
             masks.append(condition)
             mask = condition.expr
         keep = None
@@ -166,7 +166,7 @@ class _Tracer:
         everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
         met = [p for p, _ in self.parameters.values()]
         (score, factor), *others = (
-            self.logits(*factored(e, met, split=not peeled)) for e in (result.expr, *(() if detaching is None else (detaching.expr,)))
+            self.logits(*factored(e, met, split=not peeled)) for e in (result.expr, *(() if marked is None else (marked.expr,)))
         )
         sink = self.sink(h)
         if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape

@@ -21,8 +21,8 @@ class Traced:
     `sink`: an expression of h, or None. `mask`: what the mask_mod alone keeps, without conditions of the score_mod; None if there is no mask_mod.
     `decided`: captured numbers that decided control flow, whose values are part of the expressions. `asked`: (the name that a captured value has in
     the mod, its parameter's name) in the order in which they were met, of values that no expression reads as well. `rows`: the mods work on rows or views of
-    captured tensors, so that they mean what they do for one pair at a time alone. `detaching`: score and factor in which what the mod detaches is marked
-    (detached.py), None if it detaches nothing.
+    captured tensors, so that they mean what they do for one pair at a time alone. `marked`: score and factor with what derivatives
+    read (marks.py), None if they have no marks.
     """
 
     keep: Expr | None
@@ -34,12 +34,12 @@ class Traced:
     decided: tuple[str, ...] = ()
     asked: tuple[tuple[str, str], ...] = ()
     rows: bool = False
-    detaching: tuple[Expr, Expr] | None = None
+    marked: tuple[Expr, Expr] | None = None
 
     @property
     def differentiated(self) -> tuple[Expr, Expr]:
         """Score and factor as derivatives are made of them."""
-        return self.detaching or (self.score, self.factor)
+        return self.marked or (self.score, self.factor)
 
     @property
     def reads(self) -> tuple[Subscript, ...]:
@@ -81,7 +81,7 @@ class Traced:
             factor=cast(Expr, other(self.factor)),
             sink=other(self.sink),
             mask=other(self.mask),
-            detaching=None if self.detaching is None else cast(tuple[Expr, Expr], tuple(map(other, self.detaching))),
+            marked=None if self.marked is None else cast(tuple[Expr, Expr], tuple(map(other, self.marked))),
             parameters=tuple(replace(p, name=names[p.name]) for p in self.parameters),
             asked=tuple((wanted, names[name]) for wanted, name in self.asked),
         )

@@ -13,7 +13,7 @@ from cuir.syntax.nodes import Assign, Binary, Call, ExprStmt, For, If, Keyword, 
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.rewrite import copied, edited, rewrite, rewrite_block, substitute, with_children
-from cuir.syntax.walk import names_read, walk
+from cuir.syntax.walk import NamesRead, names_read, walk
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 FILES = sorted([*(CORPUS / "programs").glob("*.cuir"), *(CORPUS / "kernels").glob("*.cuir")])
@@ -105,6 +105,11 @@ def test_names_are_replaced_but_not_what_is_called() -> None:
         show(substitute(tree, {"max": Name("least"), "x": Binary("+", Name("x"), Literal(1))})).strip()
         == "return max(x + 1, g(least, y=x + 1)) + least"
     )
+
+
+def test_names_of_shared_trees_are_names_read() -> None:
+    names, tree = NamesRead(), program()
+    assert all(names(n) == names_read(n) for n in walk(tree))
 
 
 def test_a_name_for_a_name_stands_where_that_one_stood() -> None:

@@ -104,6 +104,8 @@ def per_element(function: Function) -> Function:
 
     def run(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         n = x.numel()
+        if x.requires_grad:  # of a reference, whose last bits nothing depends on
+            return function(x)
         if n % _REGISTERS:
             padded = torch.ones(n + -n % _REGISTERS, dtype=x.dtype, device=x.device)
             padded[:n] = x.reshape(-1)
@@ -115,7 +117,8 @@ def per_element(function: Function) -> Function:
 
 def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Results below the least normal number are 0, as the hardware's."""
-    return torch.threshold_(torch.exp2(x, out=out), _LARGEST_SUBNORMAL, 0.0)
+    power = torch.exp2(x, out=out)
+    return (torch.threshold if power.requires_grad else torch.threshold_)(power, _LARGEST_SUBNORMAL, 0.0)
 
 
 def _in_double(function: Function) -> Function:

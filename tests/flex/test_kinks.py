@@ -1,0 +1,99 @@
+"""Parameters that begin at 0, at a bound or at a tie train as they do behind PyTorch's own functions, and a projection of zeros has a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir import flex_attention
+
+F = torch.nn.functional
+N, D = 16, 32
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "logsigmoid": F.logsigmoid, "elu": F.elu, "celu": F.celu, "selu": F.selu, "asinh": torch.asinh, "atanh": torch.atanh, "atan2": lambda p: torch.atan2(p, torch.ones_like(p)),
+    "logaddexp": lambda p: torch.logaddexp(p, p * 2.0), "clamp": lambda p: p.clamp(0.0, 1.0), "maximum": lambda p: torch.maximum(p, torch.zeros_like(p)), "minimum": lambda p: torch.minimum(p, -p * 2.0),
+    "leaky_relu": lambda p: F.leaky_relu(p, 0.2), "half precision": lambda p: F.logsigmoid(p.half()).float(),
+}  # fmt: skip
+
+
+def qkv(dtype: torch.dtype = torch.float32, heads: int = 1) -> list[torch.Tensor]:
+    return list(torch.randn(3, 1, heads, N, D, generator=torch.Generator().manual_seed(0)).to(dtype).unbind())
+
+
+def ours(*x: torch.Tensor, score_mod: Callable[..., Any]) -> Any:
+    return flex_attention(*x, score_mod=score_mod, backend="interpret", verify="off")
+
+
+def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any]) -> torch.Tensor:
+    places = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((*q.shape[:2], N, N))]
+    return score_mod(q @ k.mT / D**0.5, *places).softmax(-1) @ v
+
+
+def close(found: torch.Tensor, exact: torch.Tensor, bound: float = 1e-3) -> bool:
+    return bool((found - exact).norm() <= bound * exact.norm()) and bool(exact.norm() > 1e-3)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_parameter_that_begins_at_0(name: str) -> None:
+    """One for all pairs, and one of a query, which are differentiated as scalars and as tiles."""
+    f, (q, k, v) = FUNCTIONS[name], qkv()
+    one, each = torch.zeros((), requires_grad=True), torch.zeros(N, requires_grad=True)
+
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + f(one) * j + f(each[i]) * (i - j)
+
+    found, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (one, each)) for call in (ours, theirs))
+    assert close(found[0], exact[0]) and close(found[1], exact[1])
+
+
+@pytest.mark.parametrize("name", ["logsigmoid", "asinh", "selu", "leaky_relu", "clamp", "maximum"])
+def test_a_projection_of_zeros(name: str) -> None:
+    """All scores are 0."""
+    q, k, v = qkv()
+    zero = torch.zeros_like(q).requires_grad_()
+    mod = lambda s, b, h, i, j: FUNCTIONS[name](s)  # noqa: E731
+    found, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, theirs))
+    assert close(found, exact, 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gates_of_zeros_in_half_precision(dtype: torch.dtype) -> None:
+    gates = torch.zeros(2, N, requires_grad=True)
+    mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
+    q, k, v = qkv(dtype, 2)
+    (found,) = torch.autograd.grad((ours(q, k, v, score_mod=mod) * q).float().sum(), gates)
+    (exact,) = torch.autograd.grad((theirs(q.float(), k.float(), v.float(), mod) * q).sum(), gates)
+    assert close(found, exact, 0.02)
+
+
+def test_gates_of_zeros_in_a_compiled_call() -> None:
+    gates = torch.zeros(1, N, requires_grad=True)
+    mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
+    q, k, v = qkv()
+    compiled = torch.compile(ours, backend="aot_eager")
+    found, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, theirs))
+    assert close(found, exact)
+
+
+def test_the_norm_of_zeros() -> None:
+    """A distance of a point to itself."""
+    q, k, v = qkv()
+    at = torch.randn(N, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    (found,) = torch.autograd.grad(ours(q, k, v, score_mod=lambda s, b, h, i, j: s - (at[i] - at[j]).norm()).square().sum(), at)
+    s = q @ k.mT / D**0.5 - (at[:, None] - at).norm(dim=-1)
+    (exact,) = torch.autograd.grad((s.softmax(-1) @ v).square().sum(), at)
+    assert close(found, exact)
+
+
+@pytest.mark.parametrize("name", ["amax", "max"])
+def test_ties_within_a_row(name: str) -> None:
+    """Equal elements share the gradient of amax; with a place, as max(-1) gives it, the first one has it."""
+    q, k, v = qkv()
+    rows = torch.tensor([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0]]).repeat(N // 2, 1).requires_grad_()
+    of = (lambda r: r.amax(-1)) if name == "amax" else (lambda r: r.max(-1).values)
+    (found,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
+    (exact,) = torch.autograd.grad((theirs(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
+    assert close(found, exact)
