@@ -41,6 +41,7 @@ from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
 from .views import Drop, Range, View, panel_cols, root_name, view_of
 
+LARGEST_TILE = 2**20  # elements; Triton's limit, too
 COLUMN_UNIT = 8  # of which the columns of a register tile are a multiple, if there is more than one
 
 
@@ -505,6 +506,11 @@ class Typer:
     def tile_fits(self, t: Type, span: Span) -> Type:
         """Rows of a register tile are spread over the worker's lanes."""
         unit = self.threads // 2
+        if isinstance(t, TileType) and t.rows * t.cols > LARGEST_TILE:
+            self.sink.error(
+                "T176", f"a tile has at most {LARGEST_TILE} elements, found {t}", span, "go over the rows or the columns in a loop"
+            )
+            return ErrorType()
         if isinstance(t, TileType) and self.role_name is not None:
             wrong_rows, wrong_cols = t.rows > 1 and t.rows % unit, t.cols > 1 and t.cols % COLUMN_UNIT
             if wrong_rows or wrong_cols:

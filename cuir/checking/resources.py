@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ..ops import TABLE
@@ -10,10 +11,12 @@ from ..syntax.nodes import Call, Kernel, Stmt
 from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
-from .checked import Role, SharedAlloc, call_of
+from .checked import Barrier, Role, SharedAlloc, call_of
 
 COPY_UNIT = 128  # bytes: where a bulk copy to rows without panels may begin
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
+MBARRIERS = 1024  # of a kernel, each stage of a ring is one; workers know of each how far it is
+MBARRIER_ARRIVALS = 2**20 - 1  # of a phase (PTX ISA, mbarrier.init)
 RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
 
 
@@ -48,12 +51,13 @@ def lay_out_shared(
     signals = signal_bytes(barriers)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
-        largest = max(table.values(), key=lambda a: a.nbytes)
-        sizes = ", ".join(f"{a.name} {a.nbytes}" for a in table.values() if a.over is None)
+        places = [(a.nbytes, a.span) for a in table.values()]
+        places += [(8 * (t.stages or 1), stmt.span) for t, _, stmt in barriers.values() if not TABLE[t.kind].traits.hardware]
+        sizes = "".join(f"{a.name} {a.nbytes}, " for a in table.values() if a.over is None)
         sink.error(
             "M301",
-            f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}, barriers {signals}, reserved {RESERVED}",
-            largest.span,
+            f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}barriers {signals}, reserved {RESERVED}",
+            max(places, key=lambda p: p[0])[1],
             "use fewer stages or smaller tiles, or lay arrays over one another (over=)",
         )
     return table, end
@@ -150,6 +154,35 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
             kernel.span,
             f"lower registers= of a role{instead}; a role of warps takes a whole warpgroup's",
         )
+
+
+def check_counts(barriers: Collection[Barrier], arriving: Mapping[str, int], target: Target, sink: Sink) -> None:
+    """Check that the hardware can count a phase of each barrier. arriving: threads of a worker of each role."""
+    stages = sum(bar.stages or 1 for bar in barriers if not bar.hardware)
+    if MBARRIERS < stages <= target.shared_bytes // 8:  # more are too much shared memory, too
+        longest = max((bar for bar in barriers if not bar.hardware), key=lambda bar: bar.stages or 1)
+        sink.error(
+            "M306", f"a kernel has at most {MBARRIERS} mbarriers, found {stages}", longest.span, "a ring has as many stages as its buffer"
+        )
+    for bar in barriers:
+        if bar.hardware:
+            most, warps = target.threads // 32, max(bar.warps, bar.count)
+            if warps > most:
+                sink.error(
+                    "M306",
+                    f"a CTA has at most {most} warps, found a phase of `{bar.name}` with {warps}",
+                    bar.span,
+                    "the count of a named barrier is the number of workers that come to it",
+                )
+            continue
+        arrivals = bar.count * (arriving.get(bar.arrivers or "", 32) // 32)
+        if arrivals > MBARRIER_ARRIVALS:
+            sink.error(
+                "M306",
+                f"an mbarrier counts at most {MBARRIER_ARRIVALS} arrivals of warps, found {arrivals} for a phase of `{bar.name}`",
+                bar.span,
+                "the count of an mbarrier is the number of workers that arrive in a phase",
+            )
 
 
 def check_fragments(roles: list[Role], sink: Sink) -> None:

@@ -20,6 +20,7 @@ from .chains import (
     astray,
     came_twice,
     counted,
+    crowded,
     extra_arrival,
     idle_wait,
     labels,
@@ -39,6 +40,7 @@ from .chains import (
 from .faults import fault
 from .machine import Machine, Worker
 from .memory import SharedRef
+from .multicasts import of_multicast
 from .records import Actor, Record
 
 
@@ -92,11 +94,19 @@ def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause |
     return None
 
 
-def of_conflict(m: Machine, new: Record, old: Record, former: int) -> Cause:
-    """Why an access is not ordered after an earlier one. former: the tick of the last access of the same kind that the new party made to these bytes, or -1."""
+def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> Cause:
+    """Why an access is not ordered after an earlier one to bytes of a CTA.
+
+    former: the tick of the last access of the same kind that the new party made to these bytes, or -1.
+    """
     if new.worker == old.worker and old.bar is None:
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
+    released_early = old.bar is None and any(
+        place_of(m, bar)[2] == m.workers[new.worker].cta for bar in mbarriers(m) if arrivals_of(bar, worker=old.worker)
+    )
+    if m.workers[new.worker].cta != cta and not released_early:
+        return of_multicast(m, new, old, cta)
     cause = _of_copy(m, new, old, former) if old.bar is not None else _of_release(m, new, old, former)
     return cause
 
@@ -151,7 +161,8 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     """The earlier access is a worker's, or an engine's that the worker waits for: the worker arrives on a barrier after it."""
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     over = old.done[1] if old.done is not None and old.done[0] == old.worker else None
-    arrived = sorted(((e, bar) for bar in mbarriers(m) for e in arrivals_of(bar, worker=old.worker)), key=lambda x: x[0].tick)
+    here = [bar for bar in mbarriers(m) if place_of(m, bar)[2] == w.cta]  # on which it can wait
+    arrived = sorted(((e, bar) for bar in here for e in arrivals_of(bar, worker=old.worker)), key=lambda x: x[0].tick)
     waited = {u.name for u in text.of("waits", role=w.program.name)}
     shared = [(e, bar) for e, bar in arrived if place_of(m, bar)[0] in waited]
     after = [(e, bar) for e, bar in shared if over is not None and e.epoch >= over and e.tick > old.tick]
@@ -164,6 +175,9 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     passed = [(e, b) for b in mbarriers(m) if place_of(m, b)[0] == guarded for e in waits_of(b, new.worker) if e.tick > former]
     if same and passed and (newest := max(passed, key=lambda x: x[0].tick))[1] is not same[0][1]:
         stray = unwaited(m, old.worker, str(guarded), w.cta)
+        early = arrivals_of(newest[1], newest[0].phase, old.worker)
+        if stray is None and early and early[0].tick <= old.tick:
+            return _released_early(owner, newest[1], early[0], old, new, done)
         return stray or Cause([(f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{same[0][1].text}`", newest[0].span),
                                (f"{owner.label} arrives here", same[0][0].span)], "wait and arrive on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
     if same or (after and guarded is None):
@@ -207,11 +221,20 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         )
         if unread is not None and new.mode != "read":
             return unread
-        return Cause([(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {done}", inside[0].span)],
-                     f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{f': after {old.awaited}' if old.awaited else ''}", 2)  # fmt: skip
+        return _released_early(owner, bar, inside[0], old, new, done)
     ended = arrivals_of(bar, wait.phase)
     return Cause([(f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {labels(ended)}, without {owner.label}", wait.span)],
                  f"{owner.label} arrives on `{bar.text}` after {done}, once a phase, and the count takes its arrival in")  # fmt: skip
+
+
+def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, done: str) -> Cause:
+    """The arrival that let the later party go on lies before the access."""
+    over = f": after {old.awaited}" if old.awaited else ""
+    return Cause(
+        [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {done}", arrival.span)],
+        f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{over}",
+        2,
+    )
 
 
 def _waits_first(m: Machine, bar: Mbarrier, new: Record) -> bool:
@@ -227,11 +250,9 @@ def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tu
 def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """The earlier party never arrived where the later one waits."""
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    named = [b for (name, _), ring in m.barriers.items() if m.launch.checked.barriers[name].hardware for b in ring]
-    for bar in named:
-        cause = wrong_count(m, bar) if old.worker in bar.came or new.worker in bar.came else None
-        if cause is not None:
-            return cause
+    many = crowded(m, old.worker, new.worker)
+    if many is not None:
+        return many
     idle = idle_wait(m, new.worker, -1, 1 << 60) or short_phase(m, new.worker, -1, 1 << 60)
     if idle is not None:
         return idle
@@ -271,7 +292,7 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     if copies:
         return Cause([(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
                      f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands", 1)  # fmt: skip
-    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60)
+    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60) or crowded(m, actor.worker)
     return cause or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 

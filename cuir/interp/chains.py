@@ -6,7 +6,7 @@ and deadlocks.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
@@ -109,6 +109,22 @@ class Text:
         return sum(roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
                    for role, of in lines.items())  # fmt: skip
 
+    def coming(self, name: str) -> int:
+        """How many workers certainly come to a named barrier that is no ring: those of roles that use it outside of branches."""
+        if self.checked.barriers[name].stages is not None:
+            return 0
+        spans = {(u.role, u.span) for u in self.of("arrives", name)}
+        return sum(role.workers for role in self.checked.roles if any((role.name, s) in spans for s in _unconditional(role.body)))
+
+
+def _unconditional(stmts: Sequence[Stmt]) -> Iterator[Span]:
+    """The places of all calls outside of branches."""
+    for stmt in stmts:
+        if isinstance(stmt, For):
+            yield from _unconditional(stmt.body)
+        elif not isinstance(stmt, If):
+            yield from (node.span for node in walk(stmt) if isinstance(node, Call))
+
 
 def text_of(checked: Checked) -> Text:
     text = checked.made.get(Text)
@@ -173,14 +189,30 @@ def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """More workers arrive than a phase takes."""
     text, name = text_of(m.launch.checked), place_of(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
-    able = max(len(came), 0 if m.launch.checked.barriers[name].hardware else text.arriving(name))
+    hardware = m.launch.checked.barriers[name].hardware
+    able = max(len(came), text.coming(name) if hardware else text.arriving(name))
     if able <= bar.count:
         return None
     who = (
         ", ".join(came) if len(came) == able else f"the workers of role `{'`, `'.join(sorted({u.role for u in text.of('arrives', name)}))}`"
     )
+    groups, left = divmod(able, bar.count)
+    if hardware and bar.count > 1 and not left:
+        said = f"{groups} groups of {bar.count} workers share `{bar.text}`: {who}; the hardware knows nobody by name, so a phase ends after any {counted(bar.count, 'arrival')}, of whichever group"
+        return Cause([(said, bar.span)], f"a named barrier for each group: a ring of them, named_barrier({bar.count}, stages={groups}), or one under a name of its own", 2)  # fmt: skip
     return Cause([(f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {who}; a phase ends after {counted(bar.count, 'arrival')}, before the others have come", bar.span)],
                  f"the count is the number of workers that arrive in a phase, here {able}", 2)  # fmt: skip
+
+
+def crowded(m: Machine, *workers: int) -> Cause | None:
+    """A named barrier that more workers than it counts come to, one of these among them."""
+    for (name, _), ring in m.barriers.items():
+        if m.launch.checked.barriers[name].hardware:
+            for bar in ring:
+                cause = wrong_count(m, bar) if any(n in bar.came for n in workers) else None
+                if cause is not None:
+                    return cause
+    return None
 
 
 def came_twice(bar: Mbarrier, phase: int) -> Cause | None:

@@ -46,7 +46,7 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done
             if reads and old.mode == "read":
                 continue
             if (old.done is None or not clock.has(old.done)) and m.launch.detect:
-                raise race(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records])
+                raise race(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records], ref.cta)
             if proxy == "async" and old.proxy == "generic" and old.mode != "read" and m.launch.detect:
                 assert old.done is not None
                 if not clock.has_fenced(old.done):
@@ -60,12 +60,12 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done
     return record
 
 
-def race(m: Machine, new: Record, old: Record, others: Sequence[Record]) -> Exception:
+def race(m: Machine, new: Record, old: Record, others: Sequence[Record], cta: int) -> Exception:
     kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
     verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
     former = max((r.tick for r in others if r.worker == new.worker and r.mode == new.mode), default=-1)
-    cause = of_conflict(m, new, old, former)
+    cause = of_conflict(m, new, old, former, cta)
     return fault(m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.what} here: it must be over before", old.span)])
 
 

@@ -5,14 +5,15 @@ Runs after a verdict, on the smallest problem that fails, and never changes the 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ..checking.checked import Checked
+from ..checking.checked import Checked, call_of
 from ..checking.views import root_name
 from ..interp import Schedule
 from ..interp.actions import Product
@@ -20,9 +21,10 @@ from ..interp.code import Compiler
 from ..interp.faults import ranges
 from ..interp.launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
+from ..ops.expressions import traits
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Specification
-from ..syntax.nodes import Assign, Call, ExprStmt, For, Stmt
+from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt, Subscript
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span, spoken
@@ -30,6 +32,7 @@ from ..variants import MAX_SCORES
 from .inputs import FunctionLaunch, readable
 from .problems import Launch
 
+_UNKNOWN = "as before the launch, or computed so,"  # of a NaN of which only a second run shows the cause
 _MARKS = {2: 0x7E5A, 4: 0x7FC0515A}  # a NaN that no computation gives, by bytes: what no store reached still has it
 
 
@@ -66,6 +69,7 @@ class _Watch:
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
     began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: how many stores were before, the step, the name
+    overflowed: list[tuple[int, _Step, str]] = field(default_factory=list)  # the same of an infinity that finite numbers made
 
     def __post_init__(self) -> None:
         for name, x in self.outputs.items():
@@ -111,6 +115,7 @@ class _Watched(Compiler):
         stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
         drains = bound is not None and bound.op.effects.drains is not None
         names = sorted(names_read(stmt.value))
+        overflows = bool(target) and _is_infinite_by_overflow_alone(stmt.value)
 
         def step(w: Worker) -> _Step:
             units = [w.frame.get(n) for n, unit in around if unit]
@@ -123,11 +128,14 @@ class _Watched(Compiler):
                 return run(w)
             clean = bool(target) and not any(_has_nan(w.frame.get(n)) for n in names if n != target)
             clean = clean and not (target in names and _has_nan(w.frame.get(target)))
+            finite = overflows and clean and not any(_has_infinity(w.frame.get(n)) for n in names)
             said = run(w)
             if stores or drains:
                 watch.stored(step(w))
             if clean and _has_nan(w.frame.get(target)):
                 watch.began.append((len(watch.steps), step(w), target))
+            if finite and _has_infinity(w.frame.get(target)):
+                watch.overflowed.append((len(watch.steps), step(w), target))
             return said
 
         return instruction
@@ -136,6 +144,25 @@ class _Watched(Compiler):
 def _has_nan(value: Any) -> bool:
     x = value.value if isinstance(value, Product) else value
     return isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isnan().any()) if x is not None else False
+
+
+def _has_infinity(value: Any) -> bool:
+    x = value.value if isinstance(value, Product) else value
+    return math.isinf(x) if isinstance(x, float) else isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isinf().any())
+
+
+def _is_infinite_by_overflow_alone(value: Expr) -> bool:
+    """Whether only a number beyond the dtype makes an infinity of finite operands: nothing is infinite as written, read from memory, divided or a logarithm."""
+    for node in walk(value):
+        if isinstance(node, Name) and node.id == "inf":
+            return False
+        if not isinstance(node, (Binary, Call, Subscript)):
+            continue
+        bound = call_of(node)
+        of = traits(node)
+        if (bound is not None and bound.op.effects.accesses) or isinstance(node, Subscript) or of.logarithm or of.divides_floats:
+            return False
+    return True
 
 
 def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, error: CuirError) -> CuirError:
@@ -218,10 +245,20 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
     where = _pattern(wrong)
     notes = [Note(f"{_element(name, wrong)} was stored here by {step}{_share(watch, last, wrong)}" + (f"; {where}" if where else ""))]
     if first.code == "V302":
-        mine = [(s, n) for before, s, n in watch.began if before < number and s.cluster == step.cluster and s.unit == step.unit]
-        own = [x for x in mine if x[0].label == step.label] or mine
-        if own:
-            began, target = own[0]
+        overflow = _first_of(watch.overflowed, number, step)
+        if overflow is not None:
+            made, target = overflow
+            assert isinstance(made.stmt, Assign)
+            dtype = getattr(made.stmt.value.type, "dtype", None)
+            beyond = f": beyond {dtype.largest}, the largest {dtype}" if dtype is not None else ""
+            notes.append(
+                Note(f"an overflow: `{spoken(target, made.span)}` is infinite here, and no operand is{beyond}{made.where}", made.span)
+            )
+            message = first.message.replace(_UNKNOWN, "after an overflow")
+            first = replace(first, message=message, hint="scale down, subtract the largest number before an exponential, or compute in f32")
+        own = _first_of(watch.began, number, step)
+        if own is not None:
+            began, target = own
             notes.append(
                 Note(
                     f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.where}",
@@ -229,6 +266,12 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
                 )
             )
     return replace(first, span=step.span, notes=(*notes, *first.notes))
+
+
+def _first_of(seen: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
+    """The first step before a store that was seen in its unit of work, if possible of the same worker."""
+    mine = [(s, n) for before, s, n in seen if before < number and s.cluster == step.cluster and s.unit == step.unit]
+    return next((x for x in mine if x[0].label == step.label), mine[0] if mine else None)
 
 
 def stores_to(checked: Checked, name: str) -> list[Span]:

@@ -13,6 +13,7 @@ from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
+from .number_text import describe_overflow, show_different
 from .numeric import RATIO, RATIO_ROW, share
 from .problems import parts_of
 from .roundings import rounds_between, rounds_for_products
@@ -221,10 +222,8 @@ class _Judged:
         endless = ~free & (w.abs() >= limit)
         if (differs := endless & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
             at = torch.nonzero(differs)[0].tolist()
-            raise self.wrong(
-                "V301",
-                f"{name}{at} is {x[tuple(at)].item():g}, the specification gives {w[tuple(at)].item():g}; {int(differs.sum())} such elements",
-            )
+            found, expected = show_different(x[tuple(at)].item(), w[tuple(at)].item())
+            raise self.wrong("V301", f"{name}{at} is {found}, the specification gives {expected}; {int(differs.sum())} such elements")
         self.free = free | endless
         verdict = self.compared(own, measure.first[name])
         if verdict.share > _NEAR and (off := measure.off(name)):
@@ -240,9 +239,10 @@ class _Judged:
         differs = self.output != self.wanted
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
+            found, expected = show_different(self.output[tuple(at)].item(), self.wanted[tuple(at)].item())
             raise self.wrong(
                 "V301",
-                f"{self.name}{at} is {self.output[tuple(at)].item()}, the specification gives {self.wanted[tuple(at)].item():g}; {int(differs.sum())} of {self.output.numel()} differ",
+                f"{self.name}{at} is {found}, the specification gives {expected}; {int(differs.sum())} of {self.output.numel()} differ",
             )
         return OutputNumbers(self.name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -286,6 +286,9 @@ class _Judged:
 
     def refused(self, n: OutputNumbers) -> CuirError:
         words, name = self.measure.words, self.name
+        overflow = describe_overflow(name, self.output, torch.where(self.free, torch.nan, self.wanted.double()))
+        if overflow is not None:
+            return self.wrong("V301", overflow, "scale down, subtract the largest number before an exponential, or compute in f32")
         message = f"{name} differs from float64 by {n.error:.2e}, allowed {n.allowed:.2e} ({RATIO} x PyTorch's own error in {words}, {n.yardstick:.2e}, and the rounding of the output)"
         message += f"; the worst row by {n.row:.2e}, allowed {n.row_allowed:.2e}; "
         hidden, most = self.hidden
@@ -314,7 +317,8 @@ def _worst(name: str, output: torch.Tensor, wanted: torch.Tensor, bad: torch.Ten
     if output.dim() > 1:
         return f"the worst row is {_place(~(bad < _largest(bad)))}"
     at = int((output - wanted).abs().argmax())
-    return f"{name}[{at}] is {output.flatten()[at].item():g}, the specification gives {wanted.flatten()[at].item():g}"
+    found, expected = show_different(output.flatten()[at].item(), wanted.flatten()[at].item())
+    return f"{name}[{at}] is {found}, the specification gives {expected}"
 
 
 def _place(where: torch.Tensor) -> str:

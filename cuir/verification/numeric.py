@@ -17,6 +17,7 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 from ..variants import MAX_SCORES
+from .number_text import describe_overflow
 from .problems import Case, Launch, launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
@@ -127,6 +128,9 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
         unit += WEIGHT * (1 + (exact.abs().max().item() if exact.numel() else 0.0))
     allowed, row_allowed = ratio * yardstick + unit, max(ratio, RATIO_ROW) * row_yardstick + 2 * unit
     if not error <= allowed or not row <= row_allowed:
+        overflow = describe_overflow("O", given.o, wanted)
+        if overflow is not None:
+            raise wrong("V301", overflow, "scale down, subtract the largest number before an exponential, or compute in f32")
         raise wrong("V301", f"O differs from float64 by {error:.2e}, allowed {allowed:.2e} ({ratio} x PyTorch's own error in {precision}, {yardstick:.2e}, and the rounding of the output); "
                     f"the worst query by {row:.2e}, allowed {row_allowed:.2e}, at {_place(rows == row)}", _pattern(rows > row_allowed))  # fmt: skip
     finite = ~empty & ~undefined

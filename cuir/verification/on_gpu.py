@@ -18,6 +18,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import added
+from .number_text import show_different
 from .numeric import Numbers, judge, with_note
 from .problems import Case, Launch, launch
 
@@ -89,7 +90,8 @@ def _same_bits(checked: Checked, case: Case, first: Launch, now: Launch, number:
         differs = _bits(a) != _bits(b)
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
-            raise _disagree(checked, case, f"launch {number + 1} gives other bits than launch 1: {name}{at} is {b[tuple(at)].item():g}, was {a[tuple(at)].item():g}; "
+            now_is, was = show_different(b[tuple(at)].item(), a[tuple(at)].item())
+            raise _disagree(checked, case, f"launch {number + 1} gives other bits than launch 1: {name}{at} is {now_is}, was {was}; "
                             f"{int(differs.sum())} of {a.numel()} elements", "results must not depend on which CTA or warp is first")  # fmt: skip
 
 
@@ -102,7 +104,8 @@ def _agree(checked: Checked, case: Case, interpreted: Launch, on_gpu: Launch, nu
         differs = exact & (a != b) & ~(a.isnan() & b.isnan())
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
-            raise _disagree(checked, case, f"{name}{at} is {b[tuple(at)].item():g} on the GPU, {a[tuple(at)].item():g} in the interpreter; {int(differs.sum())} such elements",
+            there, here = show_different(b[tuple(at)].item(), a[tuple(at)].item())
+            raise _disagree(checked, case, f"{name}{at} is {there} on the GPU, {here} in the interpreter; {int(differs.sum())} such elements",
                             "infinities, NaN and queries without keys are the same in both")  # fmt: skip
     wanted = interpreted.o.double().nan_to_num(0.0, 0.0, 0.0)
     apart = (on_gpu.o.double().nan_to_num(0.0, 0.0, 0.0) - wanted).norm().item() / (wanted.norm().item() or 1.0)

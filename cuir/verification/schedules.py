@@ -18,6 +18,7 @@ from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import added
+from .number_text import show_different
 from .numeric import with_note
 from .orders import Order
 from .spec_dispatch import AnyCase, launch_of
@@ -89,14 +90,16 @@ def check_schedules(
             b = now.outputs[name]
             if on != usual:
                 if name not in free and (place := _apart(a, b)) is not None:
-                    message = f"{name} depends on the grid: at {place} on {usual} CTAs {a[tuple(place)].item():g}, on {on} {b[tuple(place)].item():g}"
+                    x, y = show_different(a[tuple(place)].item(), b[tuple(place)].item())
+                    message = f"{name} depends on the grid: at {place} on {usual} CTAs {x}, on {on} {y}"
                     raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"), Note(f"replay: --schedule {schedule} --grid {on}")),
                                                 "a unit of work is computed alike whichever others its CTA had before: reset what is accumulated, carry counters and parities on")])  # fmt: skip
                 continue
             if name not in free and not _same(a, b):
                 where = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
                 what, how = ("schedule", f"under {schedule}") if order is None else ("order of tiles", f"with the tiles {order.name}")
-                message = f"{name} depends on the {what}: at {where} in order {a[tuple(where)].item():g}, {how} {b[tuple(where)].item():g}"
+                x, y = show_different(a[tuple(where)].item(), b[tuple(where)].item())
+                message = f"{name} depends on the {what}: at {where} in order {x}, {how} {y}"
                 hint = f"replay with --schedule {schedule}" if order is None else "no tile may read what another one leaves behind"
                 raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}{also}"),), hint)])
     return len(tried)

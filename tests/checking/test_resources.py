@@ -62,3 +62,46 @@ def test_roles_of_warps_share_a_warpgroup_while_they_agree() -> None:
 @pytest.mark.parametrize(("threads", "each"), [(384, 168), (512, 128), (128, 255), (256, 255), (1024, 64)])
 def test_register_pool_is_what_a_cta_is_launched_with(threads: int, each: int) -> None:
     assert register_pool(threads) == each * threads
+
+
+HUGE = """
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 64]):
+    {declared}
+    with role("all", warpgroups=1):
+        {body}
+"""
+
+
+@pytest.mark.parametrize("n", [10**5, 2_000_000_000, 2**31 - 1])
+@pytest.mark.parametrize(
+    ("declared", "body", "code"),
+    [
+        ("b = mbarrier(1, stages={n})", "b[0].arrive()", "M301"),
+        ("b = mbarrier({n})", "b.arrive()", "M306"),
+        ("b = named_barrier({n})", "b.sync()", "M306"),
+        ("b = named_barrier(1, stages={n})", "b[0].sync()", "M303"),
+        ("b = named_barrier(1, warps={n})", "b.sync()", "M306"),
+        ("s = shared(f32, [{n}, 64, 64])", "sync()", "M301"),
+        ("s = shared(f32, [{n}])", "sync()", "M301"),
+        ("s = 1", "x = zeros(f32, [64, {n}])", "T176"),
+        ("s = 1", "x = full(f32, [64, {n}], 1.0)", "T176"),
+        ("s = 1", "x = zeros(f32, [64, 1]) + cast(cols({n}), f32)", "T176"),
+        ("s = 1", "x = X[rows(64), cols({n})]", "T176"),
+        ("s = 1", "x = load(X[0 : {n}, :])", "T176"),
+    ],
+)
+def test_huge_numbers_are_one_plain_error_at_once(n: int, declared: str, body: str, code: str) -> None:
+    """No allocation, no loop over them: a number is refused where the machine, or a tile, has no place for so many."""
+    if (declared, n) == ("b = mbarrier({n})", 10**5):
+        return  # an mbarrier counts so many
+    with pytest.raises(CuirError) as caught:
+        check(parse(HUGE.format(declared=declared.format(n=n), body=body.format(n=n))))
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+def test_a_kernel_has_so_many_mbarriers() -> None:
+    text = HUGE.format(declared="b = mbarrier(1, stages={n})", body="b[0].arrive()")
+    assert check(parse(text.format(n=1024))).barriers["b"].stages == 1024
+    with pytest.raises(CuirError, match="M306.*at most 1024 mbarriers, found 1025"):
+        check(parse(text.format(n=1025)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cuir
 from cuir.text.diagnostics import CuirError, Diagnostic
@@ -113,3 +114,55 @@ def test_arguments_are_of_the_kernels() -> None:
     for path, consts, dims, _ in KERNELS.values():
         right = LineFault("", (ROOT / path).read_text(encoding="utf-8"), (0,), "")
         assert refused(right, path, consts, dims) is None
+
+
+PAIRS = """
+@kernel(arch="sm_90a")
+def pairs(Y: Global[f32, 4, 64]):
+    s = shared(f32, [4, 1, 64])
+    meet = named_barrier(2)
+    with role("all", warps=4) as w:
+        store(s[w], full(f32, [1, 64], 1.0))
+        meet.sync()
+        store(Y[w, cols(64)], load(s[w ^ 1]))
+"""
+OF_TWO_ROLES = """
+@kernel(arch="sm_90a")
+def pairs(Y: Global[f32, 4, 64]):
+    s = shared(f32, [4, 1, 64])
+    meet = named_barrier(2)
+    with role("a", warps=2) as w:
+        store(s[w], full(f32, [1, 64], 1.0))
+        meet.sync()
+        store(Y[w, cols(64)], load(s[w ^ 1]))
+    with role("b", warps=2) as w:
+        store(s[2 + w], full(f32, [1, 64], 1.0))
+        meet.sync()
+        store(Y[2 + w, cols(64)], load(s[2 + (w ^ 1)]))
+"""
+
+
+@pytest.mark.parametrize("text", [PAIRS, OF_TWO_ROLES])
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_pairs_that_share_a_named_barrier_are_told_to_take_one_each(text: str, seed: int) -> None:
+    with pytest.raises(CuirError) as caught:
+        cuir.run(cuir.check(cuir.parse(text)), {"Y": torch.zeros(4, 64)}, schedule=f"random:{seed}")
+    found = caught.value.diagnostics[0]
+    assert found.notes[0].message.startswith("2 groups of 2 workers share `meet`") and found.notes[0].span is not None
+    assert found.hint is not None and "named_barrier(2, stages=2)" in found.hint and "here 4" not in found.hint
+
+
+def test_pairs_with_a_named_barrier_each_are_ordered() -> None:
+    text = PAIRS.replace("named_barrier(2)", "named_barrier(2, stages=2)").replace("meet.sync()", "meet[w // 2].sync()")
+    for seed in range(5):
+        cuir.run(cuir.check(cuir.parse(text)), {"Y": torch.zeros(4, 64)}, schedule=f"random:{seed}")
+
+
+def test_a_count_that_leaves_one_worker_out_is_a_wrong_count() -> None:
+    with pytest.raises(CuirError) as caught:
+        cuir.run(
+            cuir.check(cuir.parse(PAIRS.replace("warps=4", "warps=3").replace("w ^ 1", "(w + 1) % 3"))),
+            {"Y": torch.zeros(4, 64)},
+            schedule="random:1",
+        )
+    assert caught.value.diagnostics[0].hint == "the count is the number of workers that arrive in a phase, here 3"

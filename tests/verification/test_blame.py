@@ -53,6 +53,20 @@ def first(text: str) -> Diagnostic:
         ("s / 64.0", "s / 63.0", "V301", "store(Y", "Y[0, 0] was stored here by all[0] of CTA"),
         ("store(S[r], s)", "store(S[r], s + 1.0)", "V301", "store(S", "S[0] was stored here"),
         ("store(Y[r, cols(64)], y)", "store(Y[r, cols(64) * 2], y)", "V302", "store(Y", "no store reached"),
+        (
+            "y = x - s / 64.0",
+            "e = exp2(x * 1000.0)\n            y = e / row_sum(e)",
+            "V302",
+            "store(Y",
+            "an overflow: `e` is infinite here, and no operand is: beyond 3.4",
+        ),
+        (
+            "y = x - s / 64.0",
+            "h = cast(x * 1e5, f16)\n            y = cast(h - h, f32)",
+            "V302",
+            "store(Y",
+            "an overflow: `h` is infinite here, and no operand is: beyond 65504, the largest f16",
+        ),
         ("y = x - s / 64.0", "y = x - (s - s) / (s - s)", "V302", "store(Y", "the first NaN of all[0]'s unit of work: `y` has one here"),
     ],
 )
@@ -62,6 +76,26 @@ def test_the_store_of_a_wrong_element_is_the_place(old: str, new: str, code: str
     found = first(text)
     assert found.code == code and found.span is not None and found.span.line == line(text, at), found
     assert any(words in n.message for n in found.notes), found.notes
+
+
+def test_a_nan_by_overflow_is_called_one_and_others_are_not() -> None:
+    overflow = first(CENTRED.replace("y = x - s / 64.0", "e = exp2(x * 1000.0)\n            y = e / row_sum(e)"))
+    assert "is NaN, after an overflow at" in overflow.message and "as before the launch" not in overflow.message
+    assert overflow.hint is not None and "subtract the largest number" in overflow.hint
+    for other in (
+        "y = x - (s - s) / (s - s)",
+        "g = 1.0 / (s - s)\n            y = x - (g - g)",
+        "g = where(x > 0.0, x, -inf)\n            y = g - g",
+    ):
+        found = first(CENTRED.replace("y = x - s / 64.0", other))
+        assert found.code == "V302" and "overflow" not in " ".join([found.message, *(n.message for n in found.notes)]), other
+
+
+def test_an_infinite_output_is_an_overflow() -> None:
+    found = first(CENTRED.replace("y = x - s / 64.0", "y = (x - s / 64.0) * 1e38 * 1e4"))
+    assert found.code == "V301" and re.search(
+        r"Y\[.*\] is -?inf, an overflow on the way to float32, the specification gives", found.message
+    )
 
 
 @pytest.mark.parametrize("lse", ["0.0", "-inf if N > 0 else 0.0"])

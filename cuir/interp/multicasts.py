@@ -1,0 +1,54 @@
+"""Why a copy into another CTA of the cluster is not ordered after what that CTA did with the bytes: who must arrive across the cluster, and how many count.
+
+A worker waits on barriers of its own CTA alone, so what orders the two is an arrival of the other CTA's workers there.
+"""
+
+from __future__ import annotations
+
+from .chains import Cause, arrivals_of, came_twice, idle_wait, ring_of, text_of, unwaited, wrong_count
+from .machine import Machine
+from .records import Record
+
+
+def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
+    """Find the release that is missing or wrong. `new`: a copy by a worker of another CTA than `cta`, whose bytes it writes."""
+    checked = m.launch.checked
+    text, w = text_of(checked), m.workers[new.worker]
+    along = next((u.along for u in text.of("lands", role=w.program.name) if u.span == new.span), True)
+    said = f'cluster="{along}"' if isinstance(along, str) else "cluster=True"
+    guard = text.guards.get((w.program.name, new.span))
+    if guard is None:
+        return Cause(
+            [], f"{w.label} waits before this copy on a barrier on which the readers of every CTA that it lands in call arrive({said})", 1
+        )
+    name, uses = guard.name, text.of("arrives", guard.name)
+    roles = [r for r in checked.roles if r.name in {u.role for u in uses}]
+    for use in uses:
+        if w.cta in checked.ctas(cta, use.along):
+            continue
+        count = sum(r.workers for r in roles) * len(checked.ctas(w.cta, along))
+        where = f"the CTAs in line along {use.along}" if isinstance(use.along, str) else "its own CTA alone"
+        return Cause(
+            [(f"this arrival on `{name}` releases the buffer to {where}, and the copy by {w.label} writes it in CTA {cta} too", use.span)],
+            f"arrive({said}); the count of `{name}` is then that of the workers that arrive in all CTAs that the copy lands in, mbarrier({count})",
+            3,
+        )
+    ring = ring_of(m, name, w.cta)
+    for bar in ring:
+        cause = wrong_count(m, bar) or next((c for p in range(bar.phase + 1) if (c := came_twice(bar, p)) is not None), None)
+        if cause is not None:
+            return cause
+    readers = [x for x in m.workers if x.cta == cta and x.program.name in {r.name for r in roles}]
+    for x in readers:
+        cause = unwaited(m, x.number, name, x.cta)
+        if cause is not None:
+            return cause
+    cause = idle_wait(m, w.number, -1, 1 << 60)
+    if cause is not None:
+        return cause
+    last = next((e for bar in ring for x in readers for e in arrivals_of(bar, worker=x.number)), None)
+    return Cause(
+        [(f"{last.label} arrives on `{name}` of CTA {w.cta} here", last.span)] if last is not None else [],
+        f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({said}) once a phase, after {old.words()} is over",
+        1,
+    )
