@@ -106,12 +106,14 @@ class PyCudaKernel(CompiledKernel):
         return super()._run(_plain(args), dict(zip(named, _plain(named.values()), strict=True)), outs)
 
     # ---- how
-    def _make_launcher(self, device: torch.device) -> Launcher:
-        context = primary_context(device.index)
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         current = current_context()
-        if current is not None and current.handle != context.handle:
-            raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
-        return self._launcher_in(context)
+        if current is not None:
+            _require_torch_context(current, given)
+        return super()._examine(args, named, outs, given)
+
+    def _make_launcher(self, device: torch.device) -> Launcher:
+        return self._launcher_in(primary_context(device.index))
 
     def _launcher_in(self, context: Context) -> Launcher:
         if context.handle not in self._by_context:
@@ -164,9 +166,7 @@ class PyCudaKernel(CompiledKernel):
         context = current_context()
         if context is None:
             raise CuirError.of("U511", "arrays need a context of PyCUDA, and there is none in this thread", hint=CONTEXTS)
-        tensor = next((v for v in given.values() if isinstance(v, torch.Tensor) and v.is_cuda), None)
-        if tensor is not None and primary_context(tensor.device.index).handle != context.handle:
-            raise CuirError.of("U511", "some tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
+        _require_torch_context(context, given.values())
         return context
 
     def _as_views(self, given: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -204,6 +204,13 @@ def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _:
     param = next(t for t in interface.tensors if t.name == name)
     array = gpuarray.empty(tuple(shape), numpy_dtype(param.dtype))
     return view_array(param, array, index)
+
+
+def _require_torch_context(context: Context, given: Iterable[Any]) -> None:
+    """Raise CuirError U511 for tensors of torch that do not lie in this context."""
+    tensor = next((v for v in given if isinstance(v, torch.Tensor) and v.is_cuda), None)
+    if tensor is not None and primary_context(tensor.device.index).handle != context.handle:
+        raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 
 
 def _plain(values: Iterable[Any]) -> tuple[Any, ...]:

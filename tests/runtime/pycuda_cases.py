@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +195,14 @@ def compiled_as_on_the_default_way() -> None:
     from cuir.runtime.machine_code import functions
 
     assert functions(default.cubin) == functions(ours.cubin)
+
+
+def page() -> None:
+    """The program of docs/pycuda.md that launches by hand; the driver computes nothing."""
+    text = (Path(__file__).parents[2] / "docs" / "pycuda.md").read_text(encoding="utf-8")
+    code = re.search(r"<!-- file: launch.py -->\n```python\n(.*?)```", text, re.S)
+    assert code is not None
+    done = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = launches()
+    assert first["params"] == second["params"] and first["grid"] == second["grid"] == "8"
