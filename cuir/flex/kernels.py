@@ -413,8 +413,11 @@ class Attention:
 
         def make() -> Made:
             need_warm("preparing what a mask captures")
-            if not self.settings.lengths_on_device:  # else reads by tokens give 0 outside
-                self._reads.check(list(sources.values()), at, device)
+            values = list(sources.values())
+            if self.settings.lengths_on_device:  # reads by tokens give 0 outside
+                self._reads.check_doubles(values, device)
+            else:
+                self._reads.check(values, at, device)
             return Made(data.arguments(at, device, consts), device)
 
         prepared = self._checked.get(key, sources, make)

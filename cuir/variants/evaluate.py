@@ -16,7 +16,7 @@ from ..ops.base import Op
 from ..ops.expressions import operation, traits
 from ..ops.meaning import convert
 from ..syntax.nodes import Expr, IfExp, Literal, Name, Subscript
-from ..syntax.types import DTYPES
+from ..syntax.types import DTYPES, F32, DType
 from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError
 from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
@@ -25,12 +25,13 @@ CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the
 Value = Any  # a Python number or a tensor; they broadcast
 
 
-def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]] | None = None) -> Value:
+def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]] | None = None, *, double: bool = False) -> Value:
     """The value of an expression of numbers and i32, f32 or bool tensors. Raises CuirError N101 for a name without a value, X140 for what is no pure arithmetic.
 
     spans: names that hold first .. end - 1, each along a dim of its own, in this order: what is read at them alone is a view, not gathered.
+    double: f64 tensors stay what they are, and floats that meet them are of f64, as in PyTorch; else all floats are of f32, as in a kernel.
     """
-    return _Evaluation(names, spans or {}).expr(e)
+    return (_InDouble if double else _Evaluation)(names, spans or {}).expr(e)
 
 
 class _Evaluation:
@@ -61,7 +62,7 @@ class _Evaluation:
         if match is not None and match[0].traits.converts:
             (x, dtype) = match[1]
             assert isinstance(dtype, Name)
-            return convert(_held(self.expr(x)), DTYPES[dtype.id])
+            return self.converted(self.expr(x), DTYPES[dtype.id])
         if match is not None and match[0].evaluate is not None:
             return self.applied(match[0], e, match[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
@@ -77,6 +78,15 @@ class _Evaluation:
         operands = torch.stack(torch.broadcast_tensors(*(torch.as_tensor(self.expr(x)) for x in extremes_of(e) or ())))
         return operands.amax(0) if traits(extremum_of(e)).extremum == "max" else operands.amin(0)
 
+    def converted(self, x: Value, dtype: DType) -> Value:
+        return convert(self.held(x), dtype)
+
+    def held(self, x: Value) -> Value:
+        """A tensor as a kernel holds it: i32, f32 or bool."""
+        if not isinstance(x, torch.Tensor) or x.dtype in (torch.int32, torch.float32, torch.bool):
+            return x
+        return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
+
     def view(self, tensor: torch.Tensor, indices: Sequence[Expr]) -> torch.Tensor | None:
         """What a tensor holds at indices that are spans, each another one, with a dim for every span; None for others, and where it does not reach that far."""
         named = [i.id for i in indices if isinstance(i, Name) and i.id in self.spans]
@@ -89,7 +99,7 @@ class _Evaluation:
 
     def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
         assert entry.evaluate is not None
-        values = [_held(self.expr(a)) for a in args]
+        values = [self.held(self.expr(a)) for a in args]
         if entry.evaluate.divides:
             values[-1] = _divisor(values[-1], e)
         if entry.params[0].variadic:
@@ -146,11 +156,19 @@ def _divisor(x: Value, e: Expr) -> Value:
     return x
 
 
-def _held(x: Value) -> Value:
-    """A tensor as a kernel holds it: i32, f32 or bool."""
-    if not isinstance(x, torch.Tensor) or x.dtype in (torch.int32, torch.float32, torch.bool):
-        return x
-    return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
+class _InDouble(_Evaluation):
+    """With f64 tensors as PyTorch has them."""
+
+    def converted(self, x: Value, dtype: DType) -> Value:
+        x = self.held(x)
+        if dtype == F32 and isinstance(x, torch.Tensor):
+            return x if x.dtype.is_floating_point else x.double()
+        return convert(x, dtype)
+
+    def held(self, x: Value) -> Value:
+        if isinstance(x, float):
+            return torch.tensor(x, dtype=torch.float64)  # which would be rounded to f32 beside a tensor
+        return x if isinstance(x, torch.Tensor) and x.dtype == torch.float64 else super().held(x)
 
 
 __all__ = ["CONSTANTS", "evaluate"]

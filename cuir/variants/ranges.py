@@ -17,6 +17,7 @@ from ..syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Su
 from ..syntax.types import I32
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
+from .doubles import Doubles
 from .evaluate import evaluate
 from .names import apart
 from .parameter import Parameter
@@ -44,13 +45,14 @@ class Reads:
         self.reads = traced.reads
         known = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= known for i in r.indices))
+        self.doubles = Doubles(traced)
         self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Whether the captured values of a call, in the order of the parameters, fit this problem.
 
         Waits for the device where an index, or whether an integer fits 32 bits, is only known there.
-        Raises CuirError U416 for a read outside of a tensor, U417 for integers that do not fit.
+        Raises CuirError U416 for a read outside of a tensor, U417 for integers that do not fit, and for float64 whose rounding to float32 changes what counts (doubles.py).
         """
         given = dict(zip((p.name for p in self.parameters), values, strict=True))
         extremes = _Extremes(given)
@@ -65,12 +67,17 @@ class Reads:
             return
         if doubtful := self._doubtful(given, extremes, at):
             self._look(doubtful, given, at, device)
+        self.doubles.check(given, at, device, _pieces)
+
+    def check_doubles(self, values: list[Any], device: torch.device) -> None:
+        """What `check` asks of captured float64, for lengths that are known on the device alone. Raises CuirError U417."""
+        self.doubles.check(dict(zip((p.name for p in self.parameters), values, strict=True)), None, device, _pieces)
 
     def settled(self, values: list[Any], at: Lengths) -> bool:
         """Whether `check` lets all values pass whose tensors are as large as these, whatever is in them."""
         given = dict(zip((p.name for p in self.parameters), values, strict=True))
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-        if any(value.dtype in WIDE for value in tensors.values()) or any(
+        if any(value.dtype in (*WIDE, torch.float64) for value in tensors.values()) or any(
             names_read(i) & tensors.keys() for r in self.reads for i in r.indices
         ):
             return False

@@ -381,3 +381,66 @@ def packed_sequences_in_a_graph() -> None:
         x[:40], x[900:] = torch.nan, torch.inf
     graph.replay()
     assert torch.equal(before, o[40:900])
+
+
+def captured_state() -> None:
+    """A captured tensor that was written to before the backward pass raises, and so does a second derivative; warm passes, too."""
+    q, k, v = (x.requires_grad_() for x in tensors(2, 2, 200, 200, 64, torch.bfloat16))
+    ids = torch.arange(200, device="cuda") // 50
+    mask = create_block_mask(lambda b, h, q, k: ids[q] == ids[k], None, None, 200, 200)
+    for _ in range(3):
+        o = flex_attention(q, k, v, None, mask)
+        torch.autograd.grad(o.float().square().sum(), (q, k, v))  # type: ignore[union-attr]
+        o = flex_attention(q, k, v, None, mask)
+        ids.copy_(torch.arange(200, device="cuda") // 50)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(o.float().square().sum(), (q, k, v))  # type: ignore[union-attr]
+    o = flex_attention(q, k, v, None, mask)
+    (dq,) = torch.autograd.grad(o.float().square().sum(), q, create_graph=True)  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        torch.autograd.grad(o.float().sum() + dq.float().square().sum(), q)  # type: ignore[union-attr]
+
+
+def captured_names() -> None:
+    """Names that CUDA, PyTorch and this package use themselves, forward and backward."""
+    q, k, v = (x.requires_grad_() for x in tensors(2, 2, 130, 130, 64, torch.float16))
+    step, self, out, asm, int32_t, threadIdx, x, x_d0 = (torch.linspace(-1, i, 130, device="cuda").requires_grad_() for i in range(8))
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + step[k] + self[k] + out[k] + asm[k] + int32_t[k] + threadIdx[k] + x[k] + x_d0[k]
+
+    learned = (step, self, out, asm, int32_t, threadIdx, x, x_d0)
+    o = flex_attention(q, k, v, score)
+    found = torch.autograd.grad(o.double().square().sum(), (q, *learned))  # type: ignore[union-attr]
+    bias: torch.Tensor = sum(learned).double()  # type: ignore[union-attr, assignment]
+    w = (q.double() @ k.double().mT / 8 + bias).softmax(-1) @ v.double()
+    for a, b in zip(found, torch.autograd.grad(w.square().sum(), (q, *learned)), strict=True):
+        torch.testing.assert_close(a.double(), b.double(), atol=2e-2 * float(b.abs().max()), rtol=2e-2)
+
+
+def captured_float64() -> None:
+    """Refused where rounding changes which pairs count, else what PyTorch gives."""
+    times = 1.7e9 + torch.arange(300, device="cuda", dtype=torch.float64) * 7
+    gates = torch.rand(300, device="cuda", dtype=torch.float64)
+    q, k, v = tensors(2, 2, 300, 300, 64, torch.float16)
+    with pytest.raises(CuirError, match="U417"):
+        flex_attention(q, k, v, None, create_block_mask(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, None, None, 300, 300))
+    near = times - times[0]
+    check(q, k, v, lambda s, b, h, q, k: s + gates[k], lambda b, h, q, k: ((near[q] - near[k]).abs() < 2000) & (gates[k] > 0.25))
+
+
+def nested_made_apart() -> None:
+    """Key and value of equal lengths are compared once; a warm call waits for nothing."""
+    parts = [torch.randn(n, 2, 64, device="cuda", dtype=torch.float16) for n in (50, 90)]
+    q, k, v = (torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2) for _ in range(3))
+    o = flex_attention(q, k, v)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = flex_attention(q, k, v)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(o._values, again._values)  # type: ignore[union-attr]
+    for part, found in zip(parts, o.transpose(1, 2).unbind(), strict=True):  # type: ignore[union-attr]
+        x = part.transpose(0, 1).double()
+        wanted = (x @ x.mT / 8).softmax(-1) @ x
+        torch.testing.assert_close(found.transpose(0, 1).double(), wanted, atol=4e-3, rtol=1e-2)
