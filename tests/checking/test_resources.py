@@ -103,5 +103,5 @@ def test_huge_numbers_are_one_plain_error_at_once(n: int, declared: str, body: s
 def test_a_kernel_has_so_many_mbarriers() -> None:
     text = HUGE.format(declared="b = mbarrier(1, stages={n})", body="b[0].arrive()")
     assert check(parse(text.format(n=1024))).barriers["b"].stages == 1024
-    with pytest.raises(CuirError, match="M306.*at most 1024 mbarriers, found 1025"):
+    with pytest.raises(CuirError, match=r"M306.*at most 1024 mbarriers, found 1025"):
         check(parse(text.format(n=1025)))
