@@ -17,7 +17,7 @@ from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
 from benchmarks.rules import table as rules_table
-from cuir.bench.plot import load_pyplot, save
+from cuir.text.figures import load_pyplot, save_figure
 from cuir.text.markdown import table
 
 Row = Mapping[str, Any]
@@ -120,7 +120,7 @@ def _predicted(rows: Sequence[Row], path: Path) -> None:
         panel.set_xlabel("measured, milliseconds", fontsize=8)
     panels[0].set_ylabel("the model's / measured", fontsize=8)
     panels[0].legend(fontsize=7)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _verdicts(rows: Sequence[Row], path: Path) -> None:
@@ -136,7 +136,7 @@ def _verdicts(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.19 for x in range(len(groups))], ["right" if g is None else f"class {g}" for g in groups], fontsize=8)
     panel.set_ylabel("% judged rightly, of how many", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _rates(rows: Sequence[Row], path: Path) -> None:
@@ -150,7 +150,7 @@ def _rates(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.28 for x in range(len(rows))], names, fontsize=6)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=3, frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _beside(rows: Sequence[Row], path: Path) -> None:
@@ -163,7 +163,7 @@ def _beside(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.2 for x in range(len(told))], names, fontsize=5)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _structures(rows: Sequence[Row], path: Path) -> None:
@@ -177,7 +177,7 @@ def _structures(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks([x + 0.32 for x in range(len(rows))], [r["variant"].replace("_", "\n") for r in rows], fontsize=5)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=len(names), frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _quotients(rows: Sequence[Row], path: Path) -> None:
@@ -191,7 +191,7 @@ def _quotients(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks(range(len(names)), names, fontsize=4, rotation=90)
     panel.set_ylabel("FlexAttention / ours", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _precisions(rows: Sequence[Row], path: Path) -> None:
@@ -205,7 +205,7 @@ def _precisions(rows: Sequence[Row], path: Path) -> None:
     names = [f"{r['precision']}\n{r['head dim']} {r['mask']}\n{r['length']}" for r in rows]
     panels[1].set_xticks([x + 0.2 for x in range(len(rows))], names, fontsize=5)
     figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside upper right", ncols=2, frameon=False)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _tokens(rows: Sequence[Row], path: Path) -> None:
@@ -218,7 +218,7 @@ def _tokens(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks(range(len(rows)), [f"{r['model']}, {r['layers']} layers\n{r['work']}" for r in rows], fontsize=6)
     panel.set_ylabel("tokens a second, of the slowest", fontsize=8)
     panel.legend(fontsize=7)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _ratios(rows: Sequence[Row], path: Path) -> None:
@@ -231,7 +231,7 @@ def _ratios(rows: Sequence[Row], path: Path) -> None:
     panel.set_yticks(at, [f"{r['name']}, {r['length']}" for r in rows], fontsize=6)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_xlabel("milliseconds before / now", fontsize=8)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -224,7 +224,7 @@ def report(curves: dict[str, Curve]) -> str:
 
 def plot(curves: dict[str, Curve], path: Path) -> None:
     """Draws both curves, and how far they are apart, as PNG or SVG. Raises CuirError U120 without matplotlib, U108 if the file cannot be written."""
-    from cuir.bench.plot import load_pyplot, save
+    from cuir.text.figures import load_pyplot, save_figure
 
     pyplot = load_pyplot("python examples/train_tiny_lm.py --plot FILE")
     figure, (above, below) = pyplot.subplots(2, 1, figsize=(7, 6), sharex=True, height_ratios=(3, 1))
@@ -240,7 +240,7 @@ def plot(curves: dict[str, Curve], path: Path) -> None:
     for panel in (above, below):
         panel.grid(alpha=0.3)
     figure.tight_layout()
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def sizes_of(options: argparse.Namespace, device: str) -> Sizes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cuir.bench.plot import load_pyplot, save
+from cuir.text.figures import load_pyplot, save_figure
 
 from .scores import KS, PUBLISHED, REASONS, Score
 
@@ -50,4 +50,4 @@ def plot(scores: Sequence[Score], path: Path) -> None:
     for panel in (left, right):
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    save(figure, path)
+    save_figure(figure, path)

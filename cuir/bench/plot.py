@@ -6,38 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..text.diagnostics import CuirError
+from ..text.figures import load_pyplot, save_figure
 from .cells import queries
 from .results import Row, names_of_peers, ours, peers, rate, unit
 
 WIDTH = 4  # panels in a row
-
-
-def load_pyplot(command: str) -> Any:
-    """matplotlib.pyplot, drawing into files. command: what draws the plot once matplotlib is there. Raises CuirError U120 without it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise CuirError.of(
-            "U120", "a plot needs matplotlib, which is not installed", hint=f"pip install matplotlib, then `{command}`"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def save(figure: Any, path: Path) -> None:
-    """Writes a figure as PNG or SVG, by the name's ending, and closes it. Raises CuirError U108 if it cannot be written."""
-    from matplotlib import pyplot
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error}", hint="a name that ends in .png or .svg") from None
-    finally:
-        pyplot.close(figure)
 
 
 def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
@@ -64,7 +37,7 @@ def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
     figure.supylabel(unit(rows), fontsize=8)
     figure.suptitle(f"cuir bench {head['suite']}: {head.get('device')}, {head.get('date')}", fontsize=9)
     figure.tight_layout(rect=(0.0, 0.05, 1.0, 1.0))
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def _series(rows: Sequence[Row]) -> dict[str, dict[str, list[tuple[int, float]]]]:

@@ -232,7 +232,7 @@ def run(
     schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all")] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="of the random tensors")] = 0,
-    trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there (Chrome or Perfetto JSON)", show_default=False)] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False)] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
     loader: Annotated[str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")] = "driver",
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")] = False,
@@ -256,6 +256,10 @@ def run(
         on = "gpu"
     for path in filter(None, (trace, out)):
         kept(path, [file, replay])
+    if trace is not None:
+        from ..interp.trace_files import require_trace_format
+
+        require_trace_format(trace)
     program = read_program(file)
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay

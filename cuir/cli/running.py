@@ -15,7 +15,7 @@ import torch
 from ..calls.binding import TORCH, bind
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..checking.defaults import consts_as_json
+from ..checking.defaults import consts_as_json, describe_consts
 from ..checking.fold import literal, specialised
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
@@ -126,13 +126,12 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
             raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
         reports = run_under_all(checked, arguments, grid)
         return f"{len(reports)} runs under different schedules, free of faults and with the same results", few_rounds(checked, arguments, reports[0])  # fmt: skip
+    from ..interp.trace_files import write_trace
+
     recorded = Trace() if trace is not None else None
     report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=recorded)
     if recorded is not None and trace is not None:
-        try:
-            recorded.save(trace)
-        except OSError as error:
-            raise CuirError.of("U108", f"cannot write {trace}: {error.strerror}", hint="name another file") from None
+        write_trace(recorded, trace, f"{checked.name} with {describe_consts(checked.consts)}")
     counts = [f"{count:,} {what}" for what, count in sorted(report.events.items())]
     units, ctas = (f"{n} {what}{'s' * (n != 1)}{of}" for n, what, of in ((report.units, "unit", " of work"), (report.grid, "CTA", "")))
     return ", ".join([f"{units} on {ctas} of {report.workers} workers", *counts]), few_rounds(checked, arguments, report)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .launch import RunReport, run
 from .schedule import Schedule
-from .trace import Trace, plot_trace
+from .trace import Trace
+from .trace_files import plot_trace
 
 __all__ = ["RunReport", "Schedule", "Trace", "plot_trace", "run"]

@@ -6,7 +6,6 @@ a bulk copy takes 600 and its bytes / 32 on the copy engine; elementwise work on
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,10 @@ class Trace:
         return {"traceEvents": names + spans, "displayTimeUnit": "ns"}
 
     def save(self, path: str | Path) -> None:
-        """Writes the JSON that https://ui.perfetto.dev and chrome://tracing open."""
-        Path(path).write_text(json.dumps(self.chrome()))
+        """Write the trace in the format of the name's ending: see `write_trace`."""
+        from .trace_files import write_trace
+
+        write_trace(self, path)
 
 
 def expression_cost(e: Expr, checked: Checked) -> float:
@@ -89,39 +90,3 @@ def expression_cost(e: Expr, checked: Checked) -> float:
         if isinstance(t, TileType) and (of.elementwise or of.reduction or of.column_reduction):
             total += t.rows * t.cols / (SPECIAL_RATE if of.special and isinstance(n, Call) else LANE_RATE)
     return total
-
-
-_COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d"}
-
-
-def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float | None = None) -> None:
-    """Draws workers and engines over time: work, waits at barriers (named), products, copies and stores. Needs matplotlib; the suffix of `path` says the format."""
-    from matplotlib import pyplot
-    from matplotlib.patches import Patch
-
-    events = [e for e in trace.events if e.start + e.length > start and (stop is None or e.start < stop)]
-    engines = ("tensor core", "copy engine")
-    tracks = sorted({e.track for e in events}, key=lambda t: (t in engines, t))
-    end = stop if stop is not None else max((e.start + e.length for e in events), default=1.0)
-    shown = {e.kind for e in events}
-    figure, axes = pyplot.subplots(figsize=(14, 0.6 * len(tracks) + 1.4))
-    for e in events:
-        y = tracks.index(e.track)
-        axes.barh(y, e.length, left=e.start, height=0.8, color=_COLORS[e.kind], edgecolor="white", linewidth=0.4)
-        if e.kind == "wait" and e.length > 0.035 * (end - start):  # room for its name
-            axes.text(e.start + e.length / 2, y, e.name.removeprefix("wait "), ha="center", va="center", fontsize=6, clip_on=True)
-    axes.set_yticks(range(len(tracks)), tracks)
-    axes.invert_yaxis()
-    axes.set_xlim(start, end)
-    axes.set_xlabel("cycles of the interpreter's cost model")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        handles=[Patch(color=c, label=k) for k, c in _COLORS.items() if k in shown],
-        ncols=5,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        frameon=False,
-    )
-    figure.tight_layout()
-    figure.savefig(path, dpi=160)
-    pyplot.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -156,6 +157,32 @@ def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
     assert "tensors written" in text.out and "--grid 2" in command and "random:4" in command
     assert repeated.code == 0 and repeated.out.splitlines()[-2:] == text.out.splitlines()[-2:]
     assert cuir(*argv, "--trace", tmp_path / "no" / "trace.json").code == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("html", b"<!DOCTYPE html>"), ("json", b'{"traceEvents"')]
+)
+def test_the_ending_of_a_trace_says_its_format(cuir: Callable, tmp_path: Path, ending: str, begins: bytes) -> None:
+    path = tmp_path / f"trace.{ending}"
+    shown = cuir("run", "gemm", "-c", "BM=64,BN=64", "-d", "M=70,N=64,K=192", "--trace", path, "--json")
+    assert shown.code == 0 and shown.json["trace"] == str(path)
+    content = path.read_bytes()
+    assert content.startswith(begins)
+    if ending == "html":
+        assert content.count(b"<svg") == 1 and b"gemm with T=f16" in content and b"tensor core" in content
+        assert not re.search(rb'(src|href)="(?!#)', content), "nothing from elsewhere"
+
+
+def test_another_ending_of_a_trace_is_refused_before_the_run(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ("run", "gemm", "-d", "M=8,N=8,K=8", "--trace")
+    for name in ("trace.txt", "trace", "trace.gif"):
+        shown = cuir(*argv, tmp_path / name)
+        assert shown.code == 2 and "U126" in shown.err and all(e in shown.err for e in (".json", ".png", ".svg", ".html"))
+        assert not (tmp_path / name).exists()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    shown = cuir(*argv, tmp_path / "trace.png")
+    assert shown.code == 2 and "U120" in shown.err and "pip install 'cubridge[bench]'" in shown.err
+    assert cuir(*argv, tmp_path / "trace.json").code == 0
 
 
 def test_progress_on_a_terminal(tmp_path: Path) -> None:

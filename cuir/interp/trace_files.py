@@ -1,0 +1,116 @@
+"""Files of a trace, by their ending: JSON for Perfetto and Chrome, pictures, a page. Pictures and pages need matplotlib."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..text.diagnostics import CuirError
+from ..text.figures import load_pyplot, save_figure
+from .trace import Event, Trace
+
+FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
+ENGINES = ("tensor core", "copy engine")
+COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d"}
+ROOM = 0.035  # of the width, that the name of a wait takes
+PAGE_SCALE = 250.0  # cycles of a page's inch
+PAGE_WIDTH = 14.0, 300.0  # inches
+
+
+def require_trace_format(path: str | Path) -> None:
+    """Raises CuirError U126 for an ending that says no format, U120 where matplotlib is needed and missing: before anything runs."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise CuirError.of(
+            "U126",
+            f"a trace is written by the ending of its file, found `{path}`",
+            hint="; ".join(f"{ending}: {what}" for ending, what in FORMATS.items()),
+        )
+    if suffix != ".json":
+        load_pyplot("cuir run ... --trace FILE", f"a trace as {suffix}")
+
+
+def write_trace(trace: Trace, path: str | Path, title: str = "") -> None:
+    """Write a trace in the format of the name's ending. Raises CuirError U126 and U120 as `require_trace_format`, U108."""
+    require_trace_format(path)
+    path, suffix = Path(path), Path(path).suffix.lower()
+    if suffix in (".png", ".svg"):
+        plot_trace(trace, path)
+        return
+    text = json.dumps(trace.chrome()) if suffix == ".json" else _page(trace, title or path.stem)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file") from None
+
+
+def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float | None = None) -> None:
+    """Draw workers and engines over time as PNG or SVG: work, waits at barriers (named), products, copies and stores.
+
+    start, stop: in cycles. Raises CuirError U120 without matplotlib, U108 if the file cannot be written.
+    """
+    pyplot = load_pyplot("the same command", "a picture of a trace")
+    save_figure(_figure(pyplot, trace.events, start, stop, 14.0), Path(path), dpi=160)
+
+
+def _figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float | None, width: float) -> Any:
+    """A figure with a row for each worker and engine."""
+    from matplotlib.patches import Patch
+
+    events = [e for e in all_events if e.start + e.length > start and (stop is None or e.start < stop)]
+    tracks = sorted({e.track for e in events}, key=lambda t: (t in ENGINES, t))
+    row = {track: number for number, track in enumerate(tracks)}
+    end = stop if stop is not None else max((e.start + e.length for e in events), default=1.0)
+    shown = {e.kind for e in events}
+    figure, axes = pyplot.subplots(figsize=(width, 0.6 * len(tracks) + 1.4))
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for e in events:
+        spans.setdefault((e.track, e.kind), []).append((e.start, e.length))
+        if e.kind == "wait" and e.length > ROOM * (end - start) * 14.0 / width:
+            axes.text(
+                e.start + e.length / 2, row[e.track], e.name.removeprefix("wait "), ha="center", va="center", fontsize=6, clip_on=True
+            )
+    for (track, kind), extents in spans.items():
+        axes.broken_barh(extents, (row[track] - 0.4, 0.8), facecolors=COLORS[kind], edgecolor="white", linewidth=0.4)
+    axes.set_yticks(range(len(tracks)), tracks)
+    axes.invert_yaxis()
+    axes.set_xlim(start, end)
+    axes.set_xlabel("cycles of the interpreter's cost model")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [Patch(color=c, label=k) for k, c in COLORS.items() if k in shown]
+    axes.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    figure.tight_layout()
+    return figure
+
+
+def _page(trace: Trace, title: str) -> str:
+    """A page without anything from elsewhere: the picture, as wide as the run is long, and a table of what each row spends."""
+    pyplot = load_pyplot("the same command", "a page of a trace")
+    end = max((e.start + e.length for e in trace.events), default=1.0)
+    figure = _figure(pyplot, trace.events, 0.0, None, min(max(end / PAGE_SCALE, PAGE_WIDTH[0]), PAGE_WIDTH[1]))
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    pyplot.close(figure)
+    picture = drawn.getvalue()
+    picture = picture[picture.index("<svg") :]
+    spent: dict[tuple[str, str], float] = {}
+    for e in trace.events:
+        spent[e.track, e.kind] = spent.get((e.track, e.kind), 0.0) + e.length
+    tracks = sorted({track for track, _ in spent}, key=lambda t: (t in ENGINES, t))
+    kinds = [kind for kind in COLORS if any((t, kind) in spent for t in tracks)]
+    rows = "".join(
+        f"<tr><th>{html.escape(t)}</th>{''.join(f'<td>{spent.get((t, k), 0.0):,.0f}</td>' for k in kinds)}</tr>\n" for t in tracks
+    )
+    heads = "".join(f"<th>{kind}</th>" for kind in kinds)
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
+<style>body{{font:14px sans-serif;margin:1em}} div{{overflow-x:auto}} td,th{{padding:.1em .8em;text-align:right}}</style></head>
+<body><h1>{html.escape(title)}</h1>
+<div>{picture}</div>
+<table><tr><th>cycles</th>{heads}</tr>
+{rows}</table></body></html>
+"""
