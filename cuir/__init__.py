@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
     from .interp import run
     from .lowering import lower
-    from .runtime.compiled import compile
+    from .runtime.public_compile import compile
     from .spec.dropout import Dropout, draw_dropout_seed, dropout_mask
     from .spec.functions import FunctionSpecification
     from .spec.specification import Lengths, Specification
@@ -40,7 +40,7 @@ _HOME = {
     "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "varlen_attention"),
     "interp": ("run",),
     "lowering": ("lower",),
-    "runtime.compiled": ("compile",),
+    "runtime.public_compile": ("compile",),
     "spec.dropout": ("Dropout", "draw_dropout_seed", "dropout_mask"),
     "spec.functions": ("FunctionSpecification",),
     "spec.specification": ("Lengths", "Specification"),

@@ -286,6 +286,7 @@ class _Job:
         return cuda
 
     def compile(self, cuda: Any, demand: Demand) -> None:
+        from .runtime.launchable import describe_spills
         from .runtime.nvcc import compile_cuda
 
         if demand == "no":
@@ -305,10 +306,8 @@ class _Job:
             self.write("resources.json", to_json(self.report.resources))
             self.write("resources.txt", compiled.resources.as_text())
             step.detail = compiled.resources.summary()
-            if "of spills" in step.detail:
-                self.report.notes.append(
-                    "registers spill to memory, which costs a little time: another tile size may not (-c BN=112, or `cuir tune`)"
-                )
+            if spilled := describe_spills(cuda, compiled.resources):
+                self.report.notes.append(f"warning: {spilled}; `cuir tune` finds the fastest")
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         from .bench.compare import compare

@@ -42,6 +42,7 @@ def lower(
     from ..checking.checker import check
     from ..checking.defaults import consts_as_json
     from ..lowering import lower as run_lower
+    from ..runtime.launchable import describe_spills
     from ..runtime.nvcc import compile_cuda
     from .inputs import kept, read_numbers, read_program, read_program_consts
 
@@ -70,11 +71,13 @@ def lower(
     else:
         cuda = run_lower(checked, left_out)
     compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
+    spilled = describe_spills(cuda, compiled.resources) if cuda is not None and compiled is not None else ""
     written = _outputs(out, cuda.source.encode() if cuda else None) + _outputs(cubin, compiled.cubin if compiled else None)
     if as_json:
         print_json({
             "ok": error is None, "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
             "kernel": checked.name, "consts": consts_as_json(checked.consts), "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
+            "warnings": [spilled] if spilled else [],
             **({"stages": [_as_json(s, stages) for s in stages_run]} if shown else {}),
         })  # fmt: skip
         return 1 if error else 0
@@ -89,6 +92,8 @@ def lower(
         stderr().print(f"written: {path}", soft_wrap=True)
     if compiled is not None:
         stdout().print(compiled.resources.as_text(), markup=False)
+    if spilled:
+        stderr().print(f"warning: {spilled}", style="yellow", markup=False, soft_wrap=True)
     return 0
 
 

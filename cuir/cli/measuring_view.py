@@ -137,6 +137,9 @@ def print_tuned(report: TuneReport, static: bool) -> None:
         console.print(
             f"[bold green]best[/]  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}", highlight=False, soft_wrap=True
         )
+        if report.best.built is not None and report.best.built.spills:
+            spilled = f"warning: it spills {report.best.built.spills:,} bytes of registers a thread: every candidate spills, or was slower; smaller tiles in --space may fit"
+            console.print(spilled, style="yellow", highlight=False, soft_wrap=True)
 
 
 def _settings(consts: Any) -> str:

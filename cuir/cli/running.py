@@ -50,7 +50,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events, note = (_on_gpu(checked, arguments, loader), "") if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
+    events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
     written = [t.name for t in checked.outputs]
     return {
@@ -180,16 +180,19 @@ def _require_package(loader: str) -> None:
         pycuda_driver()
 
 
-def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> str:
+def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[str, str]:
     from ..runtime.compiled import compile
+    from ..runtime.launchable import describe_spills
     from ..verification.on_gpu import faulted
 
     try:
-        compile(checked, loader=loader).launch(arguments)
+        made = compile(checked, loader=loader)
+        made.launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError as error:
         raise faulted(checked, error, "cuir run --on gpu") from error
-    return "compiled and launched"
+    spilled = describe_spills(made.compiled.cuda, made.compiled.resources)
+    return "compiled and launched", f"warning: {spilled}" if spilled else ""
 
 
 def _describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:

@@ -8,6 +8,6 @@ from __future__ import annotations
 from .launch import RunReport, run
 from .schedule import Schedule
 from .trace import Trace
-from .trace_files import plot_trace
+from .trace_files import plot_trace, write_trace
 
-__all__ = ["RunReport", "Schedule", "Trace", "plot_trace", "run"]
+__all__ = ["RunReport", "Schedule", "Trace", "plot_trace", "run", "write_trace"]

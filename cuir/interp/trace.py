@@ -7,7 +7,6 @@ a bulk copy takes 600 and its bytes / 32 on the copy engine; elementwise work on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..checking.checked import Checked
@@ -71,12 +70,6 @@ class Trace:
             for e in self.events
         ]
         return {"traceEvents": names + spans, "displayTimeUnit": "ns"}
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace in the format of the name's ending: see `write_trace`."""
-        from .trace_files import write_trace
-
-        write_trace(self, path)
 
 
 def expression_cost(e: Expr, checked: Checked) -> float:

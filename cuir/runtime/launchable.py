@@ -6,6 +6,7 @@ import contextlib
 
 from ..calls.tile_count import tile_count
 from ..checking.checked import Checked
+from ..checking.defaults import describe_consts
 from ..lowering import Cuda, lower
 from ..text.diagnostics import CuirError
 from .nvcc import Resources, cached_resources, compile_cuda
@@ -36,13 +37,19 @@ def spills(cuda: Cuda, compile: bool) -> str:
         except CuirError as error:
             if error.diagnostics[0].code not in NOTHING_TO_COMPILE_WITH:
                 raise
-    return "" if resources is None else _spilled(cuda, resources)
+    said = "" if resources is None else describe_spills(cuda, resources)
+    return f"warning: {said}" if said else ""
 
 
-def _spilled(cuda: Cuda, resources: Resources) -> str:
-    spilled = resources.spill_stores + resources.spill_loads
-    if not spilled:
+def describe_spills(cuda: Cuda, resources: Resources) -> str:
+    """A warning that registers spill: the function, how many bytes a thread, and what to try; "" if none do."""
+    if not resources.spill_stores + resources.spill_loads:
         return ""
     roles = ", ".join(f"{r.name} {r.registers}" for r in cuda.checked.roles if r.registers is not None)
     own = f"; its roles have {roles}" if roles else ""
-    return f"warning: tiles do not fit the registers, {spilled} bytes spill to memory with {resources.registers} registers a thread{own}: smaller tiles, or more warpgroups for them"
+    tiles = describe_consts({n: v for n, v in cuda.checked.consts.items() if type(v) is int and n not in cuda.checked.dims})
+    return (
+        f"`{cuda.name}`: tiles do not fit the registers, {resources.spill_stores:,} bytes of stores and {resources.spill_loads:,} bytes of loads spill to memory "
+        f"with {resources.registers} registers a thread{own}: try smaller tiles, or more warpgroups for them"
+        + (f" (consts: {tiles})" if tiles else "")
+    )

@@ -57,7 +57,9 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         timed = {"milliseconds": [round(t, 5) for t in self.milliseconds]} if self.milliseconds else {}
-        registers = {"registers": self.built.registers} if self.built is not None and not self.built.refused else {}
+        registers = (
+            {"registers": self.built.registers, "spills": self.built.spills} if self.built is not None and not self.built.refused else {}
+        )
         return {"consts": plain(self.consts), "status": self.status, "why": self.why, **timed, **registers}
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
-from cuir.interp import Trace, plot_trace
+from cuir.interp import Trace, plot_trace, write_trace
 
 FLAGSHIP = "corpus/kernels/flash_fwd_sm90.cuir"
 
@@ -51,7 +51,7 @@ def test_a_trace_changes_nothing(attention) -> None:
 
 def test_output(attention, tmp_path: Path) -> None:
     trace = record(attention)
-    trace.save(tmp_path / "t.json")
+    write_trace(trace, tmp_path / "t.json")
     saved = json.loads((tmp_path / "t.json").read_text())
     assert {e["ph"] for e in saved["traceEvents"]} == {"M", "X"}
     plot_trace(trace, tmp_path / "t.png", 0, 4000)

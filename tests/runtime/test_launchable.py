@@ -1,13 +1,19 @@
-"""What ptxas would say of a kernel, asked early: tiles that do not fit the registers are told by verify, as a warning."""
+"""Spills of registers are a warning of verify, lower and compile, and kernels that cannot be launched are refused early."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
+import cuir
 from cuir.checking.checker import check
+from cuir.cli import run as run_command
+from cuir.runtime.compiled import compile
 from cuir.runtime.launchable import require_launchable, spills
 from cuir.syntax.parser import parse
 from cuir.verification import verify
@@ -38,6 +44,23 @@ def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:
     said = spills(require_launchable(check(parse(text))), compile=True)
     assert (said == "") == fits, said
     if not fits:
-        assert "tiles do not fit the registers" in said and "with 64 registers a thread" in said
+        assert "`spread`: tiles do not fit the registers" in said and "with 64 registers a thread" in said and "smaller tiles" in said
         report = verify(parse(text), spread)  # known from the compilation before
         assert report.ok and report.spills == said and said in report.left_open
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_compile_and_lower_warn_of_spills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wide.cuir"
+    path.write_text(WIDE.replace("ROWS", "512").replace("GROUPS", "8"), encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"`spread`: tiles do not fit .* bytes of loads spill"):
+        cuir.compile(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile(path)  # the search of settings
+    assert run_command(["lower", str(path), "--cubin", str(tmp_path / "k.cubin"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["resources"]["spill_loads"] > 0 and "`spread`" in found["warnings"][0]
+    assert run_command(["lower", str(path), "--cubin", str(tmp_path / "k.cubin")]) == 0
+    assert "warning: `spread`: tiles do not fit" in capsys.readouterr().err
+    assert run_command(["lower", "gemm", "--json"]) == 0 and json.loads(capsys.readouterr().out)["warnings"] == []
