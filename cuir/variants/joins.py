@@ -99,13 +99,11 @@ def constant(place: Any) -> Any:
     return int(place.value) if isinstance(place, Proxy) and literal(place) and isinstance(place.value, int) else place
 
 
-def from_the_end(place: Proxy, size: int) -> Proxy:
+def from_the_end(place: Any, size: int) -> Any:
     """A computed place, of which one below 0 counts from the end."""
-    if lift(place).element != I32:
-        refuse(f"a tensor is indexed by integers, found {place.element}", ".to(torch.int32) converts")
-    chosen = call("where", (place < 0, place + size, place), {})
-    assert isinstance(chosen, Proxy)
-    return chosen
+    if (element := lift(place).element) != I32:
+        refuse(f"a tensor is indexed by integers, found {element}", ".to(torch.int32) converts")
+    return call("where", (place < 0, place + size, place), {})
 
 
 def choose(place: Any, elements: Sequence[Callable[[], Any]]) -> Any:

@@ -13,6 +13,7 @@ import cuir
 from cuir import Specification, attention
 from cuir.spec.specification import Lengths
 from cuir.variants import captured_arguments
+from cuir.variants.arguments import sources_of
 from cuir.variants.rebuilt import Bounded, bounded, rebuilt
 
 
@@ -88,3 +89,16 @@ def test_verification_tries_lengths_that_a_tensor_was_not_made_for() -> None:
     program = attention(spec, head_dim=64, consts=consts).program
     report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64, "BM": 64, "BN": 64, **consts}, seeded=0)
     assert report.ok, report.summary()
+
+
+def test_what_a_mod_of_rows_detaches_has_no_gradient_in_the_reference() -> None:
+    table, lengths = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_(), Lengths(1, 1, 1, 2, 8)
+    spec = bounded(
+        Specification("padded", score_mod=lambda s, b, h, q, k: s + torch.nn.functional.embedding(k % 4, table, padding_idx=1).sum()),
+        learns=True,
+    )
+    assert spec.evaluated is not None
+    (parameter,) = spec.evaluated.traced.parameters  # type: ignore[attr-defined]
+    leaf = sources_of([parameter], spec, lengths)[parameter.name]
+    (found,) = torch.autograd.grad(spec.scores(torch.zeros(1, 1, 2, 8), lengths).sum(), [leaf])
+    assert torch.equal(found, torch.tensor([4.0, 0.0, 4.0, 4.0], dtype=found.dtype)[:, None].expand(4, 3))
