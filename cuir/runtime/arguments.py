@@ -6,6 +6,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..lowering import Cuda
 
@@ -24,8 +25,7 @@ class Parameter:
     size: int
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(NamedTuple):
     """Packed arguments of a launch. address: of the first byte, aligned for tensor maps; memory: what keeps it."""
 
     address: int
@@ -53,14 +53,15 @@ class ArgumentLayout:
             values.append(Parameter(name, code, self.first + struct.calcsize(codes) - size, size))
         self.parameters = (*maps, *values)
         self.offsets = tuple(p.offset for p in self.parameters)
+        self._memory = ctypes.c_uint8 * (self.size + MAP_ALIGNMENT)
 
     def pack(self, maps: Sequence[bytes], values: Sequence[int | float | bool]) -> Arguments:
         """Pack encoded tensor maps and the values of all other parameters, in their order."""
-        memory = (ctypes.c_uint8 * (self.size + MAP_ALIGNMENT))()
+        memory = self._memory()
         start = ctypes.addressof(memory)
         address = (start + MAP_ALIGNMENT - 1) // MAP_ALIGNMENT * MAP_ALIGNMENT
-        for i, encoded in enumerate(maps):
-            ctypes.memmove(address + MAP_BYTES * i, encoded, MAP_BYTES)
+        if maps:
+            ctypes.memmove(address, b"".join(maps), self.first)
         self.struct.pack_into(memory, address - start + self.first, *values)
         return Arguments(address, self.size, memory)
 

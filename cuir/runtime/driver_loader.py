@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,8 +16,7 @@ from .loader import LoadedKernel
 from .nvcc import Compiled
 
 
-@dataclass(frozen=True, slots=True)
-class DriverLaunch:
+class DriverLaunch(NamedTuple):
     """A launch as cuLaunchKernelEx takes it: addresses of its configuration and of the addresses of its arguments; `keep` owns what these point to."""
 
     config: int
@@ -32,7 +30,7 @@ class DriverKernel(LoadedKernel):
     def __init__(self, compiled: Compiled, layout: ArgumentLayout, device: torch.device):
         self.cu, self.cuda, self.layout, self.device = driver(), compiled.cuda, layout, device
         self.configs: dict[tuple[int, int], Any] = {}  # by grid and stream
-        self.launch = direct("cuLaunchKernelEx", 4)
+        self.launch, self.pointers = direct("cuLaunchKernelEx", 4), ctypes.c_void_p * len(layout.offsets)
         with self.activate():
             self.context = require_success(self.cuda, self.cu.cuCtxGetCurrent())
             self.module = require_success(self.cuda, self.cu.cuModuleLoadData(compiled.cubin))
@@ -54,8 +52,8 @@ class DriverKernel(LoadedKernel):
         return new
 
     def prepare(self, grid: int, stream: int, arguments: Arguments) -> DriverLaunch:
-        addresses = [arguments.address + offset for offset in self.layout.offsets]
-        pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        address = arguments.address
+        pointers = self.pointers(*[address + offset for offset in self.layout.offsets])
         if (grid, stream) not in self.configs:
             self.configs[grid, stream] = make_config(self.cuda, grid, stream)
         config = self.configs[grid, stream]

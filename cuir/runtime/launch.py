@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -95,8 +95,7 @@ class Rest:
         return tuple(every[i] for i in self.where)
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """A launch as a loader takes it, and its plan, which lives as long since launches are known by it. Immutable, so that threads may share it."""
 
     launch: Any

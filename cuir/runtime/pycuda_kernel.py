@@ -208,7 +208,7 @@ def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _:
 
 def _require_torch_context(context: Context, given: Iterable[Any]) -> None:
     """Raise CuirError U511 for tensors of torch that do not lie in this context."""
-    tensor = next((v for v in given if isinstance(v, torch.Tensor) and v.is_cuda), None)
+    tensor = next((v for v in given if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
     if tensor is not None and primary_context(tensor.device.index).handle != context.handle:
         raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import cuir
+from cuir.calls.arrays import make_view
 from cuir.lowering import Cuda
 from cuir.runtime.driver_api import driver, relaxed_capture
 from cuir.runtime.driver_loader import DriverKernel
@@ -136,6 +137,48 @@ def primary_context() -> None:
     kernel(**arrays(SHAPES), **NUMBERS)
     (launch,) = launches()
     assert launch["context"] == f"{pycuda.autoprimaryctx.context.handle:x}" == "1000"
+
+
+class External:
+    """Stands for a stream of torch made of a handle, which this torch has not; `waits` has (one, the other that it waits for)."""
+
+    waits: ClassVar[list[tuple[int, int]]] = []
+
+    def __init__(self, handle: int, device: Any):
+        self.handle = handle
+
+    def wait_stream(self, other: External) -> None:
+        self.waits.append((self.handle, other.handle))
+
+
+def tensors_of_torch() -> None:
+    """Calls with tensors that torch has on a GPU: in its context, on its current stream, checked once; there is no torch for GPUs here."""
+    stream = 0
+    torch.cuda.is_available = lambda: True  # type: ignore[method-assign]
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)  # type: ignore[method-assign]
+    torch.cuda.is_current_stream_capturing = lambda: False  # type: ignore[method-assign]
+    torch.cuda.ExternalStream = External  # type: ignore[misc,assignment]
+    torch._C._cuda_getCurrentRawStream = lambda index: stream  # type: ignore[attr-defined]
+    torch._C._cuda_getDevice = lambda: 0  # type: ignore[attr-defined]
+    kernel, drv = load(lowered("mixed")), pycuda_driver()
+    memory = {name: torch.zeros(shape, dtype=torch.float16) for name, shape in SHAPES.items()} | {"W": torch.zeros(200, 64)}
+    call = {n: make_view(None, t.data_ptr(), t.shape, None, t.dtype, 0) for n, t in memory.items()} | NUMBERS
+    y = kernel(**call)
+    assert y is call["Y"] and kernel(**call) is y and drv.Context.get_current() is None
+    assert len(kernel._known) == 1 and len(next(iter(kernel._launchers.values())).packed) == 1  # the second call was recognised
+    stream = 77
+    for _ in range(2):
+        kernel(**call)
+    found = launches()
+    assert {one["context"] for one in found} == {"1000"} and len({one["params"] for one in found}) == 1
+    (mine,) = {one["stream"] for one in found[2:]}
+    assert [one["stream"] for one in found[:2]] == ["0", "0"] and External.waits == 2 * [(int(mine, 16), 77), (77, int(mine, 16))]
+    context = drv.Device(0).make_context()
+    with pytest.raises(CuirError, match="U511"):
+        kernel(**{**call, "f": 0.5})
+    context.pop()
+    kernel(**{**call, "f": 0.5})
+    assert len(launches()) == 5
 
 
 def errors_of_a_call() -> None:

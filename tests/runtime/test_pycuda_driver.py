@@ -84,7 +84,8 @@ def test_the_driver_gets_what_it_gets_of_the_default_loader(run: Callable[..., N
 
 
 @pytest.mark.parametrize(
-    "case", [cases.own_context, cases.results_are_allocated, cases.primary_context, cases.errors_of_a_call, cases.page]
+    "case",
+    [cases.own_context, cases.results_are_allocated, cases.primary_context, cases.tensors_of_torch, cases.errors_of_a_call, cases.page],
 )
 def test_calls(run: Callable[..., None], case: Callable[[], None]) -> None:
     run(case)
