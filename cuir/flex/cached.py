@@ -96,10 +96,9 @@ def attention_with_kv_cache(
     scale, sink = plain_number(scale), plain_number(sink)
     asked = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)
-    if torch.compiler.is_compiling():
-        o, lse = _in_graph(
-            q, k_cache, v_cache, k, v, *asked, score_mod, mask_mod, causal, scale, layout, max_seqlen, normalize, sink, backend, verify
-        )
+    mods = entered_in_graph(mask_mod, score_mod, normalize, sink, -2, (q, k_cache))
+    if mods is not None:
+        o, lse = _in_graph(q, k_cache, v_cache, k, v, *asked, *mods, causal, scale, layout, max_seqlen, backend, verify)
     else:
         weights = () if normalize == "softmax" and sink is None else (normalize, sink, False)
         o, lse = _attended(
@@ -189,12 +188,16 @@ def _attended(
 def _in_graph(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
     page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None, score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, layout: str, max_seqlen: int | None, normalize: str, sink: Any,
+    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
     backend: str, verify: Level,
 ) -> Any:  # fmt: skip
     """The call as torch.compile traces it: one operator, which writes new tokens too, so that the cache stays where it is. It checks its arguments when the graph is made."""
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
-    captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[-2], q.device, tensors)
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor):
+            check_gradient(name, x)
+    for x in captured:
+        check_gradient("a captured tensor", x)
     if isinstance(cache_seqlens, int):
         _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
         cache_seqlens = _lengths(cache_seqlens, len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1, q.device)

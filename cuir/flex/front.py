@@ -20,6 +20,7 @@ from ..variants import Traced, TransferResult
 from ..variants.ranges import traced_apart
 from . import operator
 from .decoding import decodes
+from .dispatched import check_local, has_no_numbers, is_dispatched
 from .experts import Kind
 from .inputs import (
     Seeded,
@@ -158,12 +159,14 @@ def flex_attention(
     if sink is not None:
         sink = plain_number(sink)
     dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, query)
-    if isinstance(query, torch.Tensor) and query.is_nested:
+    dispatched = torch.compiler.is_compiling() or is_dispatched(query, key, value)
+    if dispatched and isinstance(query, torch.Tensor) and query.is_nested:
         return _nested(
             query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, dropout, backend, verify
         )
-    if torch.compiler.is_compiling():
-        traced = _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout)
+    if dispatched and (
+        traced := _dispatched(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout)
+    ):
         return _given(traced, return_lse, return_aux)
     weights = () if normalize == "softmax" and sink is None and not most and dropout is None else (normalize, sink, most)
     if dropout is not None:
@@ -172,6 +175,11 @@ def flex_attention(
     if outputs is None:
         check_options(scale, backend, verify)
         check_tensors(query, key, value, enable_gqa)
+        if has_no_numbers(query):
+            traced = _dispatched(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout
+            )
+            return _given(traced, return_lse, return_aux)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
@@ -206,11 +214,15 @@ def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any)
     return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs[2] if len(outputs) > 2 else None)
 
 
-def _in_graph(
+def _dispatched(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
     backend: str, verify: Level, normalize: str, sink: Any, most: bool, dropout: Seeded | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The call as torch.compile traces it. The operator checks its arguments when the graph is made."""
+    """Return the outputs of the call as an operator, which torch.compile traces, or which answers for tensors without numbers. It checks its arguments.
+
+    Nothing for a call that is none of these, with mods that an operator would have to take as they are now.
+    """
+    check_local(query, key, value)
     check_ranks(query, key, value)
     mask_mod = mod_of(block_mask)
     at = lengths_of(query, key)
@@ -219,7 +231,10 @@ def _in_graph(
     if stand is not None and MASKS_ARE_CONSTANTS:
         met(stand)
     sinks = sink_of(sink, query.shape[1], query.device)
-    captured, handle = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most, 0.0 if dropout is None else dropout[0])
+    mods = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most, 0.0 if dropout is None else dropout[0])
+    if mods is None:
+        return ()
+    captured, handle = mods
     if stand is not None:
         captured += [stand.kv_num_blocks, stand.kv_indices]
         if stand.full_kv_num_blocks is not None:

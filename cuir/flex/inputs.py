@@ -124,14 +124,12 @@ def check_head_dims(keys: int, values: int) -> None:
 
 def check_numbers(name: str, x: torch.Tensor) -> None:
     """Raises CuirError U403 for a tensor that has no numbers in a place of its own."""
-    if x.device.type == "meta":
-        wrong("U403", f"`{name}` is on the device meta, where tensors have no numbers", 'device="cuda"')
     check_wrapped(f"`{name}`", x)
 
 
 def check_wrapped(what: str, x: torch.Tensor) -> None:
     """Raises CuirError U403 for a tensor that stands for others."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         wrong(
             "U403",
             f"{what} is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
@@ -159,11 +157,11 @@ def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
 
 
 def check_gradient(name: str, x: torch.Tensor) -> None:
-    """Of what a call over a cache is given, or one of packed sequences in a graph, and of what mods capture there. Raises CuirError U410."""
+    """Refuse a gradient of what a call over a cache is given, or of what its mods capture. Raises CuirError U410."""
     if x.requires_grad and torch.is_grad_enabled():
         wrong(
             "U410",
-            f"`{name}` requires a gradient, and attention over a cache, or of packed sequences under torch.compile, has none",
+            f"`{name}` requires a gradient, and attention over a cache has none",
             f"call under torch.no_grad(), or give {name}.detach()",
         )
 

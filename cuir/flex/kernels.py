@@ -29,6 +29,7 @@ from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
 from .backward_kernels import Asked
+from .dispatched import has_no_numbers, is_dispatched
 from .experts import Kind, expert, origin_of, space_of, starts_of
 from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
 from .inputs import (
@@ -292,7 +293,8 @@ class Attention:
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
         """
         scale = plain_number(scale)
-        called = self.in_graph if torch.compiler.is_compiling() else self.called
+        by_operator = torch.compiler.is_compiling() or is_dispatched(query, key, value) or has_no_numbers(query)
+        called = self.in_graph if by_operator else self.called
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]
 

@@ -11,10 +11,14 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch._subclasses import FakeTensor
 
+from ..spec.specification import LENGTHS
+from ..text.diagnostics import CuirError
+from .dispatched import has_no_numbers, is_traced
 from .graph_errors import at_tracing
 from .mods import identity
-from .operator import captured_now, entered, handle_of
+from .operator import UNKNOWN, captured_now, entered, handle_of
 
 _NAME = "cuir_flex_attention_mods"
 TRIED = (2, 13)  # and later
@@ -35,10 +39,27 @@ _READ = _Reader()
 
 def read_mods(
     query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False, dropout_p: float = 0.0
-) -> tuple[list[torch.Tensor], str]:
-    """Return the tensors that mods capture, as inputs of a graph, and the handle of the mods. sink: there is one. Raises CuirError U418."""
-    captured, handle = (_READ if readable() else _from_outside)(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
-    return list(captured), handle
+) -> tuple[list[torch.Tensor], str] | None:
+    """Return the tensors that mods capture, as arguments of an operator, and the handle of the mods. sink: there is one.
+
+    Nothing for mods that an operator cannot hold, in a call that no graph takes. Raises CuirError U418 in what becomes a graph.
+    """
+    if torch.compiler.is_compiling():
+        read = _READ if torch.compiler.is_dynamo_compiling() and readable() else _from_outside
+        captured, handle = read(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
+        return list(captured), handle
+    traced = is_traced()
+    try:
+        captured, handle = _from_outside(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
+    except CuirError:
+        if traced:
+            raise
+        if not has_no_numbers(query):
+            return None
+        captured, handle = list(identity(mask_mod, score_mod).tensors), UNKNOWN
+    if isinstance(query, FakeTensor) and not traced:
+        captured = [x if isinstance(x, FakeTensor) else query.fake_mode.from_tensor(x) for x in captured]
+    return captured, handle
 
 
 def _from_outside(
@@ -64,6 +85,7 @@ def readable() -> bool:
 
 def _variable(base: Any) -> Any:
     from torch._dynamo.variables import functions as known
+    from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lists import TupleVariable
     from torch._dynamo.variables.misc import CellVariable
@@ -80,6 +102,24 @@ def _variable(base: Any) -> Any:
             return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _reads_tensors(mod)
         return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
+    def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of `new_empty` for an integer of a mod."""
+        return [VariableTracker.build(tx, [])], {"dtype": VariableTracker.build(tx, torch.int32)}
+
+    def asked_for(mod: Any) -> list[str]:
+        """The lengths that a mod takes by keyword, and has no values for."""
+        if isinstance(mod, functions.FunctoolsPartialVariable):
+            return [n for n in asked_for(mod.func) if n not in mod.keywords]
+        if not isinstance(mod, functions.BaseUserFunctionVariable):
+            return []
+        code = mod.get_code()
+        names = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        if isinstance(mod, functions.NestedUserFunctionVariable):
+            defaults = () if mod.kwdefaults is None else [key.vt.as_python_constant() for key in mod.kwdefaults.items]
+        else:
+            defaults = mod.get_function().__kwdefaults__ or ()
+        return [n for n in names if n in LENGTHS and n not in defaults]
+
     class Variable(base):
         _HOP_NAME = _NAME
 
@@ -93,14 +133,19 @@ def _variable(base: Any) -> Any:
                 if isinstance(mod, ConstantVariable):
                     mods.append(None)
                     continue
-                read, lifted = self.create_wrapped_node(tx, query, mod, kind)
+                lengths = {n: query.call_method(tx, "new_empty", *scalar(tx)) for n in asked_for(mod)}
+                names = {x.as_proxy(): n for n, x in lengths.items()}
+                given = functions.FunctoolsPartialVariable(mod, [], lengths) if lengths else mod
+                read, lifted = self.create_wrapped_node(tx, query, given, kind)
                 graph = tx.output.nn_modules.pop(read.node.target)
                 tx.output.graph.erase_node(read.node)
                 values: list[Any] = []
                 inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
                 for proxy, own in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
                     example = proxy.node.meta["example_value"]
-                    if isinstance(example, torch.Tensor):
+                    if proxy in names:
+                        values.append(Length(names[proxy]))
+                    elif isinstance(example, torch.Tensor):
                         captured.append(TensorVariable(proxy, **TensorVariable.specialize(example)))
                         values.append(example)
                     elif own.users:
@@ -108,6 +153,8 @@ def _variable(base: Any) -> Any:
                     else:
                         values.append(0)  # the length of a captured tensor, which the mod does not ask for
                 mods.append((graph, values))
+                for proxy in names:
+                    tx.output.graph.erase_node(proxy.node)
             mask, score = (None if m is None else as_mod(*m) for m in mods)
             handle = handle_of(mask, score, *(x.as_python_constant() for x in rest))
             return TupleVariable([TupleVariable(captured), ConstantVariable.create(handle)])
@@ -121,26 +168,38 @@ def _reads_tensors(mod: Any) -> bool:
     return bool(identity(made).tensors)
 
 
+class Length(str):
+    """The name of a length of the call, in the place of a captured value."""
+
+
 def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
     """(what it is told apart by, the mod, what stands for its tensors) of a graph whose last inputs are these."""
     stand_ins = [torch.empty((1,) * x.ndim, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x for x in values]
     count = sum(n.op == "placeholder" for n in graph.graph.nodes) - len(values)
     forward = types.FunctionType(graph.forward.__func__.__code__, graph.forward.__func__.__globals__, "mod")
     own = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
-    if count == 4:
 
-        def mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-            result = forward(own, b, h, q_idx, kv_idx, *stand_ins)
-            return result[0] if isinstance(result, tuple) else result
-    else:
+    def run(*indices: Any, **lengths: Any) -> Any:
+        result = forward(own, *indices, *(lengths[x] if isinstance(x, Length) else x for x in stand_ins))
+        return result[0] if isinstance(result, tuple) else result
 
-        def mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # type: ignore[misc]
-            result = forward(own, score, b, h, q_idx, kv_idx, *stand_ins)
-            return result[0] if isinstance(result, tuple) else result
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return run(b, h, q_idx, kv_idx)
 
+    def mask_mod_of_lengths(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
+        return run(b, h, q_idx, kv_idx, B=B, H=H, HK=HK, M=M, N=N)
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return run(score, b, h, q_idx, kv_idx)
+
+    def score_mod_of_lengths(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
+        return run(score, b, h, q_idx, kv_idx, B=B, H=H, HK=HK, M=M, N=N)
+
+    of_lengths = any(isinstance(x, Length) for x in stand_ins)
+    mods = (mask_mod_of_lengths if of_lengths else mask_mod) if count == 4 else (score_mod_of_lengths if of_lengths else score_mod)
     tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
     who = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
-    return who, mod, tensors
+    return who, mods, tensors
 
 
 __all__ = ["read_mods"]

@@ -6,6 +6,7 @@ and known to the operator by a handle; the tensors that it captures are inputs o
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import types
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils._mode_utils import no_dispatch
 
 from ..spec.specification import Specification, lengths_of
 from ..text.diagnostics import CuirError
@@ -35,6 +37,7 @@ BACKWARD_SCHEMA = SCHEMA.replace(
     "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
 )
 KNOWN_CALLS = 256  # of one handle
+UNKNOWN = ""  # the handle of mods that no call will run
 PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
 
 Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
@@ -105,7 +108,6 @@ class Handled:
 
 _HANDLED: dict[str, Handled] = {}
 _BY_MODS: dict[Any, str] = {}
-_NAMES = itertools.count()
 _STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # tensors that a mod holds, by id
 _PREPARE: list[Slow] = []  # of front.py, which says what a call with given mods runs
 
@@ -144,7 +146,7 @@ def entered(
                 )
                 raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                                    hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
-        _BY_MODS[key] = f"cuir{next(_NAMES)}"
+        _BY_MODS[key] = _named(who.digest(), who.values, normalize, sink, max_scores, dropout_p)
         _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores, dropout_p)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
@@ -160,9 +162,24 @@ def entered(
     return _BY_MODS[key]
 
 
+def _named(*parts: Any) -> str:
+    """A new handle, the same for equal parts in another process: a graph that was made elsewhere must not find other mods under it."""
+    handle = f"cuir_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    return handle if handle not in _HANDLED else next(h for n in itertools.count(2) if (h := f"{handle}_{n}") not in _HANDLED)
+
+
+def handled_of(handle: str) -> Handled:
+    """Return the mods of a handle. Raises CuirError U418 for one of another process."""
+    if handle not in _HANDLED:
+        raise CuirError.of("U418", "a graph calls attention with mods that this process has not met: it was made in another one, and has their handle alone",
+                           hint="trace the function here, once, with the same mods")  # fmt: skip
+    return _HANDLED[handle]
+
+
 def _nowhere(x: torch.Tensor) -> torch.Tensor:
     """A tensor like this one, on no device."""
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+    with no_dispatch():
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 Read = tuple[
@@ -172,12 +189,20 @@ Read = tuple[
 
 def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:
     """The handle of mods that torch.compile read; the graph passes their tensors, those of the mask first."""
-    key = tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores, dropout_p
-    if key not in _BY_MODS:
+
+    def make() -> Handled:
         mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
         stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
-        _BY_MODS[key] = f"cuir{next(_NAMES)}"
-        _HANDLED[_BY_MODS[key]] = Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
+        return Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
+
+    return handle_for((tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores, dropout_p), make)
+
+
+def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
+    """Return the handle of the mods of this key, which has the same text in another process; made if there are none yet."""
+    if key not in _BY_MODS:
+        _BY_MODS[key] = _named(*key)
+        _HANDLED[_BY_MODS[key]] = make()
     return _BY_MODS[key]
 
 
@@ -273,7 +298,7 @@ def _ready(
     """What a call needs, with the seed of its dropout, and its captured tensors."""
     attention = ATTENTIONS.get(handle)
     dropout = attention.spec.dropout if attention is not None else None
-    p = _HANDLED[handle].dropout_p if attention is None else 0.0 if dropout is None else dropout.p
+    p = handled_of(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
     if not p:
         return _ready_undropped(query, key, value, captured, handle, *others, forward=forward)
     ready, given = _ready_undropped(query, key, value, captured[:-1], handle, *others, forward=forward)
@@ -293,7 +318,7 @@ def _ready_undropped(
         attention.check(query, key, value, scale, backend)
         ready = attention.ready(query, key, value, scale, backend)
         return ready, [t for t, _ in ready.learnable]  # the first of those that the graph passes
-    handled = _HANDLED[handle]
+    handled = handled_of(handle)
     signature = (
         query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
         parts_for(query.dtype),
@@ -327,7 +352,7 @@ def lasting(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
 
 def entered_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
     """(mask_mod, score_mod, weights) of a handle with the tensors that a graph passes: for calls without a block mask that is obeyed as it stands."""
-    handled, (given, _) = _HANDLED[handle], lasting(captured)
+    handled, (given, _) = handled_of(handle), lasting(captured)
     return *handled.with_tensors(given), handled.with_sink(given)
 
 
@@ -406,5 +431,5 @@ WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 BACKWARD = torch.ops.cuir.flex_attention_backward.default
 
 __all__ = [
-    "OPERATOR", "WITH_MAX_SCORES", "captured_now", "define", "entered", "entered_mods", "handle_of", "prepare_with", "sink_of", "steady",
+    "OPERATOR", "UNKNOWN", "WITH_MAX_SCORES", "Handled", "captured_now", "define", "entered", "entered_mods", "handle_for", "handle_of", "handled_of", "prepare_with", "sink_of", "steady",
 ]  # fmt: skip

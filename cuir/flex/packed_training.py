@@ -4,8 +4,8 @@ become those of the long one."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,9 +13,13 @@ import torch
 from ..spec.specification import lengths_asked
 from ..variants.arguments import memory_of, state_of
 from .front import flex_attention
-from .inputs import Seeded, capturing
+from .graph_errors import at_tracing
+from .inputs import Seeded, capturing, check_differentiable
 from .kernels import Level
 from .masks import create_block_mask
+from .operator import OPERATOR, UNKNOWN, Handled, handle_for, handled_of
+from .per_sequence import rule
+from .sizes import is_known
 
 Mod = Callable[..., Any]
 KNOWN_PLACES = 8
@@ -37,6 +41,18 @@ class Tables:
     keys: Tokens
     counts: dict[str, torch.Tensor]
 
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them, as arguments of an operator."""
+        return [self.queries.sequence, self.queries.place, self.keys.sequence, self.keys.place, self.counts["M"], self.counts["N"]]
+
+    @staticmethod
+    def of(tensors: list[torch.Tensor]) -> Tables:
+        """The tables of what `tensors` gives."""
+        queries, place, keys, key_place, counts, key_counts = tensors
+        return Tables(Tokens(queries, place), Tokens(keys, key_place), {"M": counts, "N": key_counts})
+
+
+TABLES = 6  # tensors of them
 
 # The layers of a model ask with the same places: the same tables are the same data to their masks, for which nothing is made anew or compared.
 _KNOWN: OrderedDict[Any, tuple[Tables, tuple[object, ...]]] = OrderedDict()  # with the places' memory
@@ -49,10 +65,47 @@ def differentiable_attention(
     """O [H, TQ, DV] and LSE [H, TQ] of q [H, TQ, D], k and v [HK, TK, ..]. starts, ends: where sequences begin and end, of queries and of keys. Raises CuirError X109."""
     normalize, sink = weights[:2]
     tables = _tables(starts, ends, (q.shape[1], k.shape[1]))
-    queries, keys, counts = tables.queries, tables.keys, tables.counts
-    # what no sequence has may be no number, and 0 times that is none either
-    q, k, v = (torch.where(of.sequence[:, None] >= 0, x, 0.0) for x, of in ((q, queries), (k, keys), (v, keys)))
     known = {"B": len(starts[0]), "H": q.shape[0], "HK": k.shape[0]}
+    mask, score = mods_of_long_sequence(mask_mod, score_mod, tables, known)
+    by_head = q.shape[0] if mask_mod is not None else None
+    blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
+    q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
+    drops = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
+    o, lse = flex_attention(
+        q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
+    )
+    return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+
+
+def differentiable_in_graph(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], captured: list[torch.Tensor],
+    handle: str, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level, dropout: Seeded | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """As `differentiable_attention`, by the operator of `flex_attention`, for a call that torch.compile traces. captured, handle: of the mods, and a sink. Raises CuirError X109."""
+    normalize, sink = weights[:2]
+    check_differentiable(q, k, v, normalize, captured)
+    tables = _made_tables(starts, ends, (q.shape[1], k.shape[1]))
+    sizes = {"B": starts[0].shape[0], "H": q.shape[0], "HK": k.shape[0]}
+    named = (int(sizes[n]) if n in lengths_named(handle) else None for n in ("B", "H", "HK"))
+    long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout[0], *named)
+    mods = len(captured) - (sink is not None)
+    held = [*captured[:mods], *tables.tensors(), *captured[mods:], *([] if dropout is None else [dropout[1]])]
+    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
+    o, lse = OPERATOR(q, k, v, held, long_handle, scale, True, backend, verify)
+    return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+
+
+def _without_strangers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: Tables) -> tuple[torch.Tensor, ...]:
+    """Zeros for tokens of no sequence, which may be no numbers, and 0 times that is none either."""
+    return tuple(torch.where(of.sequence[:, None] >= 0, x, 0.0) for x, of in ((q, tables.queries), (k, tables.keys), (v, tables.keys)))
+
+
+def mods_of_long_sequence(
+    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, known: Mapping[str, int | None]
+) -> tuple[Mod, Mod | None]:
+    """The mods of one long sequence in which a query sees the keys of its own sequence. known: B, H and HK, by which mods may ask for them."""
+    queries, keys, counts = tables.queries, tables.keys, tables.counts
 
     def within(mod: Mod) -> Callable[..., Any]:
         """A mod of one sequence, called with places in the long one: what it sees, and the lengths that it asks for by name, are the sequence's."""
@@ -74,24 +127,53 @@ def differentiable_attention(
         assert of_score is not None
         return of_score(i, j, h, s)
 
-    by_head = q.shape[0] if mask_mod is not None else None
-    blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
-    o, lse = flex_attention(
-        q[None],
-        k[None],
-        v[None],
-        None if score_mod is None else score,
-        blocks,
-        scale,
-        True,
-        True,
-        backend=backend,
-        verify=verify,
-        normalize=normalize,
-        sink=sink,
-        **({} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}),
-    )
-    return torch.where(queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+    return mask, None if of_score is None else score
+
+
+@dataclass
+class _LongSequence(Handled):
+    """Mods of packed sequences as a graph knows them; behind the tensors of `of_one`, the mods of one sequence, come those of the tables."""
+
+    of_one: Handled = None  # type: ignore[assignment]
+    causal: bool = False
+    known: Mapping[str, int | None] = field(default_factory=dict)
+
+    def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Mod | None, Mod | None]:
+        count = len(self.of_one.stand_ins)
+        mask_mod, score_mod = self.of_one.with_tensors(captured[:count])
+        tables = Tables.of(captured[count : count + TABLES])
+        return mods_of_long_sequence(rule(mask_mod, self.causal), score_mod, tables, self.known)
+
+
+@at_tracing
+def lengths_named(handle: str) -> tuple[str, ...]:
+    """The names of the lengths for which the mods of a handle ask."""
+    if handle == UNKNOWN:
+        return ()
+    spec = handled_of(handle).spec
+    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in lengths_asked(mod))
+
+
+@at_tracing
+def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int | None, H: int | None, HK: int | None) -> str:
+    """The handle of the mods of packed sequences, from that of the mods of one. B, H, HK: the sizes that these ask for."""
+    if handle == UNKNOWN:
+        return UNKNOWN
+    one = handled_of(handle)
+
+    def make() -> Handled:
+        known = {"B": B, "H": H, "HK": HK}
+        return _LongSequence(
+            one.spec, one.stand_ins, one.normalize, one.sink, one.max_scores, dropout_p, of_one=one, causal=causal, known=known
+        )
+
+    return handle_for((handle, causal, dropout_p, B, H, HK), make)
+
+
+def _made_tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
+    """Those of these places."""
+    queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
+    return Tables(queries, keys, {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)})
 
 
 def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
@@ -103,8 +185,7 @@ def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], to
     found = _KNOWN.get(key)
     if found is not None:
         return found[0]
-    queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
-    made = Tables(queries, keys, {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)})
+    made = _made_tables(starts, ends, tokens)
     if key is not None and not capturing():  # what a graph makes is there at its replays alone
         _KNOWN[key] = made, tuple(memory_of(x) for x in places)
         while len(_KNOWN) > KNOWN_PLACES:
@@ -115,7 +196,7 @@ def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], to
 def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> Tokens:
     """Of `count` tokens. Where several sequences begin at one place, all but the last are empty."""
     tokens = torch.arange(count, dtype=torch.int32, device=starts.device)
-    if not len(starts):
+    if is_known(starts.shape[0] == 0):
         return Tokens(torch.full_like(tokens, none), torch.zeros_like(tokens))
     found = (torch.searchsorted(starts.contiguous(), tokens, right=True) - 1).clamp(min=0)
     inside = (tokens >= starts[found]) & (tokens < ends[found])
@@ -124,9 +205,9 @@ def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> 
 
 def _of_sequences(counts: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
     """What sequences have, for each token; 0 for those of none."""
-    if not len(counts):
+    if is_known(counts.shape[0] == 0):
         return torch.zeros_like(sequence)
     return torch.where(sequence >= 0, counts[sequence.clamp(min=0).long()], 0).int()
 
 
-__all__ = ["differentiable_attention"]
+__all__ = ["differentiable_attention", "differentiable_in_graph"]

@@ -14,6 +14,7 @@ from ..interp import run
 from ..spec.specification import Lengths, lengths_asked
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
+from .dispatched import check_local, has_no_numbers, is_dispatched
 from .front import Form, Known, known_attention
 from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention, Level
@@ -123,17 +124,22 @@ def launched(
 
 
 def entered_in_graph(
-    mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, device: torch.device, tensors: Mapping[str, Any]
-) -> tuple[list[torch.Tensor], str]:
-    """What a call's operator takes for its mods and its sink, where torch.compile traces it: tensors and a handle. tensors: the call's. Raises CuirError U410, U418."""
-    captured, handle = read_mods(tensors["q"], mask_mod, score_mod, normalize, sink is not None)
-    captured += sink_of(sink, heads, device)
-    for name, x in tensors.items():
-        if isinstance(x, torch.Tensor):
-            check_gradient(name, x)
-    for x in captured:
-        check_gradient("a captured tensor", x)
-    return captured, handle
+    mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, tensors: tuple[Any, Any], nested: bool = False
+) -> tuple[list[torch.Tensor], str] | None:
+    """Return the tensors and the handle that a call's operator takes for its mods and its sink; nothing for a call that needs no operator.
+
+    heads: the dim of heads in q. tensors: q and the keys. Raises CuirError U403, U418.
+    """
+    q, keys = tensors
+    seen = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
+    if not torch.compiler.is_compiling() and not is_dispatched(*seen) and not has_no_numbers(seen[0]):
+        return None
+    check_local(q, keys)
+    mods = read_mods(q, mask_mod, score_mod, normalize, sink is not None)
+    if mods is None:
+        return None
+    captured, handle = mods
+    return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
 
 
 __all__ = ["entered_in_graph", "known_rule", "launched", "mask_of", "places", "rule"]

@@ -34,7 +34,7 @@ from .inputs import (
 from .kernels import Level
 from .mods import identity
 from .operator import define, entered_mods
-from .packed_training import differentiable_attention
+from .packed_training import differentiable_attention, differentiable_in_graph
 from .packing import autocast, autocasts, packed, strides_fit
 from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
 from .serving_settings import SHORT
@@ -75,8 +75,8 @@ def varlen_attention(
     by the names M and N, if they ask for them after `*`, its lengths. What they read outside of a captured tensor by q_idx or kv_idx is 0; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for
     `flex_attention`.
 
-    Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on;
-    not under torch.compile. dropout_p, dropout_seed: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with or without gradients.
+    Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on.
+    dropout_p, dropout_seed: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with or without gradients.
 
     Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence.
     Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
@@ -88,18 +88,21 @@ def varlen_attention(
     asked = cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k)
     scale, sink = plain_number(scale), plain_number(sink)
     mask_mod = mask_of(block_mask)
-    if torch.compiler.is_compiling():
-        if dropout is not None:
-            wrong(
-                "U413",
-                "packed sequences under torch.compile have no dropout",
-                "flex_attention, or call varlen_attention outside of torch.compile",
-            )
-        captured, handle = entered_in_graph(mask_mod, score_mod, normalize, sink, q.shape[1], q.device, {"q": q, "k": k, "v": v})
-        o, lse = OPERATOR(q, k, v, *asked, captured, handle, causal, scale, enable_gqa, backend, verify)
+    mods = entered_in_graph(mask_mod, score_mod, normalize, sink, 1, (q, k))
+    if mods is not None and (dropout is not None or _want_gradients(q, k, v, *mods[0])):
+        places = _checked(q, k, v, *asked, enable_gqa)
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        o, lse = differentiable_in_graph(q, k, v, *places, *mods, causal, scale, (normalize, sink), backend, verify, dropout)
+        o = o.transpose(0, 1)
+    elif mods is not None:
+        o, lse = OPERATOR(q, k, v, *asked, *mods, causal, scale, enable_gqa, backend, verify)
     else:
         o, lse = _packed(q, k, v, *asked, score_mod, mask_mod, causal, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
     return (o, lse) if return_lse else o
+
+
+def _want_gradients(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _packed(
@@ -171,10 +174,13 @@ def nested_attention(
             wrong("U403", f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_what(x)}", "torch.nested.nested_tensor(tensors, layout=torch.jagged)")  # fmt: skip
         if x.dim() != 4 or x._ragged_idx != 2:  # type: ignore[attr-defined]
             wrong("U405", f"`{name}` must be [batch, heads, jagged length, head dim], found {tuple(x.shape)}", f"{name}.transpose(1, 2) of [batch, jagged length, heads, head dim]")  # fmt: skip
-    q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))
-    _check(q, k, v, enable_gqa)
     if not key.shape[0] == query.shape[0] == value.shape[0]:
         wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
+    mods = entered_in_graph(mask_of(block_mask), score_mod, normalize, sink, 1, (query, key), nested=True)
+    if mods is not None:
+        return _nested_in_graph(query, key, value, *mods, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
+    q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))
+    _check(q, k, v, enable_gqa)
     if key._offsets is not value._offsets or key._lengths is not value._lengths:
         _check_alike(key, value)
     starts, ends = zip(*map(_places, (query, key)), strict=True)
@@ -185,10 +191,38 @@ def nested_attention(
     return _nested_as(query, o), _nested_as(query, lse)
 
 
+def _nested_in_graph(
+    query: Any, key: Any, value: Any, captured: list[torch.Tensor], handle: str, scale: float | None, enable_gqa: bool, weights: tuple[Any, ...],
+    backend: str, verify: Level, dropout: Seeded | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """As `nested_attention`, for a call that torch.compile traces. captured, handle: of the mods, and a sink."""
+    q, k, v = (x.transpose(1, 2).values() for x in (query, key, value))
+    _check(q, k, v, enable_gqa)
+    offsets, key_offsets, value_offsets = (x.offsets() for x in (query, key, value))
+    lengths, key_lengths, value_lengths = (x.lengths() for x in (query, key, value))
+    if key_offsets is not value_offsets or key_lengths is not value_lengths:
+        of_key, of_value = (torch.stack(_ends(*x)) for x in ((key_offsets, key_lengths), (value_offsets, value_lengths)))
+        torch._assert_async((of_key == of_value).all(), "key and value must be nested alike, found other offsets")
+    if lengths is None and key_lengths is None and dropout is None and not _want_gradients(q, k, v, *captured):
+        cu, key_cu = offsets.int(), key_offsets.int()
+        o, lse = OPERATOR(q, k, v, cu, key_cu, None, None, captured, handle, False, scale, enable_gqa, backend, verify)
+    else:
+        starts, ends = zip(_ends(offsets, lengths), _ends(key_offsets, key_lengths), strict=True)
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        o, lse = differentiable_in_graph(q, k, v, starts, ends, captured, handle, False, scale, weights, backend, verify, dropout)
+        o = o.transpose(0, 1)
+    return tuple(torch.nested.nested_tensor_from_jagged(x, offsets, lengths).transpose(1, 2) for x in (o, lse.transpose(0, 1)))  # type: ignore[return-value]
+
+
+def _ends(offsets: torch.Tensor, lengths: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where sequences begin and end."""
+    starts = offsets[:-1]
+    return starts.int(), (offsets[1:] if lengths is None else starts + lengths).int()
+
+
 def _places(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the sequences of a nested tensor begin and end among its values."""
-    starts = x._offsets[:-1]
-    return starts.int(), (x._offsets[1:] if x._lengths is None else starts + x._lengths).int()
+    return _ends(x._offsets, x._lengths)
 
 
 _ALIKE: OrderedDict[Any, tuple[object, ...]] = (
@@ -243,8 +277,9 @@ def _attention(
     whole = rule(mask_mod, causal)
     own = () if weights == ("softmax", None) else (*weights, False)
     who, form = identity(whole, score_mod, *own), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
-    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *who.tensors))
-    if differentiable or dropout is not None:  # which draws one mask with and without gradients, as checkpointing asks for
+    if dropout is not None or _want_gradients(
+        q, k, v, *who.tensors
+    ):  # dropout draws one mask with and without gradients, as checkpointing asks for
         try:
             return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify, dropout)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place

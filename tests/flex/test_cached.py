@@ -257,7 +257,7 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
         ({"k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 2, 2, 64).half()}, "U408"),
         ({"block_mask": 3}, "U412"),
         ({"sink": torch.zeros(3)}, "U408"),
-        ({"q": torch.zeros(2, 1, 4, 64, device="meta").half()}, "U403"),
+        ({"q": torch.zeros(2, 1, 4, 64, device="meta").half()}, "U407"),
         ({"cache_seqlens": -1}, "U408"),
         ({"cache_seqlens": 17}, "U408"),
         ({"cache_seqlens": 16, "k": torch.zeros(2, 1, 2, 64).half(), "v": torch.zeros(2, 1, 2, 64).half()}, "U408"),

@@ -66,7 +66,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("two devices", "U407", "`key` must be on the device of `query`, cpu, found meta", "key.to(query.device)", lambda: call(k=K.to("meta"))),
     ("torch.func", "U403", "`query` is within torch.func", "torch.autograd.grad", lambda: torch.func.grad(lambda q: call(q).float().sum())(Q)),
     ("what is captured within torch.func", "U403", "what a mod captures is within torch.func", "batch", lambda: torch.vmap(lambda x: call(score=lambda s, b, h, q, k: s + x[k]))(torch.zeros(1, 400))),
-    ("no numbers", "U403", "`query` is on the device meta", "cuda", lambda: call(Q.to("meta"), K.to("meta"), V.to("meta"))),
+    ("numbers of some", "U407", "`key` must be on the device of `query`, meta, found cpu", "key.to(query.device)", lambda: call(q=Q.to("meta"))),
     ("batch", "U408", "`key` must have the batch size of `query`, 3, or 1 for all batches, found 2", "", lambda: call(Q.repeat(3, 1, 1, 1), K.repeat(2, 1, 1, 1), V.repeat(2, 1, 1, 1))),
     ("lengths", "U408", "key and value must have the same heads and length", "", lambda: call(v=V[:, :, :9])),
     ("head dim", "U110", "the head dim of query and key must be from 1 to 256, found 257", "", lambda: call(*(torch.zeros(1, 1, 4, 257).half() for _ in range(3)))),

@@ -318,3 +318,24 @@ def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pyte
     TABLES["bias"][0].mul_(0.5)
     close(f(*QKV), right(first * 1.5))
     assert len(f.graphs) == 1
+
+
+@pytest.mark.parametrize("how", ["closure", "partial"])
+def test_a_mod_from_inside_asks_for_lengths(how: str) -> None:
+    """By the names that mods from outside may ask for, those with a default aside."""
+
+    def forward(q: Any, k: Any, v: Any, slopes: Any) -> Any:
+        steep = slopes * 2
+
+        def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any, *, M: Any, N: Any, H: int = 7) -> Any:
+            return s + steep[h] * (i + N - M - j) * H
+
+        def of_table(table: Any, b: Any, h: Any, i: Any, j: Any, *, N: Any) -> Any:
+            return (j >= N - 30) & (table[h] < 9)
+
+        mods = (score_mod, None) if how == "closure" else (None, functools.partial(of_table, steep))
+        return attend(q, k[:, :, :35], v[:, :, :35], mods[0], mods[1] and create_block_mask(mods[1], None, None, S, 35, device="cpu"))
+
+    f, slopes = Compiled(forward), torch.tensor([0.01, -0.02])
+    torch.testing.assert_close(f(*QKV, slopes), forward(*QKV, slopes))
+    assert len(f.graphs) == 1 and not [n for n in f.graphs[0].graph.nodes if "new_empty" in str(n.target)]

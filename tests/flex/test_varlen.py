@@ -226,7 +226,7 @@ CU = torch.tensor([0, 4, 10], dtype=torch.int32)
     ("change", "code"),
     [
         ({"q": [1.0]}, "U403"),
-        ({"q": X.to("meta")}, "U403"),
+        ({"q": X.to("meta")}, "U407"),
         ({"k": X[None]}, "U405"),
         ({"q": X.float()}, "U404"),
         ({"q": X.double()}, "U109"),

@@ -1,0 +1,48 @@
+"""Calls that go to PyTorch's dispatcher as an operator: of tensors without numbers (fake, meta), of tensors that wrap others, and under a dispatch mode."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+
+from .inputs import wrong
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_MODES = torch._C._len_torch_dispatch_stack
+
+
+def is_dispatched(*tensors: Any) -> bool:
+    """Whether a call of these tensors is one for the dispatcher."""
+    for x in tensors:
+        if type(x) not in _PLAIN:
+            return any(_stands_for_others(x) for x in tensors) or _MODES() > 0
+    return _MODES() > 0
+
+
+def _stands_for_others(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def check_local(*tensors: Any) -> None:
+    """Raises CuirError U403 for a DTensor."""
+    for x in tensors:
+        if type(x).__name__ == "DTensor" and type(x).__module__.startswith("torch.distributed"):
+            wrong("U403", "query, key and value must be tensors of this process, found a DTensor",
+                  "call on x.to_local() of tensors that are sharded by batch or heads, and DTensor.from_local(o, mesh, placements); mods count batches and heads of the local tensors")  # fmt: skip
+
+
+def has_no_numbers(x: torch.Tensor) -> bool:
+    """Whether a tensor has a shape, and nothing else."""
+    return isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta)
+
+
+def is_traced() -> bool:
+    """Whether operators of this thread become a graph that is run later."""
+    module = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return torch.compiler.is_compiling() or (module is not None and module.get_proxy_mode() is not None)
+
+
+__all__ = ["check_local", "has_no_numbers", "is_dispatched", "is_traced"]
