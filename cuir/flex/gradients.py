@@ -65,6 +65,8 @@ class Ready(Protocol):
     @property
     def data(self) -> TransferResult | None: ...
     @property
+    def seed(self) -> tuple[torch.Tensor, ...]: ...
+    @property
     def learnable(self) -> Learnable: ...
     @property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]: ...
@@ -91,19 +93,24 @@ class Repeated:
         return self.forward is ready.made and all(state is not None and state_of(t) == state for t, state, _ in self.captured)
 
     def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, *seed: torch.Tensor
     ) -> tuple[torch.Tensor, ...] | None:
-        """dQ, dK and dV; None for tensors that lie otherwise."""
-        rows = self.rows(o, do, lse) if self.queries is not None else self.rows(q, k, v, do, o, lse)
+        """dQ, dK and dV; None for tensors that lie otherwise. seed: of dropout, if there is any."""
+        rows = self.rows(o, do, lse) if self.queries is not None else self.rows(q, k, v, do, o, lse, *seed)
         if rows is None:
             return None
         L, DL, *dq = rows
         if self.queries is None:
-            keys = self.by_keys(q, k, v, do, L, DL)
+            keys = self.by_keys(q, k, v, do, L, DL, *seed)
             return None if keys is None else (*dq, *keys)
-        keys = self.by_keys(q, k, v, do, *rows)
-        queries = self.queries(*dq) if dq else self.queries(q, k, v, do, L, DL)
+        keys = self.by_keys(q, k, v, do, *rows, *seed)
+        queries = self.queries(*dq) if dq else self.queries(q, k, v, do, L, DL, *seed)
         return None if keys is None or queries is None else (*queries, *keys)
+
+
+def _numbers_of(ready: Ready, q: torch.Tensor, k: torch.Tensor, scale: float) -> tuple[Any, ...]:
+    """Return the shapes and numbers that launches of a pass have in common."""
+    return (q.shape, k.shape, scale, *((ready.arguments[DROPOUT[1]],) if ready.seed else ()))
 
 
 class Gradients:
@@ -118,12 +125,12 @@ class Gradients:
 
     def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """dQ, dK and dV of query, key, value, O, LSE and dO as the pass before gave them; None if there was none, or it was of other data or of tensors that lie otherwise."""
-        last = self.repeated.get((tensors[0].shape, tensors[1].shape, scale))
+        last = self.repeated.get(_numbers_of(ready, *tensors[:2], scale))
         if last is None or ready.kernel is None or not last.of(ready):
             return None
         for made in last.made:
             _joined(made)
-        return last(*tensors)
+        return last(*tensors, *ready.seed)
 
     def of(self, ready: Ready, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor,
            dlse: torch.Tensor | None, scale: float, keep: bool = False) -> tuple[tuple[torch.Tensor | None, ...], dict[int, torch.Tensor]]:  # fmt: skip
@@ -153,7 +160,7 @@ class Gradients:
         gk, gv = (output_for(x, x.shape[3]) if self.asked.keys else None for x in (k, v))
         found: dict[int, torch.Tensor] = {}
         given = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
-        given |= {name: ready.arguments[name] for name in DROPOUT if name in ready.arguments}
+        given |= {name: ready.arguments[name] for name in (DROPOUT if ready.seed else ())}
         if plan.by_queries is not None:
             before = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
             launch(BY_QUERIES, {**given, **before, "dQ": gq, **_joined(made[BY_QUERIES])})
@@ -173,7 +180,7 @@ class Gradients:
         if plan.adds:
             launch("finish", {"dQ": dq, "GQ": gq, "scale": scale})
         if keep and self.asked.queries and self.asked.keys and not plan.spread and not found:
-            self._keep((q.shape, k.shape, scale), runs, launches, tuple(made.values()), ready)
+            self._keep(_numbers_of(ready, q, k, scale), runs, launches, tuple(made.values()), ready)
         return (gq, gk, gv), _added(found, self.of_sink(ready.data, lse, DL[..., : at.M]))
 
     def _keep(
@@ -183,6 +190,8 @@ class Gradients:
         inputs, rows = ("Q", "K", "V", "dO"), ("L", "DL")
         varying = {"prepare": ("O", "dO", "LSE"), KERNEL: (*inputs, *rows, *(("dQ",) if self.plan.adds else ())), "finish": ("dQ",)}
         varying[BY_QUERIES] = (*inputs, *rows) if "prepare" in launches else (*inputs, "FO", "FL")
+        for step in (KERNEL, BY_QUERIES) if ready.seed else ():
+            varying[step] = (*varying[step], DROPOUT[0])
         again = {step: runs[step].again({n: arguments[n] for n in varying[step]}, arguments) for step, arguments in launches.items()}  # type: ignore[attr-defined]
         if not all(again.values()):
             return
@@ -309,7 +318,7 @@ def backward(
     learned_places = (i for at in places for i in at)
     few = functools.partial(few_keys, settings, data, ready.made, lengths, query.device)
     gradients = chosen(ready.attention, wanted, learned_places, lengths, few, dlse is not None)
-    scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted) and DROPOUT[0] not in ready.arguments
+    scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(wanted)
     if plain:
         again = gradients.again(ready, scale, q, k, v, o, lse, do)
         if again is not None:
@@ -342,8 +351,9 @@ class _Differentiable(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ready: Ready, *learned: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
-        seed = [ready.arguments[DROPOUT[0]]] if DROPOUT[0] in ready.arguments else []
-        ctx.save_for_backward(query, key, value, *outputs[:2], *learned, *seed)  # the last ones to notice writes before the backward pass
+        ctx.save_for_backward(
+            query, key, value, *outputs[:2], *learned, *ready.seed
+        )  # the last ones to notice writes before the backward pass
         ctx.ready, ctx.learned, ctx.versions = ready, learned, versions_of(ready)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])

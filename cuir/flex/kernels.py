@@ -25,6 +25,7 @@ from ..variants import MAX_SCORES, Traced, TransferResult, transfer
 from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..variants.dropout import arguments_of
 from ..variants.lists import TooLarge
+from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
@@ -79,6 +80,8 @@ class Ready:
     data: TransferResult | None = None
     setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
     again: list[Again] = field(default_factory=list)  # the call, once it was made with tensors that lie as the kernel reads them
+    seed: tuple[torch.Tensor, ...] = ()  # of dropout, which is another tensor in each call
+    dropped: dict[float, list[Again]] = field(default_factory=dict)  # by the probability of dropout, the call of the last seed
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit; with gradients if they are asked for."""
@@ -107,7 +110,7 @@ class Ready:
         again = self.repeated(query, key, value)
         if again is not None:
             return again
-        given = {"Q": query, "K": key, "V": value}
+        given = {"Q": query, "K": key, "V": value, **dict(zip(DROPOUT, self.seed))}
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         o = output_for(query, self.columns)
@@ -144,10 +147,11 @@ class Ready:
         return replace(self, arguments={**self.arguments, **values}, made=None, steady=False, data=None, again=[])
 
     def with_dropout(self, dropout: Seeded | None) -> Ready:
-        """Return the call with a probability and a seed, of which nothing is remembered; the call itself for None."""
+        """Return the call with a probability and a seed; the call itself for None."""
         if dropout is None:
             return self
-        return replace(self, arguments={**self.arguments, **arguments_of(*dropout)}, steady=False, again=[])
+        p, seed = dropout
+        return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), again=self.dropped.setdefault(p, []))
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
@@ -158,7 +162,7 @@ class Ready:
             self.pinned()
         if self.made is not None:
             self.made.join()
-        return self.again[0].of((query, key, value), captured)
+        return self.again[0].of((query, key, value, *self.seed), captured)
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs, O in `o`."""

@@ -25,6 +25,7 @@ from cuir import (
     varlen_attention,
 )
 from cuir.flex import AuxRequest, front
+from cuir.interp import run
 from cuir.spec.gradients import forward
 
 Mod = Callable[..., Any] | None
@@ -245,10 +246,10 @@ def test_checkpointed(reentrant: bool) -> None:
         return o
 
     results = []
-    for run in (attend, lambda *qkv: checkpoint(attend, *qkv, use_reentrant=reentrant)):
+    for call in (attend, lambda *qkv: checkpoint(attend, *qkv, use_reentrant=reentrant)):
         torch.manual_seed(5)
         leaves = [x.detach().requires_grad_() for x in given]
-        o = run(*leaves)
+        o = call(*leaves)
         o.sum().backward()
         results.append((o, *(x.grad for x in leaves)))
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
@@ -289,9 +290,9 @@ def test_an_attention_of_a_specification() -> None:
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
         return own(*qkv, backend="interpret")  # type: ignore[return-value]
 
-    for run in (attend, attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+    for call in (attend, attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
         torch.manual_seed(9)
-        o = run(*given)
+        o = call(*given)
         do = torch.ones_like(o)
         torch.manual_seed(9)
         wanted = reference(Specification("wanted", causal), given, 0.4, do, draw_dropout_seed("cpu"))
@@ -350,3 +351,45 @@ def test_a_seed_of_lengths_is_not_the_seed_of_calls() -> None:
     state = torch.get_rng_state()
     Dropout().seed_for(Lengths(1, 1, 1, 5, 5))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_compiled_kernel_is_called_again_with_other_seeds() -> None:
+    """The launch of a probability is repeated, the seed among the tensors that are others each time. The kernel is the interpreter's, called as a compiled one is."""
+    made: list[str] = []
+    own = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
+    q, k, v = (x.detach() for x in tensors())
+    ready = own.ready(q, k, v, None, "interpret")
+    kernel = Repeating(ready.checked, made)
+    ready = replace(ready, kernel=kernel)  # type: ignore[arg-type]
+    for turn, p in enumerate((0.2, 0.2, 0.6, 0.2, 0.6)):
+        seed = torch.tensor([turn, 8], dtype=torch.int32)
+        o, _ = ready.with_dropout((p, seed))(q, k, v)
+        close([o], [Specification("wanted", causal, dropout=Dropout(p, seed)).reference(q, k, v, 0.125)[0]], 1e-3)
+    assert made == ["called", "again", "called", "again", "again"]
+
+
+class Repeating:
+    """A compiled kernel to its caller."""
+
+    def __init__(self, checked: Any, calls: list[str]):
+        self.checked, self.calls = checked, calls
+
+    def launch(self, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        self.calls.append("called")
+        lse = torch.empty(arguments["O"].shape[:-1])
+        run(self.checked, {**arguments, "LSE": lse}, budget=math.inf)
+        return arguments["O"], lse
+
+    def again(self, varying: dict[str, torch.Tensor], arguments: dict[str, Any]) -> Any:
+        kept = {n: x for n, x in arguments.items() if n not in varying and n != "O"}
+        calls = self.calls
+
+        class Again:
+            def of(self, given: tuple[torch.Tensor, ...], captured: bool) -> tuple[torch.Tensor, ...]:
+                calls.append("again")
+                o, lse = torch.empty_like(arguments["O"]), torch.empty(arguments["O"].shape[:-1])
+                run(checked, {**kept, **dict(zip(varying, given, strict=True)), "O": o, "LSE": lse}, budget=math.inf)
+                return o, lse
+
+        checked = self.checked
+        return Again()

@@ -25,8 +25,17 @@ def test_another_mask_fails() -> None:
         problem.compare(found)
 
 
-def test_the_others() -> None:
+def test_deterministic() -> None:
     cases.deterministic("cpu", "causal", 60, 64, "float16", 2)
+
+
+def test_repeated() -> None:
     cases.repeated("cpu", "documents", 40, 64, "float32")
+
+
+def test_seeds_are_drawn() -> None:
     cases.drawn("cpu", 40, 64)
+
+
+def test_compiled() -> None:
     cases.compiled("cpu", 40, 64, "aot_eager")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from cuir.flex import gradients as module
 from cuir.flex.kernels import attention
 from cuir.interp import run
 from cuir.spec import Specification
+from cuir.spec.dropout import Dropout
+from cuir.spec.gradients import forward
 
 TABLE = torch.linspace(-1, 1, 200)
 
@@ -150,3 +153,24 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
     changed = ready_of(made, given)
     assert [pass_of(changed, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])
+def test_passes_with_dropout_are_repeated_with_their_own_seeds(calls: list[str], few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each probability has launches of its own, and each pass drops by its own seed."""
+    monkeypatch.setattr(module, "few_keys", lambda *_: few)
+    spec = Specification("causal", lambda b, h, q, k: q >= k, dropout=Dropout())
+    made = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
+    given = tensors(1)
+    base = ready_of(made, given)
+    do = torch.randn(1, 2, 70, 64, generator=torch.Generator().manual_seed(9)).half()
+    for turn, p in enumerate((0.2, 0.2, 0.6, 0.2, 0.6)):
+        dropout = p, torch.tensor([turn, 5], dtype=torch.int32)
+        own = replace(spec, dropout=Dropout(*dropout))
+        leaves = [x.detach().double().requires_grad_() for x in given]
+        o, lse = forward(own, *leaves, 64**-0.5)
+        calls.clear()
+        found = module.backward(base.with_dropout(dropout), *given, o.detach().half(), lse.float(), do, None)
+        assert calls == ["called" if turn in (0, 2) else "again"] * (2 if few else 3)
+        for a, b in zip(found, torch.autograd.grad(o, leaves, do.double()), strict=True):
+            assert a is not None and (a.double() - b).norm() < 3e-3 * b.norm()
