@@ -117,7 +117,7 @@ class Part:
 
         def make() -> Made:
             need_warm("preparing what a mask captures")
-            return Made(data.arguments(at, device, self.step.consts), device)
+            return Made(data.arguments(at, device, self.step.consts, dropout=False), device)
 
         made = self.kept.get((at, str(device)), sources_of(captured, data.spec, at), make)
         assert isinstance(made, Made)

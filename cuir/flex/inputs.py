@@ -12,6 +12,7 @@ import torch
 from ..calls.binding import TORCH
 from ..ops.limits import runs
 from ..spec.dropout import WORDS, draw_dropout_seed
+from ..syntax.plain_numbers import plain_number
 from ..syntax.types import BF16, F16, F32, DType
 from ..syntax.types import DTYPES as NAMED
 from ..text.diagnostics import CuirError
@@ -231,7 +232,8 @@ Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of
 
 
 def seeded(p: Any, seed: Any, query: Any) -> Seeded | None:
-    """Check the options of dropout and draw a seed if none is given; None where nothing is dropped. Raises CuirError U403, U407, U413."""
+    """Check the options of dropout and draw a seed if none is given; None where nothing is dropped. Raises CuirError U407, U413."""
+    p = plain_number(p)
     if not _is_number(p) or not 0.0 <= p <= 1.0:
         hint = "dropout_p.item()" if isinstance(p, torch.Tensor) and p.numel() == 1 else None
         wrong("U413", f"dropout_p must be a probability, a number from 0 to 1, found {p!r}", hint)

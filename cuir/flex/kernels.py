@@ -424,7 +424,7 @@ class Attention:
                 self._reads.check_doubles(values, device)
             else:
                 self._reads.check(values, at, device)
-            return Made(data.arguments(at, device, consts), device)
+            return Made(data.arguments(at, device, consts, dropout=False), device)
 
         prepared = self._checked.get(key, sources, make)
         assert isinstance(prepared, Made)

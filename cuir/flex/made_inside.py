@@ -89,7 +89,7 @@ def _variable(base: Any) -> Any:
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lists import TupleVariable
     from torch._dynamo.variables.misc import CellVariable
-    from torch._dynamo.variables.tensor import TensorVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 
     functions: Any = known
 
@@ -124,6 +124,8 @@ def _variable(base: Any) -> Any:
         _HOP_NAME = _NAME
 
         def _call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+            # a number that torch.compile takes for dynamic, such as a probability of dropout: each value has a graph
+            args = [ConstantVariable.create(x.evaluate_expr(tx.output)) if isinstance(x, SymNodeVariable) else x for x in args]
             query, mask_mod, score_mod, *rest = args
             if not inside(tx, mask_mod) and not inside(tx, score_mod):
                 return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)

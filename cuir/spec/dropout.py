@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..text.diagnostics import CuirError
+
 WORDS = 2  # of 32 bits, in a seed
 _BITS = 0xFFFFFFFF
 _HALF = 1 << 31
@@ -36,6 +38,15 @@ class Dropout:
 
     p: float = 0.25
     seed: torch.Tensor | Callable[..., torch.Tensor] = field(default=seed_of_lengths, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.p, (int, float)) or isinstance(self.p, bool) or not 0.0 <= self.p <= 1.0:
+            raise CuirError.of("X103", f"the probability of dropout is a number from 0 to 1, found {self.p!r}")
+        if isinstance(self.seed, torch.Tensor) and (self.seed.dtype != torch.int32 or self.seed.shape != (WORDS,)):
+            found = f"{str(self.seed.dtype).removeprefix('torch.')} {list(self.seed.shape)}"
+            raise CuirError.of(
+                "X103", f"a seed of dropout is a tensor int32 [{WORDS}], found {found}", hint="cuir.draw_dropout_seed(device)"
+            )
 
     def seed_for(self, lengths: object) -> torch.Tensor:
         """Return the seed of a problem of these lengths."""

@@ -44,7 +44,7 @@ from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
 from .costs import per_pair
 from .distances import Table, by_distance
-from .dropout import with_dropout
+from .dropout import arguments_of, with_dropout
 from .evaluate import CONSTANTS
 from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
@@ -99,13 +99,13 @@ class TransferResult:
         return {p.name: p.value for p in self.captured if isinstance(p.value, (int, float))}
 
     def arguments(
-        self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None
+        self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None, dropout: bool = True
     ) -> dict[str, Value]:
         """What a launch passes for the new parameters, for a problem of these lengths.
 
         consts: those that the kernel is compiled with ({} for its defaults): block lists depend on BM and BN, so a mask that has them asks for it.
-        What depends on the lengths is made on the device and kept: the next call for the same data gives the same tensors. Raises CuirError X133
-        without them.
+        What depends on the lengths is made on the device and kept: the next call for the same data gives the same tensors. dropout: with the probability
+        and the seed of the specification's dropout, if it has any. Raises CuirError X133 without consts that are needed.
         """
         sizes = tile_sizes(self.program.kernels()[self.kernel], consts) if self.lists is not None else (1, 1)
         sources = sources_of(self.captured, self.spec, lengths)
@@ -115,7 +115,10 @@ class TransferResult:
             tables = {t.name: t.value(values, lengths, device) for t in self.tables}
             return values | tables | ({} if self.lists is None else self.lists.values(values, lengths, *sizes, device))
 
-        return dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
+        made = dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
+        if dropout and self.spec.dropout is not None:
+            made |= arguments_of(self.spec.dropout.p, self.spec.dropout.seed_for(lengths).to(device))
+        return made
 
 
 _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)

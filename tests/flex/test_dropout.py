@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -281,6 +282,19 @@ def test_compiled() -> None:
         outputs.append(found)
     assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
     assert counter.frame_count == 1
+
+
+def test_probabilities_of_a_compiled_function() -> None:
+    """A graph for each, whatever torch.compile takes for dynamic; NumPy's numbers are numbers."""
+    q, k, v = (x.detach() for x in tensors())
+
+    def attend(p: Any) -> Any:
+        return flex_attention(q, k, v, dropout_p=p, dropout_seed=SEED, **OPTIONS)
+
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    for p in (0.1, 0.2, 0.3, 0, 1):
+        assert torch.equal(compiled(p), attend(p))
+    assert torch.equal(attend(np.float32(0.5)), attend(0.5))
 
 
 def test_an_attention_of_a_specification() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir import Dropout, Lengths, draw_dropout_seed, dropout_mask
+from cuir import CuirError, Dropout, Lengths, draw_dropout_seed, dropout_mask
 from cuir.spec.dropout import factor_of, threshold_of
 from tests.strategies.effort import examples
 
@@ -123,6 +124,16 @@ def test_a_seed_is_of_the_default_generator() -> None:
     assert first.dtype == torch.int32 and first.shape == (2,) and not torch.equal(first, second)
     torch.manual_seed(11)
     assert torch.equal(draw_dropout_seed("cpu"), first)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"p": -0.5}, "from 0 to 1"), ({"p": math.nan}, "from 0 to 1"), ({"p": True}, "from 0 to 1"), ({"p": "half"}, "found 'half'"),
+    ({"seed": torch.zeros(2)}, r"found float32 \[2\]"), ({"seed": torch.zeros(1, dtype=torch.int32)}, r"found int32 \[1\]"),
+])  # fmt: skip
+def test_malformed_dropout_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(CuirError, match=said) as caught:
+        Dropout(**options)
+    assert caught.value.diagnostics[0].code == "X103"
 
 
 def test_seeds_of_problems_differ() -> None:

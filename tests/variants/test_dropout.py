@@ -194,6 +194,15 @@ def test_what_is_added_has_names_of_its_own(name: str) -> None:
         check_numbers(result.program, cuir.check(result.program, consts=FORWARD[name]), spec, RAGGED)
 
 
+def test_a_launch_gets_the_arguments_of_the_specification() -> None:
+    """As who tunes and measures a variant asks for them; a call of flex_attention has others."""
+    spec = replace(SPECS["documents"], dropout=Dropout(0.75))
+    result, at = made("flash_fwd_sm90", spec), Lengths(1, 2, 1, 40, 70)
+    given = result.arguments(at, consts=FORWARD["flash_fwd_sm90"])
+    assert given["dropout_factor"] == 4.0 and torch.equal(given["dropout_seed"], Dropout().seed_for(at))  # type: ignore[arg-type]
+    assert given.keys() - result.arguments(at, consts=FORWARD["flash_fwd_sm90"], dropout=False).keys() == set(DROPOUT)
+
+
 def test_kernels_without_a_place_for_it_are_refused() -> None:
     spec = Specification("full", dropout=Dropout())
     for name in ("decode_sm90", "decode_cache_sm90"):
