@@ -61,7 +61,7 @@ class Cuda:
 
     def pycuda(self) -> Any:
         """Compile and load this kernel by PyCUDA, as `cuir.compile(lowered, loader="pycuda")` does."""
-        return importlib.import_module("cuir.runtime.compiled").compile(self, loader="pycuda")
+        return importlib.import_module("cuir").compile(self, loader="pycuda")
 
     @property
     def digest(self) -> str:

@@ -249,3 +249,18 @@ def test_a_message_of_the_compiler_is_that_of_the_default_way(monkeypatch: pytes
         pycuda_loader.compile_with_pycuda(cuda)
     (found,) = caught.value.diagnostics
     assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message
+
+
+def test_registers_that_spill_are_warned_of_as_on_the_default_way(monkeypatch: pytest.MonkeyPatch, pretend: Any, cuda: Cuda) -> None:
+    import warnings
+
+    def compile_source(*_: Any, **__: Any) -> bytes:
+        warnings.warn("ptxas info : 16 bytes stack frame, 24 bytes spill stores, 32 bytes spill loads", stacklevel=2)
+        return b"cubin"
+
+    pretend()
+    compile_with(monkeypatch, compile_source)
+    with pytest.warns(UserWarning) as caught:
+        kernel = cuda.pycuda()
+    (warned,) = {str(w.message) for w in caught}
+    assert "24 bytes of stores" in warned and "32 bytes of loads" in warned and kernel.spilled == 24
