@@ -21,9 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version), once: PyTorch is a large download, this can take some minutes"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@test -x $(BIN)/python || { echo "1 of 2: the virtual environment"; $(PYTHON) -m venv $(VENV); }
+	@echo "2 of 2: the packages"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@touch $@
+	@echo "set up: make test, make demo, or $(BIN)/cuir --help"
 
 demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
 	@$(BIN)/cuir bridge $(VARIANT) --out $(OUT)/$(VARIANT)

@@ -268,7 +268,11 @@ class _Job:
             self.write("verification.json", to_json(report.as_json()))
             self.write("verification.md", report.as_markdown())
             asked = [stage for stage in report.stages if stage.verdict != "skipped"]
-            step.detail = f"{len(asked)} questions, all answered with yes" if report.ok else report.summary()
+            step.detail = (
+                f"{len(asked)} questions, all answered with yes; {report.runs} runs under different schedules"
+                if report.ok
+                else report.summary()
+            )
             if not report.ok:
                 step.status = "failed"
                 self.report.diagnostics = self.placed(report.diagnostics)

@@ -42,7 +42,7 @@ def _version(asked: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")] = False,
 ) -> None:
-    """CuIR: expert GPU kernels, changed to new attention variants, proven on a CPU, compiled for Hopper."""
+    """CuIR: expert GPU kernels, changed to new attention variants, tested on a CPU under many schedules, compiled for Hopper."""
 
 
 @app.command()

@@ -126,7 +126,7 @@ def verify(
     grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
     budget: Budget = 20, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Is a program well-formed, right under every schedule, and the variant it should be?"""
+    """Is a program well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?"""
     import corpus
 
     from ..bridging import Step
@@ -229,7 +229,7 @@ def run(
     kernel: KernelName = None, const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
     scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all")] = "in_order",
+    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all of those that verification tries")] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="of the random tensors")] = 0,
     trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False)] = None,

@@ -64,7 +64,7 @@ def lift(
     out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)] = None,
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and proven."""
+    """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
     from llm.ptx.compiling import Build
 
     from ..checking.defaults import describe_consts

@@ -1,4 +1,4 @@
-"""`cuir tune --model`: schedules that a model (or a file) proposes, proven and timed beside the best so far. The pass is in llm/; here is what is shown and written."""
+"""`cuir tune --model`: schedules that a model (or a file) proposes, verified and timed beside the best so far. The pass is in llm/; here is what is shown and written."""
 
 from __future__ import annotations
 
@@ -154,11 +154,11 @@ def _measured(shape: Shape, dtype: str, missing: str) -> str:
 
 
 def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
-    """The best program with its difference to the start, if it is faster; proposals that could not be ranked. Each says the setting that it was proven for."""
+    """The best program with its difference to the start, if it is faster; proposals that could not be ranked. Each says the setting that it was verified for."""
     from ..tuning.space import label
 
     def said(one: Contender) -> str:
-        return f"# Proven against {variant} for {label(one.consts)}; for no other values.\n{one.text}"
+        return f"# Verified against {variant} for {label(one.consts)}; for no other values.\n{one.text}"
 
     texts: dict[str, str] = {}
     if tuned.faster:
@@ -201,7 +201,7 @@ def _print(
     from .tables import print_diff, print_table
 
     console = stdout()
-    print_table("programs that were proven", ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
+    print_table("programs that were verified", ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
                 [_row("start", tuned.start, tuned.start), *(_row(f"{n}: {e.status}", e, tuned.start) for n, e in enumerate(tuned.entries, 1))])  # fmt: skip
     refused = [(f"{a.sample}.{a.number}", a) for o in tuned.outcomes for s in o.samples for a in s.attempts if not a.verdict.right]
     if refused:

@@ -33,7 +33,7 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
         console.print(f"note: {note}", markup=False)
     if report.ok:
         console.print(
-            f"[bold green]{report.variant}: verified{' and compiled' if report.resources else ''}{' and run' if report.timing else ''}[/]"
+            f"[bold green]{report.variant}: verified ({report.verification.runs if report.verification else 0} runs under different schedules){' and compiled' if report.resources else ''}{' and run' if report.timing else ''}[/]"
         )
     else:
         console.print(f"[bold red]{report.variant}: failed[/]")

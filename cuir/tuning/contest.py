@@ -1,6 +1,6 @@
 """Whole programs against each other: a changed schedule of a kernel enters, and takes the place of the best so far if it is right and faster.
 
-Owns what must stay as it is and what counts as faster. Does not own the proof on the CPU, which comes before, nor who proposes.
+Owns what must stay as it is and what counts as faster. Does not own the verification on the CPU, which comes before, nor who proposes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Contest:
     def enter(self, contender: Contender, confirmed: Callable[[], str] = lambda: "") -> Entry:
         """Compiles, checks and times a verified program; it is the best from now on if it is faster.
 
-        confirmed: asked of one that is faster, for proofs that are too long for all: why it is not to be kept after all, empty if it is.
+        confirmed: asked of one that is faster, for verifications that are too long for all: why it is not to be kept after all, empty if it is.
         """
         with self.lock:
             entry = self._examined(contender)

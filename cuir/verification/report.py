@@ -48,6 +48,7 @@ class VerifyReport:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
     short: list[int] = field(default_factory=list)  # lines of loops that made at most one turn in every run
+    runs: int = 0  # under different schedules, by the schedules stage
     steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
     source: str = ""  # where these lines stand
     spills: str = ""  # what ptxas says of tiles that do not fit the registers
@@ -56,7 +57,13 @@ class VerifyReport:
     def __repr__(self) -> str:
         failed = next((s for s in self.stages if s.verdict == "failed"), None)
         codes = " ".join(dict.fromkeys(d.code for d in failed.diagnostics)) if failed is not None else ""
-        verdict = "verified" if self.ok else f"wrong, {failed.name} {codes}".rstrip() if failed is not None else "not asked"
+        verdict = (
+            f"verified, {self.runs} runs under different schedules"
+            if self.ok
+            else f"wrong, {failed.name} {codes}".rstrip()
+            if failed is not None
+            else "not asked"
+        )
         return f"VerifyReport({self.kernel} against {self.variant}, {describe_consts(self.consts)}: {verdict})"
 
     @property
@@ -111,6 +118,7 @@ class VerifyReport:
             "variant": self.variant,
             "kernel": self.kernel,
             "level": self.level,
+            "runs": self.runs,
             "consts": consts_as_json(self.consts),
             "seconds": round(self.seconds, 3),
             "stages": [s.as_json() for s in self.stages],

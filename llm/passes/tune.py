@@ -1,7 +1,7 @@
-"""The pass `tune`: a model proposes other schedules of a verified program; each is proven again, then timed beside the best so far, and kept only when faster.
+"""The pass `tune`: a model proposes other schedules of a verified program; each is verified again, then timed beside the best so far, and kept only when faster.
 
 An answer holds the definitions that differ from the program: order and overlap cannot be said as values of consts, and consts stand as defaults in the kernel's
-signature, so that one form says all. Owns the proof of a proposal and the words about it; who is faster is `cuir.tuning.contest`'s.
+signature, so that one form says all. Owns the verification of a proposal and the words about it; who is faster is `cuir.tuning.contest`'s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..prompting import fenced, filled, language, report
 from .judging import STAGE_OF, unjudged
 from .tune_words import difference, resources, searched
 
-SECONDS = 240.0  # of processor time, for the proof of one proposal
+SECONDS = 240.0  # of processor time, for the verification of one proposal
 SEEDED = 200  # schedules, for a proposal that is faster, before it is kept
 REMEMBERED = 5  # proposals that a later round is told about
 
@@ -154,7 +154,7 @@ class Tuning:
         return proof
 
     def consider(self, base: str, answer: str, finish: str = "stop") -> Verdict:
-        """The verdict on an answer whose definitions change `base`: proven, then compiled and timed."""
+        """The verdict on an answer whose definitions change `base`: verified, then compiled and timed."""
         proof = self.prove(base, answer, finish)
         if proof.stage != "speed" or proof.program is None:
             return _verdict(proof, proof.stage, proof.diagnostics)
@@ -169,7 +169,7 @@ class Tuning:
         return _verdict(proof, *_came_to(entry, span), entry)
 
     def _confirmed(self, base: str, answer: str, finish: str) -> str:
-        """Why a faster proposal is not to be kept after all: more schedules than those of its first proof."""
+        """Why a faster proposal is not to be kept after all: more schedules than those of its first verification."""
         again = self.prove(base, answer, finish, SEEDED)
         return "" if again.stage == "speed" else f"{again.diagnostics[0].code} under {SEEDED} schedules: {again.diagnostics[0].message}"
 
@@ -180,7 +180,7 @@ def _verdict(proof: Proof, stage: Stage, diagnostics: tuple[Diagnostic, ...], en
 
 
 def _came_to(entry: Entry, span: Span) -> tuple[Stage, tuple[Diagnostic, ...]]:
-    """The stage and the report of a proposal that was proven and entered the contest."""
+    """The stage and the report of a proposal that was verified and entered the contest."""
     match entry.status:
         case "faster" | "unranked":
             return "passed", ()

@@ -101,7 +101,7 @@ def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
     assert found["faster"] and found["speedup"] == pytest.approx(2.0 / 1.5, abs=1e-4) and found["model"] == "a script"
     assert [e["status"] for e in found["entries"]] == ["slower", "faster"] and found["entries"][1]["registers"] == 168
     written = Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
-    assert "STAGES: const = 3" in written and written.startswith("# Proven against causal for T=f16,D=64,BM=64,BN=32,STAGES=3;")
+    assert "STAGES: const = 3" in written and written.startswith("# Verified against causal for T=f16,D=64,BM=64,BN=32,STAGES=3;")
     assert [len(r["attempts"]) for r in found["rounds"]] == [2, 2]
 
 
