@@ -281,8 +281,8 @@ def run(
                                 schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader)  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error
-    chosen = ["--loader", loader] if asked_for(context, "loader") else []
-    how = ["--on", "gpu", *chosen] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
+    by_loader = ["--loader", loader] if asked_for(context, "loader") else []
+    how = ["--on", "gpu", *by_loader] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
     result["replay"] = shlex.join([*command, *how])
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})

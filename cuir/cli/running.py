@@ -175,9 +175,9 @@ def _require_package(loader: str) -> None:
     from ..runtime.loader import PYCUDA, require_loader
 
     if require_loader(loader) == PYCUDA:
-        from ..runtime.pycuda_loader import pycuda_driver
+        from ..runtime.pycuda_loader import import_pycuda
 
-        pycuda_driver()
+        import_pycuda()
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ class ArgumentLayout:
         return Arguments(address, self.size, memory)
 
 
-def as_parameter(dtype: str, value: int | float | bool) -> int | float | bool:
+def round_parameter(dtype: str, value: int | float | bool) -> int | float | bool:
     """Round a number to what a scalar parameter of this dtype holds."""
     return ctypes.c_float(value).value if dtype == "f32" else value
 

@@ -47,8 +47,8 @@ def _loading(loader: str) -> tuple[Callable[[Cuda], Compiled], Callable[[Compile
     """Choose how a loader compiles, and the kernel that it makes of what it compiled."""
     if loader == PYCUDA:
         from .pycuda_kernel import PyCudaKernel
-        from .pycuda_loader import compile_with_pycuda, pycuda_driver
+        from .pycuda_loader import compile_with_pycuda, import_pycuda
 
-        pycuda_driver()
+        import_pycuda()
         return compile_with_pycuda, PyCudaKernel
     return compile_cuda, CompiledKernel

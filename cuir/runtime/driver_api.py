@@ -33,7 +33,7 @@ def direct(name: str, arguments: int) -> Any:
     return function
 
 
-def refused(cuda: Cuda, reason: str) -> CuirError:
+def make_driver_error(cuda: Cuda, reason: str) -> CuirError:
     """Make the error of a kernel that the driver does not load or launch."""
     return CuirError.of("L011", f"the CUDA driver refuses `{cuda.name}`: {reason}", cuda.checked.origin.span)
 
@@ -42,7 +42,7 @@ def require_success(cuda: Cuda, result: tuple[Any, ...]) -> Any:
     """Return the value of a driver call of cuda-bindings. Raises CuirError L011 with the name of the driver's error."""
     if int(result[0]) != 0:
         name = driver().cuGetErrorName(result[0])[1]
-        raise refused(cuda, name.decode() if isinstance(name, bytes) else str(result[0]))
+        raise make_driver_error(cuda, name.decode() if isinstance(name, bytes) else str(result[0]))
     return result[1] if len(result) > 1 else None
 
 

@@ -20,7 +20,7 @@ from ..checking.checked import Checked
 from ..lowering import TensorMap
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
-from .arguments import MAP_BYTES, ArgumentLayout, Arguments, as_parameter
+from .arguments import MAP_BYTES, ArgumentLayout, Arguments, round_parameter
 from .driver_api import INVALID_CONTEXT, allocate_zeros, direct, driver, require_success
 from .driver_loader import DriverKernel
 from .loader import LoadedKernel
@@ -116,11 +116,11 @@ class Launcher:
         self.checked, self.cuda = compiled.cuda.checked, compiled.cuda
         self.layout, self.counts = ArgumentLayout(self.cuda), self.cuda.counter
         self.replace = direct("cuTensorMapReplaceAddress", 2)
-        self.loaded = load(compiled, self.layout, device)
-        self._start: Callable[[Any], None] = self.loaded.start
-        with self.loaded.activate():
+        self.kernel = load(compiled, self.layout, device)
+        self._start: Callable[[Any], None] = self.kernel.start
+        with self.kernel.activate():
             self.nothing = allocate_zeros(self.cuda, 256)  # stands for tensors without elements
-        if self.loaded.resident < 1:
+        if self.kernel.resident < 1:
             raise CuirError.of(
                 "L011",
                 "the kernel does not fit on this device",
@@ -135,12 +135,12 @@ class Launcher:
     def _new_counter(self) -> int:
         with self.lock:
             if not self.free:
-                with self.loaded.activate():
+                with self.kernel.activate():
                     first = allocate_zeros(self.cuda, COUNTERS * COUNTER_BYTES)
                 self.free = [first + i * COUNTER_BYTES for i in range(COUNTERS)]
             return self.free.pop()
 
-    def counter(self, stream: int | None) -> int:
+    def get_counter(self, stream: int | None) -> int:
         """Return the address of a stream's counter of tiles, without a stream that of a new one; 0 for a kernel that has none."""
         if not self.counts:
             return 0
@@ -152,13 +152,13 @@ class Launcher:
 
     def plan(self, arguments: Mapping[str, Any], bound: Bound) -> Plan:
         """What a launch with checked arguments needs besides addresses and a stream."""
-        self.loaded.enter()
+        self.kernel.enter()
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
         require_index_ranges(self.checked, bound.dims, arguments)
         count = tile_count(self.checked, bound.dims, scalars)
-        grid = cuda.cluster if count is None else min(max(count, 0), self.loaded.resident) * cuda.cluster
-        numbers = [as_parameter(p.dtype.name, scalars[p.name]) for p in self.checked.scalars] + [bound.dims[d] for d in cuda.dims]
+        grid = cuda.cluster if count is None else min(max(count, 0), self.kernel.resident) * cuda.cluster
+        numbers = [round_parameter(p.dtype.name, scalars[p.name]) for p in self.checked.scalars] + [bound.dims[d] for d in cuda.dims]
         places = {t.name: Place.of(arguments[t.name]) for t in self.checked.tensors}
         refuse_shared_memory(self.checked.tensors, places)
         shapes = {name: (p.shape, p.strides) for name, p in places.items()}
@@ -197,14 +197,14 @@ class Launcher:
         if whole is None:
             return None
         if own:
-            return self._pack(plan, whole, stream, self.counter(None))
+            return self._pack(plan, whole, stream, self.get_counter(None))
         if len(self.packed) >= PACKED_LIMIT:
             self.packed.clear()
-        packed = self.packed[id(plan), stream, places] = self._pack(plan, whole, stream, self.counter(stream))
+        packed = self.packed[id(plan), stream, places] = self._pack(plan, whole, stream, self.get_counter(stream))
         return packed
 
     def _pack(self, plan: Plan, places: tuple[int, ...], stream: int, counter: int) -> Packed:
-        return Packed(self.loaded.prepare(plan.grid, stream, self.pack_arguments(plan, places, counter)), plan)
+        return Packed(self.kernel.prepare(plan.grid, stream, self.pack_arguments(plan, places, counter)), plan)
 
     def pack_arguments(self, plan: Plan, places: tuple[int, ...], counter: int) -> Arguments:
         """Pack the arguments of a launch with the addresses of all tensors, in order of the signature. counter: the address of an unsigned, zero."""
@@ -221,7 +221,7 @@ class Launcher:
         arguments = self.layout.pack([encoded for encoded, _ in plan.maps], values)
         for offset, (_, index) in zip(self.layout.offsets, plan.maps):
             while index is not None and (status := self.replace(arguments.address + offset, places[index])) != 0:
-                if status != INVALID_CONTEXT or not self.loaded.enter():
+                if status != INVALID_CONTEXT or not self.kernel.enter():
                     require_success(self.cuda, (self.cu.CUresult(status),))
         return arguments
 

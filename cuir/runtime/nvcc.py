@@ -210,11 +210,11 @@ def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
         command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise refused_text(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
+            raise make_compiler_error(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
         return out.read_bytes(), done.stdout + done.stderr
 
 
-def refused_text(cuda: Cuda, log: str) -> CuirError:
+def make_compiler_error(cuda: Cuda, log: str) -> CuirError:
     """The compiler's first error, at the CuIR statement that its line came from."""
     match = re.search(r"\((\d+)\): error: (.*)", log)
     span = cuda.line_map.get(int(match[1])) if match else None

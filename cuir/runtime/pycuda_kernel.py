@@ -19,7 +19,7 @@ from .arguments import ArgumentLayout, Arguments
 from .compiled_kernel import CompiledKernel
 from .launch import Launcher, bound_arguments, require_capability
 from .nvcc import Compiled
-from .pycuda_loader import Context, PyCudaFunction, current_context, primary_context, pycuda_driver
+from .pycuda_loader import Context, PyCudaFunction, get_current_context, import_pycuda, retain_primary_context
 
 NUMPY = {"": np.void, "Q": np.uint64, "q": np.int64, "f": np.float32, "i": np.int32, "?": np.uint8}  # PyCUDA takes no np.bool_
 CONTEXTS = "`import pycuda.autoprimaryctx` makes the device's primary context PyCUDA's, in which torch works too; `pycuda.autoinit` makes another one"
@@ -38,7 +38,7 @@ class PyCudaLaunch:
     shared: int
     arguments: tuple[np.generic, ...]
     results: Any
-    loaded: PyCudaFunction
+    kernel: PyCudaFunction
     packed: Arguments
     device: torch.device | None  # whose current stream of torch is the default; None with arrays of PyCUDA
     keep: tuple[Any, ...]  # memory that the arguments point to
@@ -47,10 +47,10 @@ class PyCudaLaunch:
         """Launch on a `pycuda.driver.Stream`, without one on torch's current stream, or on the default stream with arrays of PyCUDA."""
         if self.grid[0]:
             if stream is not None or self.device is None:
-                start = self.loaded.prepare_own(self.grid[0], stream, self.packed)
+                start = self.kernel.prepare_own(self.grid[0], stream, self.packed)
             else:
-                start = self.loaded.prepare(self.grid[0], torch.cuda.current_stream(self.device).cuda_stream, self.packed)
-            self.loaded.start(start)
+                start = self.kernel.prepare(self.grid[0], torch.cuda.current_stream(self.device).cuda_stream, self.packed)
+            self.kernel.start(start)
         return self.results
 
 
@@ -70,12 +70,12 @@ class PyCudaKernel(CompiledKernel):
     @property
     def function(self) -> Any:
         """The `pycuda.driver.Function` in PyCUDA's current context; without one in that of torch's current device."""
-        context = current_context()
+        context = get_current_context()
         if context is None and not torch.cuda.is_available():
             raise CuirError.of("U511", "PyCUDA has no current context in this thread", hint=CONTEXTS)
-        loaded = self._launcher_in(context or primary_context(torch.cuda.current_device())).loaded
-        assert isinstance(loaded, PyCudaFunction)
-        return loaded.function
+        kernel = self._launcher_in(context or retain_primary_context(torch.cuda.current_device())).kernel
+        assert isinstance(kernel, PyCudaFunction)
+        return kernel.function
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -107,13 +107,13 @@ class PyCudaKernel(CompiledKernel):
 
     # ---- how
     def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        current = current_context()
+        current = get_current_context()
         if current is not None:
             _require_torch_context(current, given)
         return super()._examine(args, named, outs, given)
 
     def _make_launcher(self, device: torch.device) -> Launcher:
-        return self._launcher_in(primary_context(device.index))
+        return self._launcher_in(retain_primary_context(device.index))
 
     def _launcher_in(self, context: Context) -> Launcher:
         if context.handle not in self._by_context:
@@ -126,7 +126,7 @@ class PyCudaKernel(CompiledKernel):
         return self._by_context[context.handle]
 
     def _prepare(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], own: bool) -> PyCudaLaunch:
-        """own: with a counter of its own, whichever stream the launch goes to."""
+        """Make the launch of a call. own: with a counter of its own, whichever stream the launch goes to."""
         args, named = _plain(args), dict(zip(named, _plain(named.values()), strict=True))
         given = (*args, *named.values(), *outs)
         if any(map(_is_array, given)):
@@ -151,19 +151,19 @@ class PyCudaKernel(CompiledKernel):
     def _bind_launch(
         self, launcher: Launcher, plan: Any, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], device: torch.device | None, own: bool
     ) -> PyCudaLaunch:  # fmt: skip
-        loaded = launcher.loaded
-        assert isinstance(loaded, PyCudaFunction)
-        packed = launcher.pack_arguments(plan, tuple(t.data_ptr() for t in tensors), launcher.counter(None if own else 0))
+        kernel = launcher.kernel
+        assert isinstance(kernel, PyCudaFunction)
+        packed = launcher.pack_arguments(plan, tuple(t.data_ptr() for t in tensors), launcher.get_counter(None if own else 0))
         kept = tuple(t.array if isinstance(t, ArrayView) else t for t in tensors)
         values = [t.array if isinstance(t, ArrayView) else t for t in results]
         return PyCudaLaunch(
-            loaded.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed),
-            values[0] if len(values) == 1 else tuple(values), loaded, packed, device, kept,
+            kernel.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed),
+            values[0] if len(values) == 1 else tuple(values), kernel, packed, device, kept,
         )  # fmt: skip
 
     def _context_of(self, given: Mapping[str, Any]) -> Context:
         """PyCUDA's current context. Raises CuirError U511 without one, and for tensors of torch that lie in another."""
-        context = current_context()
+        context = get_current_context()
         if context is None:
             raise CuirError.of("U511", "arrays need a context of PyCUDA, and there is none in this thread", hint=CONTEXTS)
         _require_torch_context(context, given.values())
@@ -209,7 +209,7 @@ def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _:
 def _require_torch_context(context: Context, given: Iterable[Any]) -> None:
     """Raise CuirError U511 for tensors of torch that do not lie in this context."""
     tensor = next((v for v in given if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
-    if tensor is not None and primary_context(tensor.device.index).handle != context.handle:
+    if tensor is not None and retain_primary_context(tensor.device.index).handle != context.handle:
         raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 
 
@@ -219,7 +219,7 @@ def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _is_allocation(value: object) -> bool:
-    drv = pycuda_driver()
+    drv = import_pycuda()
     return isinstance(value, (drv.DeviceAllocation, drv.PooledDeviceAllocation))
 
 

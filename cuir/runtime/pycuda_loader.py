@@ -21,9 +21,9 @@ from ..lowering import Cuda
 from ..lowering.cuda.writer import symbol
 from ..text.diagnostics import CuirError
 from .arguments import ArgumentLayout, Arguments
-from .driver_api import count_resident, driver, load_function, refused, relaxed_capture, require_success
+from .driver_api import count_resident, driver, load_function, make_driver_error, relaxed_capture, require_success
 from .loader import PYCUDA, LoadedKernel
-from .nvcc import FLAGS, Compiled, compile_cuda, find_nvcc, include_dir, refused_text, target
+from .nvcc import FLAGS, Compiled, compile_cuda, find_nvcc, include_dir, make_compiler_error, target
 
 INSTALL = "pip install cubridge[pycuda], on a machine with a C++ compiler, nvcc and CUDA's headers: PyCUDA is built from its sources"
 MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object file")
@@ -31,7 +31,7 @@ MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared objec
 
 # ---- the package
 @functools.cache
-def pycuda_driver() -> ModuleType:
+def import_pycuda() -> ModuleType:
     """Import and initialise pycuda.driver. Raises CuirError U510 if PyCUDA is not there or cannot be loaded, U501 without a GPU."""
     try:
         drv = _import_driver()
@@ -79,9 +79,9 @@ def _find_library(name: str) -> Path | None:
 def compile_with_pycuda(cuda: Cuda) -> Compiled:
     """Compile a lowered kernel by pycuda.compiler, with the flags and the cache of the default way.
 
-    Raises CuirError as `compile_cuda` does, and what `pycuda_driver` raises. A cluster's size is a part of the text, since PyCUDA's launches cannot say it.
+    Raises CuirError as `compile_cuda` does, and what `import_pycuda` raises. A cluster's size is a part of the text, since PyCUDA's launches cannot say it.
     """
-    pycuda_driver()
+    import_pycuda()
     return compile_cuda(cuda.with_cluster_dims(), _run_compiler, "pycuda")
 
 
@@ -96,8 +96,8 @@ def _run_compiler(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
                 cuda.source, nvcc, list(FLAGS), no_extern_c=True, arch=arch, code=codes.removeprefix("-code="), cache_dir=False,
                 include_dirs=[include_dir()], target=form,
             )  # fmt: skip
-        except pycuda_driver().CompileError as error:
-            raise refused_text(cuda, (error.stdout or "") + (error.stderr or "")) from None
+        except import_pycuda().CompileError as error:
+            raise make_compiler_error(cuda, (error.stdout or "") + (error.stderr or "")) from None
     return cubin, "\n".join(str(w.message) for w in caught)
 
 
@@ -121,21 +121,21 @@ class Context:
 
 
 def _describe(context: Any, device: Any) -> Context:
-    drv = pycuda_driver()
+    drv = import_pycuda()
     index = next(i for i in range(drv.Device.count()) if drv.Device(i) == device)
     return Context(context, int(context.handle), index, device.compute_capability())
 
 
 @functools.cache
-def primary_context(index: int) -> Context:
+def retain_primary_context(index: int) -> Context:
     """Retain the primary context of a device, in which torch works."""
-    device = pycuda_driver().Device(index)
+    device = import_pycuda().Device(index)
     return _describe(device.retain_primary_context(), device)
 
 
-def current_context() -> Context | None:
+def get_current_context() -> Context | None:
     """Return the context that PyCUDA has made current in this thread, if any."""
-    context = pycuda_driver().Context.get_current()
+    context = import_pycuda().Context.get_current()
     if context is None:
         return None
     context.push()  # others, torch among them, may have made another one current behind PyCUDA's back
@@ -163,7 +163,7 @@ class PyCudaFunction(LoadedKernel):
         self.cuda, self.layout, self.context = compiled.cuda, layout, context
         self.block = (self.cuda.threads, 1, 1)
         self.streams: dict[int, Any] = {}  # PyCUDA's, by the handle of the stream that they stand in for
-        drv, name = pycuda_driver(), symbol(self.cuda.name)
+        drv, name = import_pycuda(), symbol(self.cuda.name)
         with self.activate(), self._raising():
             self.module = drv.module_from_buffer(compiled.cubin)
             self.function = self.module.get_function(name)
@@ -195,7 +195,7 @@ class PyCudaFunction(LoadedKernel):
         """Make a launch on torch's stream of this handle: PyCUDA can launch on its own streams alone, so one of these waits for it, and it for that one."""
         if stream and stream not in self.streams:
             with self.activate(), self._raising():
-                self.streams[stream] = pycuda_driver().Stream(1)  # one that does not wait for the default stream
+                self.streams[stream] = import_pycuda().Stream(1)  # one that does not wait for the default stream
         return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes()), self.streams.get(stream), stream)
 
     def prepare_own(self, grid: int, stream: Any, arguments: Arguments) -> PyCudaStart:
@@ -220,5 +220,5 @@ class PyCudaFunction(LoadedKernel):
         """Turn PyCUDA's errors into those of the default loader."""
         try:
             yield
-        except pycuda_driver().Error as error:
-            raise refused(self.cuda, str(error)) from error
+        except import_pycuda().Error as error:
+            raise make_driver_error(self.cuda, str(error)) from error

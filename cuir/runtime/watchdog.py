@@ -90,10 +90,13 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
     launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
     reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # of the host, so that they outlive the context
-    loaded = launcher.loaded
-    assert isinstance(loaded, DriverKernel)
-    place, pointer = require_success(cuda, loaded.cu.cuModuleGetGlobal(loaded.module, b"cuir_reports")), ctypes.c_uint64(reports.data_ptr())
-    require_success(cuda, loaded.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
+    watched_kernel = launcher.kernel
+    assert isinstance(watched_kernel, DriverKernel)
+    place, pointer = (
+        require_success(cuda, watched_kernel.cu.cuModuleGetGlobal(watched_kernel.module, b"cuir_reports")),
+        ctypes.c_uint64(reports.data_ptr()),
+    )
+    require_success(cuda, watched_kernel.cu.cuMemcpyHtoD(place, pointer, ctypes.sizeof(pointer)))
     try:
         kernel.launch(arguments)
         torch.cuda.synchronize()

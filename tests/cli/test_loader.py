@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cuir.runtime.pycuda_loader import pycuda_driver
+from cuir.runtime.pycuda_loader import import_pycuda
 
 RUN = ("run", "gemm", "-d", "M=64,N=64,K=64")
 
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
     monkeypatch.setitem(sys.modules, "pycuda", None)
     yield
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
 
 
 def test_without_pycuda_the_command_says_what_to_install(cuir: Callable, absent: None) -> None:

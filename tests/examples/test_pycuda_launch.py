@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from cuir.runtime.pycuda_loader import pycuda_driver
+from cuir.runtime.pycuda_loader import import_pycuda
 from examples.pycuda_launch import attend, main
 
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
     monkeypatch.setitem(sys.modules, "pycuda", None)
     yield
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
 
 
 def test_without_pycuda_it_says_what_to_install(absent: None, capsys: pytest.CaptureFixture[str]) -> None:

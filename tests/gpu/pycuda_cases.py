@@ -18,7 +18,7 @@ import corpus
 import cuir
 from cuir.checking.checker import check
 from cuir.runtime.pycuda_kernel import PyCudaKernel
-from cuir.runtime.pycuda_loader import pycuda_driver
+from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
@@ -182,7 +182,7 @@ def digest(*arrays: np.ndarray) -> str:
 def another_context() -> None:
     """Tensors of torch are refused while PyCUDA's context is another one."""
     kernel, p = by_pycuda(expert()), call_cases.problem()
-    context = pycuda_driver().Device(0).make_context()
+    context = import_pycuda().Device(0).make_context()
     try:
         with pytest.raises(CuirError, match="U511"):
             kernel(**p)
@@ -255,7 +255,7 @@ def page(name: str) -> None:
     text = (ROOT / "docs" / "pycuda.md").read_text(encoding="utf-8")
     code = re.search(rf"<!-- file: {name} -->\n```python\n(.*?)```", text, re.S)
     assert code is not None
-    found = "from cuir.runtime.pycuda_loader import pycuda_driver\npycuda_driver()\n"  # libraries of CUDA that lie in torch's packages
+    found = "from cuir.runtime.pycuda_loader import import_pycuda\nimport_pycuda()\n"  # libraries of CUDA that lie in torch's packages
     done = subprocess.run([sys.executable, "-c", found + code[1]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert name != "launch.py" or done.stdout.strip() == "2.0"

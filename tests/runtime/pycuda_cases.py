@@ -21,7 +21,7 @@ from cuir.runtime.driver_loader import DriverKernel
 from cuir.runtime.launch import Launcher, bound_arguments
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.pycuda_kernel import PyCudaKernel
-from cuir.runtime.pycuda_loader import pycuda_driver
+from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.runtime.test_arguments import lowered
 
@@ -72,7 +72,7 @@ def same_launches(name: str) -> None:
     kernel(**call)
     start_by_driver(kernel, call)
     ours, theirs = launches()
-    counter = next((p.offset for p in kernel.prepare(**call).loaded.layout.parameters if p.name == "counter"), None)
+    counter = next((p.offset for p in kernel.prepare(**call).kernel.layout.parameters if p.name == "counter"), None)
     if counter is not None:  # each loader has its own
         for launch in (ours, theirs):
             launch["params"] = launch["params"][: 2 * counter] + launch["params"][2 * counter + 16 :]
@@ -85,7 +85,7 @@ def own_context() -> None:
     """Arrays of PyCUDA's own context: results, streams, and the arguments that a user launches with."""
     import pycuda.autoinit
 
-    drv, kernel = pycuda_driver(), load(lowered("mixed"))
+    drv, kernel = import_pycuda(), load(lowered("mixed"))
     x = arrays({"X": (200, 64)})["X"]
     y = arrays({"Y": (3, 200, 64)})["Y"]
     assert kernel(X=x, Y=y, **NUMBERS) is y and kernel(X=x, out=y, **NUMBERS) is y
@@ -109,7 +109,7 @@ def results_are_allocated() -> None:
     kernel = load(cuir.lower(cuir.check(cuir.parse(COPY), consts={"T": cuir.bf16})))
     y = kernel(X=arrays({"X": (200, 64)}, "u2")["X"])
     assert isinstance(y, gpuarray.GPUArray) and y.shape == (200, 64) and y.dtype == np.uint16
-    mine = pycuda_driver().mem_alloc(200 * 64 * 2)
+    mine = import_pycuda().mem_alloc(200 * 64 * 2)
     assert kernel(X=arrays({"X": (200, 64)}, "u2")["X"], Y=mine) is mine
     empty = kernel(X=arrays({"X": (0, 64)}, "u2")["X"])
     assert empty.shape == (0, 64) and len(launches()) == 2
@@ -160,7 +160,7 @@ def tensors_of_torch() -> None:
     torch.cuda.ExternalStream = External  # type: ignore[misc,assignment]
     torch._C._cuda_getCurrentRawStream = lambda index: stream  # type: ignore[attr-defined]
     torch._C._cuda_getDevice = lambda: 0  # type: ignore[attr-defined]
-    kernel, drv = load(lowered("mixed")), pycuda_driver()
+    kernel, drv = load(lowered("mixed")), import_pycuda()
     memory = {name: torch.zeros(shape, dtype=torch.float16) for name, shape in SHAPES.items()} | {"W": torch.zeros(200, 64)}
     call = {n: make_view(None, t.data_ptr(), t.shape, None, t.dtype, 0) for n, t in memory.items()} | NUMBERS
     y = kernel(**call)

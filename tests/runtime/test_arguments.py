@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
-from cuir.runtime.arguments import MAP_ALIGNMENT, MAP_BYTES, ArgumentLayout, as_parameter
+from cuir.runtime.arguments import MAP_ALIGNMENT, MAP_BYTES, ArgumentLayout, round_parameter
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 
@@ -81,5 +81,5 @@ def test_values_are_read_back_from_their_offsets(data: st.DataObject) -> None:
 
 @given(st.floats(-3.5e38, 3.5e38))
 def test_a_number_is_rounded_as_a_parameter_of_f32_holds_it(value: float) -> None:
-    rounded = as_parameter("f32", value)
+    rounded = round_parameter("f32", value)
     assert struct.pack("f", rounded) == bytes(ctypes.c_float(value))

@@ -18,7 +18,7 @@ from cuir.lowering.cuda.writer import symbol
 from cuir.runtime import pycuda_loader
 from cuir.runtime.arguments import ArgumentLayout, Arguments
 from cuir.runtime.nvcc import Compiled, Resources
-from cuir.runtime.pycuda_loader import Context, PyCudaFunction, pycuda_driver
+from cuir.runtime.pycuda_loader import Context, PyCudaFunction, import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel
 from tests.runtime.test_arguments import lowered
@@ -27,10 +27,10 @@ from tests.runtime.test_arguments import lowered
 # ---- what is missing
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
     monkeypatch.setitem(sys.modules, "pycuda", None)
     yield
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
 
 
 def test_without_pycuda_a_call_says_what_to_install(absent: None, cuda: Cuda) -> None:
@@ -45,10 +45,10 @@ def test_a_library_that_pycuda_links_and_nobody_finds_is_named(monkeypatch: pyte
     def broken() -> Any:
         raise ImportError("libcurand.so.10: cannot open shared object file: No such file or directory")
 
-    pycuda_driver.cache_clear()
+    import_pycuda.cache_clear()
     monkeypatch.setattr(pycuda_loader, "_import_driver", broken)
     with pytest.raises(CuirError) as caught:
-        pycuda_driver()
+        import_pycuda()
     (found,) = caught.value.diagnostics
     assert found.code == "U510" and "libcurand.so.10" in found.message and "LD_LIBRARY_PATH" in (found.hint or "")
 
@@ -138,7 +138,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         recorder.note("relax")
         yield
 
-    monkeypatch.setattr(pycuda_loader, "pycuda_driver", lambda: recorder)
+    monkeypatch.setattr(pycuda_loader, "import_pycuda", lambda: recorder)
     monkeypatch.setattr(pycuda_loader, "relaxed_capture", relaxed)
     monkeypatch.setattr(PyCudaFunction, "_count_resident", lambda *_: 5)
     monkeypatch.setattr(External, "calls", recorder.calls, raising=False)
@@ -213,7 +213,7 @@ def compile_with(monkeypatch: pytest.MonkeyPatch, compile_source: Any) -> None:
     """Stand in for pycuda.compiler.compile."""
     monkeypatch.setitem(sys.modules, "pycuda", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "pycuda.compiler", SimpleNamespace(compile=compile_source))
-    monkeypatch.setattr(pycuda_loader, "pycuda_driver", lambda: SimpleNamespace(CompileError=CompileError))
+    monkeypatch.setattr(pycuda_loader, "import_pycuda", lambda: SimpleNamespace(CompileError=CompileError))
 
 
 def test_the_compiler_gets_the_flags_of_the_default_way(monkeypatch: pytest.MonkeyPatch, pretend: Any) -> None:

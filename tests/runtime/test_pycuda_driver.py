@@ -22,7 +22,7 @@ TOOLS = ("gcc", "nm")
 WRITE = 'case "$*" in *" -o "*) ;; *) echo {} > kernel.cubin;; esac'  # as PyCUDA runs nvcc, which names no output
 
 
-def missing() -> str:
+def find_reason_to_skip() -> str:
     """Say why these tests cannot run; "" if they can."""
     if importlib.util.find_spec("pycuda") is None:
         return "PyCUDA is not installed: pip install cubridge[pycuda]"
@@ -34,11 +34,11 @@ def missing() -> str:
     return f"no {' and no '.join(absent)} on the PATH" if absent else ""
 
 
-pytestmark = pytest.mark.skipif(missing() != "", reason=missing())
+pytestmark = pytest.mark.skipif(find_reason_to_skip() != "", reason=find_reason_to_skip())
 
 
 @functools.cache
-def linked() -> list[str]:
+def list_driver_functions() -> list[str]:
     """List the functions of the driver that PyCUDA links."""
     spec = importlib.util.find_spec("pycuda")
     assert spec is not None and spec.origin is not None
@@ -52,7 +52,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the driver that pretends; what it does not have answers that it is not supported."""
     folder = tmp_path_factory.mktemp("driver")
     text = SOURCE.read_text(encoding="utf-8")
-    rest = set(linked()) - set(re.findall(r"^int (cu\w+)\(", text, re.M))
+    rest = set(list_driver_functions()) - set(re.findall(r"^int (cu\w+)\(", text, re.M))
     source = folder / "driver.c"
     source.write_text(text + "".join(f"int {name}(void) {{ return NOT_SUPPORTED; }}\n" for name in sorted(rest)), encoding="utf-8")
     command = ["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1"), str(source), "-ldl"]
