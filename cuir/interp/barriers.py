@@ -58,6 +58,7 @@ class Mbarrier(State):
         self.text, self.entry, self.count, self.span = text, entry, count, span
         self.phase, self.pending, self.bytes = 0, count, 0
         self.expected, self.landed = 0, 0  # bytes of the current phase, for reports
+        self.had_bytes = False  # of the phase before: a copy landed in it
         self.clock = Clock(workers, entries)  # joined over all arrivals: an arrival continues the release of those before it
         self.seen = self.clock.copy()  # the clock when the last phase ended: what its waiters learn
         self.waits: dict[int, Event] = {}  # worker -> its last wait

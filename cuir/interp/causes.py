@@ -329,6 +329,21 @@ def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
     return fault(m, "S402", message, span, cause.hint, cause.notes)
 
 
+def too_early(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
+    """S402: an arrival that could come while the phase before has all of its arrivals, and not its bytes."""
+    before = bar.phase - 1
+    message = f"{w.label} arrives for phase {bar.phase} of `{bar.text}`, and phase {before} can still miss its bytes: then this is an arrival too many"
+    mine = next(iter(arrivals_of(bar, worker=w.number)), None)
+    since = mine.tick if mine is not None else -1
+    cause = idle_wait(m, w.number, since, 1 << 60) or short_phase(m, w.number, since, 1 << 60)
+    if cause is None:
+        said = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
+        back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
+        on = f", or on `{back}`, by which the buffer is given back" if back is not None else ""
+        cause = Cause(said, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
+    return fault(m, "S402", message, span, cause.hint, cause.notes)
+
+
 def too_many_bytes(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
     """S403: a copy lands in a phase that has all of its arrivals, and expects less."""
     message = f"phase {bar.phase} of `{bar.text}` expected {counted(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"

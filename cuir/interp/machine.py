@@ -105,6 +105,7 @@ class Worker(State):
     def released(self) -> None:
         """What follows was not told to anyone yet."""
         self.clock.known[self.number] += 1
+        self.clock.passed[self.number] = self.clock.known[self.number]
 
     def fence(self, tensors: bool) -> None:
         """What the worker stored so far the engines see that learn of what follows; in tensors too, or in shared memory alone."""
@@ -125,7 +126,9 @@ class Worker(State):
     def engine(self, kind: str, span: Span, what: str) -> Actor:
         """An engine that acts for this worker, with what it knows now."""
         self.m.engines += 1
-        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", self.clock.copy(), span, what)
+        clock = self.clock.copy()
+        self.released()  # a wait behind the issue is not over when the engine is done
+        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", clock, span, what)
 
 
 class Machine(State):

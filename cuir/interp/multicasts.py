@@ -6,7 +6,7 @@ A worker waits on barriers of its own CTA alone, so what orders the two is an ar
 from __future__ import annotations
 
 from .chains import Cause, arrivals_of, came_twice, idle_wait, ring_of, text_of, unwaited, wrong_count
-from .machine import Machine
+from .machine import Machine, Worker
 from .records import Record
 
 
@@ -21,34 +21,52 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
         return Cause(
             [], f"{w.label} waits before this copy on a barrier on which the readers of every CTA that it lands in call arrive({said})", 1
         )
-    name, uses = guard.name, text.of("arrives", guard.name)
-    roles = [r for r in checked.roles if r.name in {u.role for u in uses}]
-    for use in uses:
+    waited = dict.fromkeys([guard.name, *(u.name for u in text.of("waits", role=w.program.name))])
+    released = {n: uses for n in waited if (uses := text.of("arrives", n))}
+    names = [n for n, uses in released.items() if any(w.cta in checked.ctas(cta, u.along) for u in uses)]
+    for name in names:
+        cause = _of_count(m, new, cta, name)
+        if cause is not None:
+            return cause
+    for use in released.get(guard.name, []):
         if w.cta in checked.ctas(cta, use.along):
             continue
-        count = sum(r.workers for r in roles) * len(checked.ctas(w.cta, along))
+        roles = {u.role for u in released[guard.name]}
+        count = sum(r.workers for r in checked.roles if r.name in roles) * len(checked.ctas(w.cta, along))
         where = f"the CTAs in line along {use.along}" if isinstance(use.along, str) else "its own CTA alone"
         return Cause(
-            [(f"this arrival on `{name}` releases the buffer to {where}, and the copy by {w.label} writes it in CTA {cta} too", use.span)],
-            f"arrive({said}); the count of `{name}` is then that of the workers that arrive in all CTAs that the copy lands in, mbarrier({count})",
+            [
+                (
+                    f"this arrival on `{use.name}` releases the buffer to {where}, and the copy by {w.label} writes it in CTA {cta} too",
+                    use.span,
+                )
+            ],
+            f"arrive({said}); the count of `{use.name}` is then that of the workers that arrive in all CTAs that the copy lands in, mbarrier({count})",
             3,
         )
-    ring = ring_of(m, name, w.cta)
-    for bar in ring:
-        cause = wrong_count(m, bar) or next((c for p in range(bar.phase + 1) if (c := came_twice(bar, p)) is not None), None)
-        if cause is not None:
-            return cause
-    readers = [x for x in m.workers if x.cta == cta and x.program.name in {r.name for r in roles}]
-    for x in readers:
-        cause = unwaited(m, x.number, name, x.cta)
-        if cause is not None:
-            return cause
     cause = idle_wait(m, w.number, -1, 1 << 60)
     if cause is not None:
         return cause
+    name = names[0] if names else guard.name
+    ring, readers = ring_of(m, name, w.cta), _readers(m, cta, name)
     last = next((e for bar in ring for x in readers for e in arrivals_of(bar, worker=x.number)), None)
     return Cause(
         [(f"{last.label} arrives on `{name}` of CTA {w.cta} here", last.span)] if last is not None else [],
         f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({said}) once a phase, after {old.words()} is over",
         1,
     )
+
+
+def _readers(m: Machine, cta: int, name: str) -> list[Worker]:
+    """The workers of a CTA that arrive on a barrier."""
+    roles = {u.role for u in text_of(m.launch.checked).of("arrives", name)}
+    return [x for x in m.workers if x.cta == cta and x.program.name in roles]
+
+
+def _of_count(m: Machine, new: Record, cta: int, name: str) -> Cause | None:
+    """A phase of a barrier that ended without an arrival of the other CTA's workers, or with one too early."""
+    for bar in ring_of(m, name, m.workers[new.worker].cta):
+        cause = wrong_count(m, bar) or next((c for p in range(bar.phase + 1) if (c := came_twice(bar, p)) is not None), None)
+        if cause is not None:
+            return cause
+    return next((c for x in _readers(m, cta, name) if (c := unwaited(m, x.number, name, x.cta)) is not None), None)
