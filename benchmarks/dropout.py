@@ -14,6 +14,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,7 @@ def contenders(
 
         for who, call in (("ours", ours), ("pytorch", theirs)):
             if backward:
-                o = call()
-                found[f"{who} {name}"] = lambda o=o: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+                found[f"{who} {name}"] = partial(torch.autograd.grad, call(), (q, k, v), do, retain_graph=True)
             else:
                 found[f"{who} {name}"] = torch.no_grad()(call)
     return found

@@ -125,7 +125,7 @@ class Gradients:
 
     def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """dQ, dK and dV of query, key, value, O, LSE and dO as the pass before gave them; None if there was none, or it was of other data or of tensors that lie otherwise."""
-        last = self.repeated.get(_numbers_of(ready, *tensors[:2], scale))
+        last = self.repeated.get(_numbers_of(ready, tensors[0], tensors[1], scale))
         if last is None or ready.kernel is None or not last.of(ready):
             return None
         for made in last.made:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
+KNOWN_PROBABILITIES = 16  # of dropout, whose launches are kept
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class Ready:
         if dropout is None:
             return self
         p, seed = dropout
+        if p not in self.dropped and len(self.dropped) >= KNOWN_PROBABILITIES:
+            self.dropped.clear()
         return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), again=self.dropped.setdefault(p, []))
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:

@@ -70,7 +70,7 @@ def differentiable_attention(
     by_head = q.shape[0] if mask_mod is not None else None
     blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
     q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
-    drops = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
+    drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
     o, lse = flex_attention(
         q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
     )

@@ -190,7 +190,7 @@ def _is_exponential(stmt: Stmt, name: str) -> bool:
 def _differentiated(item: Func | Kernel, name: str, retained: Expr) -> tuple[Stmt, ...]:
     weights, factor = Name(name), Name(FACTOR)
 
-    def read(node: object) -> object:
+    def read(node: Any) -> Any:
         """Drop and rescale weights that a cast or a product reads."""
         if not isinstance(node, Call) or not node.args or node.args[0] != weights:
             return node
@@ -213,7 +213,7 @@ def _differentiated(item: Func | Kernel, name: str, retained: Expr) -> tuple[Stm
 
 
 def _with_parameters(kernel: Kernel) -> Kernel:
-    types = (GlobalType("i32", (f"{SEED}_words",)), ScalarType("i32"), ScalarType("f32"))
+    types: tuple[GlobalType | ScalarType, ...] = (GlobalType("i32", (f"{SEED}_words",)), ScalarType("i32"), ScalarType("f32"))
     return with_parameters(kernel, tuple(Param(name, kind) for name, kind in zip(DROPOUT, types, strict=True)))
 
 
