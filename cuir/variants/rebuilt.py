@@ -104,7 +104,7 @@ class _Expressions:
     variant: Specification  # whose values these are
 
     def __init__(self, spec: Specification):
-        self.spec, self.checked = spec, False
+        self.spec, self.checked = spec, set[int]()  # the set is one for all copies: what is checked is the same of each
 
     @functools.cached_property
     def traced(self) -> Traced | None:
@@ -119,10 +119,12 @@ class _Expressions:
         """None for mods that are of many pairs themselves."""
         if self.traced is None:
             return None
-        if not self.checked:
-            for i in (0, 1):
-                self.check(self.traced, i)
-            self.checked = True
+        for i in {0, 1} - self.checked:
+            self.check(self.traced, i)
+            self.checked.add(i)
+        if which == 1 and scores[0].requires_grad and _GRADIENTS not in self.checked:
+            self.check_gradients(self.traced)
+            self.checked.add(_GRADIENTS)
         return self.at(self.traced, which, lengths, indices(lengths, device), *scores)
 
     def at(self, traced: Traced, which: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
@@ -159,6 +161,62 @@ class _Expressions:
                 raise CuirError.of(
                     "X124", f"`{self.spec.name}` traces to {float(found):g} for {told}, and gives {float(wanted):g}", function_span(mod)
                 )
+
+    def check_gradients(self, traced: Traced) -> None:
+        """Compares derivatives by the score and by captured tensors with those of the mod itself, for single pairs. Raises CuirError X124."""
+        lengths, learned = Lengths(2, 2, 1, 3, 3), _learned(traced)
+        own = [p for p in traced_apart(self.spec).parameters if p.name in learned]
+        others = [
+            (variant.mods(lengths)[1], [made[id(p.value)] for p in own], dtype)
+            for dtype, (variant, made) in zip(_DTYPES, map(self.with_leaves, _DTYPES))
+        ]
+        for place in itertools.product(range(2), range(2), range(3), range(3)):
+            pair = tuple(torch.tensor(i) for i in place)
+            found, *wanted = (torch.tensor(0.75, dtype=dtype, requires_grad=True) for dtype in (torch.float64, *_DTYPES))
+            try:
+                theirs = [
+                    _gradients(mod(s, *pair), [s, *leaves]) for s, (mod, leaves, _) in zip(wanted, others, strict=True) if mod is not None
+                ]
+            except (IndexError, RuntimeError):  # the tensors are for fewer heads, or shorter
+                continue
+            ours = _gradients(self.at(traced, 1, lengths, pair, found), [found, *learned.values()])
+            for name, x, *those in zip(("the score", *(f"`{n}`" for n in learned)), ours, *theirs):
+                if not any(_about(x, y) for y in those):
+                    told = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
+                    message = f"the derivative of `{self.spec.name}` by {name} is another one than PyTorch's for {told}"
+                    raise CuirError.of("X124", message, function_span(self.spec.score_mod) if self.spec.score_mod is not None else None)
+
+    def with_leaves(self, dtype: torch.dtype) -> tuple[Specification, dict[int, torch.Tensor]]:
+        """The variant over leaves of a dtype, and these by the ids of the tensors in whose places they are."""
+        made: dict[int, torch.Tensor] = {}
+
+        def leaf(x: torch.Tensor) -> torch.Tensor:
+            if not x.is_floating_point() or x.is_meta:
+                return x.detach().cpu() if not x.is_meta else x
+            return made.setdefault(id(x), x.detach().cpu().to(dtype, copy=True).requires_grad_())
+
+        return rebuilt(self.spec, leaf), made
+
+
+_GRADIENTS = 2  # beside the mods, what is checked of expressions
+_DTYPES = (torch.float64, torch.float32)  # in either, as they may decide otherwise at a corner
+
+
+def _learned(traced: Traced) -> dict[str, torch.Tensor]:
+    return {p.name: p.value for p in traced.parameters if isinstance(p.value, torch.Tensor) and p.value.requires_grad}
+
+
+def _gradients(value: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    value = torch.as_tensor(value)
+    if not value.requires_grad or not bool(value.isfinite().all()):  # of a pair that is masked nothing is asked
+        return [torch.zeros_like(x) for x in leaves]
+    return list(torch.autograd.grad(value.sum(), leaves, allow_unused=True, materialize_grads=True))
+
+
+def _about(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether gradients agree where PyTorch's are finite."""
+    a, b = (t.as_subclass(torch.Tensor).double() for t in (x, y))
+    return torch.allclose(a.where(b.isfinite(), 0.0), b.where(b.isfinite(), 0.0), rtol=1e-2, atol=1e-3)
 
 
 def _leaf(x: torch.Tensor) -> Bounded:

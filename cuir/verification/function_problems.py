@@ -19,7 +19,7 @@ _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with ot
 
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
-    problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or _means_something(checked, spec, d)]
+    problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
     return with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems))
 
 
@@ -49,7 +49,7 @@ def _elements(checked: Checked, draw: Draw) -> int:
     return sum(math.prod(shape_of_tensor(t, sizes)) for t in checked.tensors)
 
 
-def _means_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
     """Whether the specification says anything where a length is 0: many functions fail there, or give NaN."""
     try:
         given = function_launch(checked, spec, draw)

@@ -25,6 +25,7 @@ from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
 from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
+from .corners import corner_problem, corner_specifications, first_that_says_something
 from .counters import uses_of_rings
 from .draws import Draw
 from .evaluate import kernel_names
@@ -53,13 +54,7 @@ def prepared(
     spec: Any, kernel: Kernel | None = None, program: Program | None = None, consts: Mapping[str, Const] | None = None
 ) -> AnySpecification:
     """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients. Raises CuirError as `as_any` does for what is none, and X109."""
-    if isinstance(spec, (str, os.PathLike)):
-        spec = load_any(os.fspath(spec), kernel=kernel)
-    known = (
-        spec
-        if isinstance(spec, (Specification, FunctionSpecification))
-        else as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
-    )
+    known = _known(spec, kernel)
     if isinstance(known, FunctionSpecification):
         return known
     if kernel is None or program is None or not is_backward(kernel):
@@ -79,6 +74,28 @@ def prepared(
 
     names = _names(kernel)
     return gradients(variant, extra, learned if asked else None, queries_alone="dK" not in names, keys_alone="dQ" not in names)
+
+
+def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
+    if isinstance(spec, (str, os.PathLike)):
+        spec = load_any(os.fspath(spec), kernel=kernel)
+    if isinstance(spec, (Specification, FunctionSpecification)):
+        return spec
+    return as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
+
+
+def corner_cases(
+    spec: Any, program: Program, checked: Checked, cases: Iterable[AnyCase]
+) -> Iterator[tuple[str, FunctionSpecification, Draw]]:
+    """Problems of a backward kernel whose captured tensors lie at corners of the score: in words, with the specification over these tensors."""
+    known, problem = _known(spec, checked.origin), corner_problem(cases)
+    if not isinstance(known, Specification) or not is_backward(checked.origin) or problem is None:
+        return
+    for words, variants in corner_specifications(known):
+        specs = (prepared(v, checked.origin, program, checked.consts) for v in variants)
+        found = first_that_says_something(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
+        if found is not None:
+            yield words, found, problem
 
 
 def is_backward(kernel: Kernel) -> bool:

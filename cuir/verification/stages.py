@@ -40,6 +40,7 @@ from .sizes import few_problems, mask_integers, problems_for
 from .spec_dispatch import (
     AnyCase,
     check_case,
+    corner_cases,
     empty_cases,
     is_backward,
     made_positive,
@@ -93,6 +94,7 @@ def verify(
     verification = _Verification(
         program,
         prepared(spec, picked, program, known),
+        spec,
         kernel,
         known,
         level,
@@ -113,6 +115,7 @@ class _Verification:
         self,
         program: Program,
         spec: AnySpecification,
+        given: Any,
         kernel: str | None,
         consts: dict[str, Const],
         level: Level,
@@ -121,7 +124,7 @@ class _Verification:
         seeded: int | None,
     ):
         self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
-        self.shrink, self.seeded = shrink, seeded
+        self.shrink, self.seeded, self.given = shrink, seeded, given
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
         self.wider: list[AnyCase] = []
@@ -327,6 +330,7 @@ class _Verification:
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
+            corners = list(corner_cases(self.given, self.program, checked, (c for _, c in todo)))
             varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
@@ -338,12 +342,20 @@ class _Verification:
                     reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
                     besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
                     raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
+            for words, spec, case in corners:
+                self.progress(f"numbers: {words}")
+                try:
+                    stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
+                except CuirError as error:
+                    raise with_note(error, f"found with {words}: a derivative at a corner, or at a tie, is PyTorch's") from None
             again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
                 check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
             worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
+            if corners:
+                stage.reason += f"; {len(corners)} more with captured tensors at corners of the score"
             if varied:
                 each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"

@@ -1,0 +1,88 @@
+"""Captured tensors at corners of a score: zeros, and numbers that the mod compares with. A derivative that is wrong there alone shows with no drawn numbers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from ..checking.checked import Checked
+from ..ops.expressions import operation
+from ..spec.functions import FunctionSpecification
+from ..spec.specification import Specification
+from ..syntax.nodes import Expr, Literal, Name, Unary
+from ..syntax.walk import walk
+from ..variants.ranges import traced_apart
+from ..variants.rebuilt import rebuilt
+from ..variants.traced import Traced
+from .draws import Draw
+from .function_problems import says_something
+
+MOST = 4  # tensors that are replaced alone, where all of them together leave no finite numbers
+Replaced = Callable[[torch.Tensor], torch.Tensor]
+
+
+def corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Specification]]]:
+    """Variants with other captured tensors, by a name in words: each the variant to try, and others to try in its place if that says nothing."""
+    tensors = [
+        p.value
+        for p in traced_apart(spec).parameters
+        if isinstance(p.value, torch.Tensor) and p.value.is_floating_point() and not p.value.is_meta
+    ]
+    if not tensors:
+        return
+    bounds = [*sorted(compared_numbers(traced_apart(spec)) - {0.0}), 0.0]
+    for words, value in (("captured tensors of zeros", torch.zeros_like), ("captured tensors at bounds", _drawn_from(bounds))):
+        if value is torch.zeros_like or len(bounds) > 1:
+            yield (
+                words,
+                [rebuilt(spec, _only(tensors, value)), *(rebuilt(spec, _only([t], value)) for t in tensors[:MOST] if len(tensors) > 1)],
+            )
+
+
+def corner_problem(cases: Iterable[object]) -> Draw | None:
+    """The first problem with normal inputs and more than one of everything but batches and heads."""
+    wanted = (c for c in cases if isinstance(c, Draw) and c.kind == "normal")
+    return next((c for c in wanted if min(n for d, n in c.sizes.items() if d not in ("B", "H", "HK")) > 1), None)
+
+
+def first_that_says_something(checked: Checked, specs: Iterable[FunctionSpecification], problem: Draw) -> FunctionSpecification | None:
+    """The first specification that gives numbers for the problem: a divisor of zeros gives none."""
+    return next((s for s in specs if says_something(checked, s, problem)), None)
+
+
+def compared_numbers(traced: Traced) -> set[float]:
+    """Numbers that a score compares floats with, as far as float32 has them exactly: there float32 and float64 decide alike."""
+    known = {p.name: p.value for p in traced.parameters}
+    numbers: set[float] = set()
+    for node in walk(traced.differentiated[0]):
+        match = operation(node)
+        if match is not None and (match[0].traits.compares or match[0].traits.extremum):
+            numbers |= {v for v in (_number(x, known) for x in match[1]) if v is not None}
+    return numbers
+
+
+def _number(e: Expr, known: Mapping[str, object]) -> float | None:
+    if isinstance(e, Unary) and e.op == "-":
+        value = _number(e.operand, known)
+        return None if value is None else -value
+    value = e.value if isinstance(e, Literal) else known.get(e.id) if isinstance(e, Name) else None
+    return value if isinstance(value, float) and abs(value) < 1e30 and struct.unpack("f", struct.pack("f", value))[0] == value else None
+
+
+def _drawn_from(numbers: Sequence[float]) -> Replaced:
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.numel()).view(x.shape) % len(numbers)
+        return torch.tensor(numbers)[places].to(x)
+
+    return drawn
+
+
+def _only(tensors: Sequence[torch.Tensor], value: Replaced) -> Replaced:
+    """Replaces these tensors and no others."""
+    chosen = {id(t) for t in tensors}
+    return lambda x: value(x.detach()) if id(x) in chosen else x
+
+
+__all__ = ["compared_numbers", "corner_problem", "corner_specifications", "first_that_says_something"]

@@ -1,0 +1,115 @@
+"""Verification refuses a derivative that is wrong at a corner or a tie alone, and no right one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import corpus
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.spec.functions import FunctionSpecification
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.variants import functions, norms
+from cuir.variants.backward import KERNEL, transfer_backward
+from cuir.variants.ranges import traced_apart
+from cuir.verification import stages, verify
+from cuir.verification.corners import compared_numbers, corner_specifications
+from cuir.verification.draws import Draw
+from cuir.verification.inputs import function_launch
+from cuir.verification.lengths import all_draws
+from cuir.verification.spec_dispatch import check_case, corner_cases, prepared
+
+F = torch.nn.functional
+EXPERT = parse(corpus.kernels()["flash_bwd_sm90"].read_text(), "flash_bwd_sm90.cuir")
+CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
+GATES, POINTS, TEMPERATURES = torch.randn(4, generator=torch.Generator().manual_seed(0)), torch.randn(60, 3), torch.rand(4) + 0.5
+SCORES: dict[str, Callable[..., Any]] = {
+    "logsigmoid": lambda s, b, h, i, j: s + F.logsigmoid(GATES[h]) * (i - j) / 8,
+    "asinh": lambda s, b, h, i, j: s * (1.5 + torch.asinh(GATES[h])),
+    "maximum": lambda s, b, h, i, j: s + torch.maximum(GATES[h], 0.0 * s) * (i - j) / 8,
+    "clamp": lambda s, b, h, i, j: s * (2.0 + GATES[h].clamp(-0.5, 0.75)),
+    "of the score": lambda s, b, h, i, j: torch.asinh(s),
+    "norm": lambda s, b, h, i, j: s - (POINTS[i] - POINTS[j]).norm(),
+    "divided": lambda s, b, h, i, j: s / TEMPERATURES[h] + F.elu(GATES[h]) * (i - j) / 8,
+}  # fmt: skip
+
+
+def kernel_of(name: str) -> tuple[Specification, Program, Checked, Draw]:
+    """The backward kernel of a score, and a small problem for it."""
+    spec = Specification(name, None, SCORES[name])
+    traced = traced_apart(spec)
+    program = transfer_backward(EXPERT, spec, traced=traced, learned=range(len(traced.parameters))).program
+    checked = check(program, KERNEL, CONSTS)
+    return spec, program, checked, Draw("one", dict.fromkeys(checked.dims, 3) | {"B": 1, "H": 2, "HK": 1, "M": 30, "N": 40, "MP": 128})
+
+
+def judged(name: str) -> list[str]:
+    """Checks the program of a score at its corners, and gives what was tried in words."""
+    spec, program, checked, problem = kernel_of(name)
+    tried = []
+    for words, of, case in corner_cases(spec, program, checked, [problem]):
+        check_case(program, checked, of, case)
+        tried.append(words)
+    return tried
+
+
+def check_queries_of_zeros() -> None:
+    spec, program, checked, problem = kernel_of("of the score")
+    asked = prepared(spec, checked.origin, program, CONSTS)
+    assert isinstance(asked, FunctionSpecification)
+    (draw,) = (replace(problem, kind=d.kind, seed=d.seed) for d in all_draws(checked, asked, "quick") if d.kind == "zero")
+    assert not function_launch(checked, asked, draw).inputs["Q"].any()  # type: ignore[union-attr]
+    check_case(program, checked, asked, draw)
+
+
+def test_queries_of_zeros_are_among_the_problems() -> None:
+    check_queries_of_zeros()
+
+
+def test_a_derivative_that_is_0_for_scores_of_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "with_partials", lambda value, partials, *operands: value)
+    with pytest.raises(CuirError, match="V301"):
+        check_queries_of_zeros()
+
+
+@pytest.mark.parametrize("name", [name for name in SCORES if name != "of the score"])
+def test_right_derivatives_pass(name: str) -> None:
+    tried = judged(name)
+    assert "captured tensors of zeros" in tried and ("captured tensors at bounds" in tried or name != "clamp")
+
+
+@pytest.mark.parametrize("name", ["asinh", "clamp", "norm", "divided"])
+def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (functions, norms):
+        monkeypatch.setattr(module, "with_partials", lambda value, partials, *operands: value)
+    with pytest.raises(CuirError, match=r"V30[12]|X124"):
+        judged(name)
+
+
+def test_numbers_that_float32_does_not_have_are_no_bounds() -> None:
+    """There float32 and float64 may decide otherwise, and a right program would be refused."""
+    traced = traced_apart(Specification("bounds", None, lambda s, b, h, i, j: s.clamp(-0.1, 0.75) + F.hardtanh(GATES[h], -0.25, 0.3)))
+    assert {-0.25, 0.75} <= compared_numbers(traced) and not {-0.1, 0.3} & compared_numbers(traced)
+
+
+def test_scores_without_captured_floats_have_no_corners_of_them() -> None:
+    assert not list(corner_specifications(Specification("relu", None, lambda s, b, h, i, j: torch.relu(s))))
+
+
+def test_verify_tries_corners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn numbers lie on no bound, so that another problem passes."""
+    monkeypatch.setattr(functions, "with_partials", lambda value, partials, *operands: value)
+    spec, program, _, problem = kernel_of("clamp")
+    monkeypatch.setattr(stages, "number_cases", lambda *args: [problem])
+    report = verify(program, spec, kernel=KERNEL, consts=CONSTS, seeded=0, shrink=False)
+    assert not report.ok and report.diagnostics[0].code == "V301"
+    assert any("captured tensors at bounds" in note.message for note in report.diagnostics[0].notes)
