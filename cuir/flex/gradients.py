@@ -351,9 +351,7 @@ class _Differentiable(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ready: Ready, *learned: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
-        ctx.save_for_backward(
-            query, key, value, *outputs[:2], *learned, *ready.seed
-        )  # the last ones to notice writes before the backward pass
+        ctx.save_for_backward(query, key, value, *outputs[:2], *ready.seed)  # the last one to notice a write before the backward pass
         ctx.ready, ctx.learned, ctx.versions = ready, learned, versions_of(ready)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])
@@ -361,11 +359,11 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        check_unwritten(ctx.ready, ctx.versions)
         query, key, value, o, lse, *_ = ctx.saved_tensors
         needed = ctx.needs_input_grad
         if do is None and dlse is None:
             return (None,) * len(needed)
-        check_unwritten(ctx.ready, ctx.versions)
 
         def first() -> tuple[torch.Tensor | None, ...]:
             given = torch.zeros_like(o) if do is None else do
@@ -386,9 +384,9 @@ def check_unwritten(ready: Ready, versions: tuple[int, ...]) -> None:
         if t._version != version:
             raise GradientError.of(
                 "U421",
-                f"`{name}`, which a mod captures and the backward pass reads, has been modified by an inplace operation between the call and its backward: "
+                f"`{name}`, a captured tensor that the backward pass reads, has been modified by an inplace operation since the call: "
                 f"it is at version {t._version}; expected version {version} instead",
-                hint=f"write to it behind the backward pass, or give the mod a copy: {name} = {name}.clone()",
+                hint=f"write to it behind the backward pass, or let the call capture a copy: {name} = {name}.clone()",
             )
 
 

@@ -114,6 +114,8 @@ class CompiledKernel:
         return self.compiled.cuda.source
 
     def __call__(self, /, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+        if out is not None and any(p.name == "out" for p in self._interface.origin.params):  # a parameter of this name is meant
+            return self._run(args, {**named, "out": out}, ())
         return self._run(args, named, () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,))
 
     def launch(self, arguments: Mapping[str, Any]) -> Any:

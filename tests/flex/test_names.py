@@ -8,6 +8,7 @@ import keyword
 import sys
 import types
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,3 +176,9 @@ def test_a_launch_takes_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LookupError):
         kernel.launch(given)
     assert seen == given
+    seen.clear()
+    interface = SimpleNamespace(origin=SimpleNamespace(params=[SimpleNamespace(name=n) for n in ("self", "out")]))
+    monkeypatch.setattr(CompiledKernel, "_interface", interface)
+    with pytest.raises(LookupError):
+        kernel(self=1, out=2)
+    assert seen == {"self": 1, "out": 2}

@@ -102,7 +102,7 @@ def test_the_message_says_which_tensor_by_its_own_name() -> None:
     x = inputs()
     o = flex_attention(*x, lambda s, b, h, q, k: s + S[k], **OPTIONS)
     S.add_(1)
-    with pytest.raises(RuntimeError, match=r"(?s)U421.*`S`, which a mod captures.*S = S\.clone\(\)"):
+    with pytest.raises(RuntimeError, match=r"(?s)U421.*`S`, a captured tensor.*S = S\.clone\(\)"):
         o.float().sum().backward()  # type: ignore[union-attr]
 
 
@@ -166,3 +166,12 @@ def test_a_penalty_of_what_lies_before_raises_whatever_it_is_differentiated_by()
                 torch.autograd.grad(of.square().sum(), by, retain_graph=True)
     (constant,) = torch.autograd.grad((o.detach() * x).sum(), x, create_graph=True)
     assert not constant.requires_grad
+
+
+def test_an_optimizer_that_steps_before_the_backward_pass_is_told_which_tensor_it_wrote() -> None:
+    table = torch.zeros(N, requires_grad=True)
+    o = flex_attention(*inputs(), lambda s, b, h, q, k: s + table[k], **OPTIONS)
+    with torch.no_grad():
+        table.add_(1)
+    with pytest.raises(RuntimeError, match=r"U421.*`table`.*at version 1; expected version 0"):
+        o.float().sum().backward()  # type: ignore[union-attr]
