@@ -1,26 +1,40 @@
-"""Extrema of rows, whose derivatives are PyTorch's where elements are equal."""
+"""Extrema of rows and their places; derivatives are PyTorch's where elements are equal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
-from .arrays import array, elementwise, function, joined_in_pairs
+from .arrays import array, elementwise, function, joined_in_pairs, number
 from .partials import shared_evenly, with_partials
 from .proxy import Proxy, Rows, call, lift
-from .refusal import refuse
 
 
-class Extreme(NamedTuple):
-    """What `max` and `min` along a dim give, as far as a kernel has it."""
+class Extreme(tuple[Any, Any]):
+    """The pair (values, indices) of `max` and `min` along a dim; the places are made when they are asked for."""
 
-    values: Any
+    places: Callable[[], Any]
+
+    def __new__(cls, values: Any, places: Callable[[], Any]) -> Extreme:
+        pair = super().__new__(cls, (values, None))
+        pair.places = places
+        return pair
 
     @property
-    def indices(self) -> NoReturn:
-        refuse("the place of an extreme element cannot become part of a kernel", "its value can: .values, or amax and amin")
+    def values(self) -> Any:
+        return super().__getitem__(0)
+
+    @property
+    def indices(self) -> Any:
+        return self.places()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.values, self.indices))
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.values if item in (0, -2) else (self.values, self.indices)[item]
 
 
 @function("amax")
@@ -46,7 +60,9 @@ def smallest(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 def _largest_or_smallest(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
     if isinstance(dim, (Proxy, Rows, torch.Tensor)):  # of two tensors, element by element
         return elementwise(name, (input, dim), {})
-    return _extremum(input, name, None, False) if dim is None else Extreme(_extremum(input, name, dim, keepdim, first=True))
+    if dim is None:
+        return _extremum(input, name, None, False)
+    return Extreme(_extremum(input, name, dim, keepdim, first=True), lambda: _place(input, name, dim, keepdim))
 
 
 def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = False) -> Any:
@@ -67,4 +83,28 @@ def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = Fals
     return array(input).folded(dim, keepdim, "compared", fold, lift, None)
 
 
-__all__ = ["Extreme", "amax", "amin", "largest", "smallest"]
+@function("argmax")
+def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _place(input, "maximum", dim, keepdim)
+
+
+@function("argmin")
+def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _place(input, "minimum", dim, keepdim)
+
+
+def _place(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
+    """The place of the extremum along a dim, of the first of equal ones; among all elements, if dim is None. A NaN is beyond every number."""
+    before = "ge" if name == "maximum" else "le"
+
+    def join(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+        later = call("and", (call("invert", (call(before, (x[0], y[0]), {}),), {}), call("eq", (x[0], x[0]), {})), {})
+        return call(name, (x[0], y[0]), {}), call("where", (later, y[1], x[1]), {})
+
+    def fold(items: Sequence[Any]) -> Any:
+        return lift(joined_in_pairs([(x, n) for n, x in enumerate(items)], join)[1])
+
+    return array(input).folded(dim, keepdim, "compared", fold, number, None)
+
+
+__all__ = ["Extreme", "amax", "amin", "argmax", "argmin", "largest", "smallest"]

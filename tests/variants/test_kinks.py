@@ -91,7 +91,7 @@ MORE_ROWS: dict[str, Callable[[Any], Any]] = {
 SIZES_AND_PLACES = {
     "ndim", "dim", "size", "numel", "device", "T", "mT", "unsqueeze", "squeeze", "permute", "transpose", "swapaxes", "swapdims", "t", "expand", "expand_as", "broadcast_to", "reshape", "view", "flatten", "unflatten",
     "select", "narrow", "flip", "unbind", "any", "all", "count_nonzero", "equal", "stack", "cat", "concat", "concatenate", "hstack", "vstack", "row_stack", "gather", "take", "take_along_dim", "index_select", "embedding",
-    "one_hot", "isin", "bucketize", "searchsorted",
+    "one_hot", "isin", "bucketize", "searchsorted", "argmax", "argmin",
 }  # fmt: skip  # elements as they are, at other places, and numbers that are not differentiated
 
 

@@ -49,8 +49,16 @@ MODS: dict[str, Callable[..., Any]] = {
     "searchsorted of another order": lambda s, b, h, q, k: s + torch.searchsorted(R, s, sorter=ORDER),
     "one_hot": lambda s, b, h, q, k: s + (F.one_hot(k.long() % 6, 6) * R).sum() + F.one_hot(IDS.long(), 6)[q, 3] + F.one_hot(q.long() % 4, num_classes=4)[h],
     "where of rows": lambda s, b, h, q, k: s + torch.where(T[h] > s, T[h], T[b]).sum() + T[h].where(T[h] > 0, s).amax() + torch.where(torch.stack([q, k]) > 3, R[:2], R[2:4]).sum(),
+    "places of extremes": lambda s, b, h, q, k: torch.stack([s, s * 2, R[h], R[h]]).argmax() + T.argmin(1)[h] * 0.5 + torch.argmax(T) + T[q % 7].max(0).indices + sum(T[k % 7].min(dim=0)) + torch.stack([q, k]).max(-1)[1] + largest(T[h]),
     "half precision": lambda s, b, h, q, k: s + torch.stack([R[h].half(), q.half()]).sum().float() + torch.stack([R[h].half(), R[k % 6]])[0] / 3 + torch.cat([R.half(), IDS[:2]])[k % 8].float() / 3,
 }  # fmt: skip
+
+
+def largest(row: Any) -> Any:
+    values, places = row.max(0)
+    return values * places
+
+
 SCORES = (0.7, -0.5, 0.0, float(R[2]), math.nan)
 
 
