@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..checking.checked import Checked, Const
+from ..checking.checked import Checked
 from ..checking.fold import specialised
 from ..syntax.nodes import Assign, Expr, Literal
 from ..text.diagnostics import CuirError
 
 
-def tile_count(checked: Checked, dims: Mapping[str, Const], scalars: Mapping[str, int | float | bool]) -> int | None:
+def tile_count(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, int | float | bool]) -> int | None:
     """Count the units of work of a launch; None for a kernel without tiles."""
     if checked.tiles is None:
         return None

@@ -50,7 +50,7 @@ def fill_consts(kernel: Kernel, consts: Mapping[str, Const], known: Mapping[str,
     """
     ours: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(dtype_consts(kernel), USUAL_DTYPE), **(known or {})}
     without = [p.name for p in kernel.params if isinstance(p.type, ConstType) and p.default is None]
-    return {n: consts.get(n, ours.get(n)) for n in without if n in consts or n in ours} | dict(consts)  # type: ignore[misc]
+    return {n: consts[n] if n in consts else ours[n] for n in without if n in consts or n in ours} | dict(consts)
 
 
 def label(consts: Mapping[str, Const]) -> str:

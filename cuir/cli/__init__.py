@@ -67,10 +67,10 @@ def run(argv: Sequence[str]) -> int:
         if os.environ.get("CUIR_DEBUG") == "1":
             raise
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            full = CuirError.of("U108", f"the output cannot be written: {error.strerror}", hint="free some space, or write elsewhere")
-            print_errors(full.diagnostics, False)
+            unwritten = CuirError.of("U108", f"the output cannot be written: {error.strerror}", hint="free some space, or write elsewhere")
+            print_errors(unwritten.diagnostics, False)
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
-            return exit_code(full.diagnostics)
+            return exit_code(unwritten.diagnostics)
         from ..verification.memory import memory_error
 
         if full := memory_error(error):

@@ -110,7 +110,7 @@ def interpreter_places() -> dict[str, str]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "runs":
                 place = f"{file.relative_to(package.parent).as_posix()}:{node.lineno}"
-                found.update({name.value: place for name in node.args if isinstance(name, ast.Constant)})
+                found.update({str(name.value): place for name in node.args if isinstance(name, ast.Constant)})
     return found
 
 

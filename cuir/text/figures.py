@@ -32,6 +32,8 @@ def save_figure(figure: Any, path: Path, dpi: int = 130) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi)
     except (OSError, ValueError) as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error}", hint="a name that ends in .png or .svg") from None
+        raise CuirError.of(
+            "U108", f"cannot write {path}: {getattr(error, 'strerror', None) or error}", hint="a name that ends in .png or .svg"
+        ) from None
     finally:
         pyplot.close(figure)

@@ -200,10 +200,10 @@ class _Verification:
         dtype = next(iter(dtype_consts(checked.origin)), None)
         settings: list[dict[str, Const]] = []
         if dtype in open_ and (value := checked.consts[dtype]) in others:
-            settings.append({**self.consts, dtype: others[value]})  # type: ignore[index]
+            settings.append({**self.consts, dtype: others[value]})
         D = checked.consts.get(HEAD_DIM)
         if HEAD_DIM in open_ and D in (64, 128) and checked.consts.get("DV", D) == D:
-            other = 192 - int(D)  # type: ignore[arg-type]
+            other = 192 - int(D)
             settings.append({**self.consts, **{n: other for n in (HEAD_DIM, "DV") if n == HEAD_DIM or n in self.consts}})
         kernels, refused = list[Checked](), list[str]()
         for consts in settings:
