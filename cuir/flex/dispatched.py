@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
+from torch.autograd import forward_ad
 
-from .inputs import wrong
+from .graph_errors import at_tracing
+from .inputs import IN_TRANSFORM, wrong
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _MODES = torch._C._len_torch_dispatch_stack
+_TRANSFORM = torch._C._functorch.maybe_current_level
 
 
 def is_dispatched(*tensors: Any) -> bool:
     """Whether a call of these tensors is one for the dispatcher."""
     for x in tensors:
-        if type(x) not in _PLAIN:
-            return any(_stands_for_others(x) for x in tensors) or _MODES() > 0
-    return _MODES() > 0
+        if type(x) not in _PLAIN and _stands_for_others(x):
+            return True
+    return _MODES() > 0 or _TRANSFORM() is not None or forward_ad._current_level >= 0
 
 
 def _stands_for_others(x: Any) -> bool:
@@ -27,11 +30,19 @@ def _stands_for_others(x: Any) -> bool:
 
 
 def check_local(*tensors: Any) -> None:
-    """Raises CuirError U403 for a DTensor."""
+    """Raises CuirError U403 for a DTensor, and within torch.func."""
+    if torch.compiler.is_compiling():
+        _check_transform()
     for x in tensors:
         if type(x).__name__ == "DTensor" and type(x).__module__.startswith("torch.distributed"):
             wrong("U403", "query, key and value must be tensors of this process, found a DTensor",
                   "call on x.to_local() of tensors that are sharded by batch or heads, and DTensor.from_local(o, mesh, placements); mods count batches and heads of the local tensors")  # fmt: skip
+
+
+@at_tracing
+def _check_transform() -> None:
+    if _TRANSFORM() is not None:
+        wrong("U403", *IN_TRANSFORM)
 
 
 def has_no_numbers(x: torch.Tensor) -> bool:

@@ -223,7 +223,11 @@ def _dispatched(
     Nothing for a call that is none of these, with mods that an operator would have to take as they are now.
     """
     check_local(query, key, value)
-    check_ranks(query, key, value)
+    if torch.compiler.is_compiling():
+        check_ranks(query, key, value)
+    else:
+        check_options(scale, backend, verify)
+        check_tensors(query, key, value, enable_gqa)
     mask_mod = mod_of(block_mask)
     at = lengths_of(query, key)
     check_mask(block_mask, at)

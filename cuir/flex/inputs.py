@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 from ..calls.binding import TORCH
 from ..ops.limits import runs
@@ -24,6 +25,10 @@ LARGEST_HEAD_DIM = 256  # columns of a product
 SCALES = torch.finfo(torch.float32).tiny, 1e38  # of f32, and so that a scale times log2(e) is one
 DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
+IN_TRANSFORM = (
+    "the call is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
+    "torch.autograd.grad for gradients, and dims of the batch for vmap",
+)
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
 
@@ -65,6 +70,10 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads.
     """
     check_ranks(query, key, value)
+    if torch.jit.is_tracing():
+        wrong(
+            "U403", "the call is within torch.jit.trace, which records operations of PyTorch alone", "torch.export.export, or torch.compile"
+        )
     given = {"query": query, "key": key, "value": value}
     for name, x in given.items():
         if x.dtype not in DTYPES:
@@ -131,11 +140,10 @@ def check_numbers(name: str, x: torch.Tensor) -> None:
 def check_wrapped(what: str, x: torch.Tensor) -> None:
     """Raises CuirError U403 for a tensor that stands for others."""
     if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
-        wrong(
-            "U403",
-            f"{what} is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
-            "torch.autograd.grad for gradients, and dims of the batch for vmap",
-        )
+        message, hint = IN_TRANSFORM
+        wrong("U403", message.replace("the call", what), hint)
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        wrong("U410", f"{what} has a tangent, and attention has no derivative in forward mode", "torch.autograd.grad, by reverse mode")
 
 
 def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:

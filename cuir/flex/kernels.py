@@ -301,6 +301,8 @@ class Attention:
         """
         scale = plain_number(scale)
         by_operator = torch.compiler.is_compiling() or is_dispatched(query, key, value) or has_no_numbers(query)
+        if by_operator and not torch.compiler.is_compiling():
+            self.check(query, key, value, scale, backend)
         called = self.in_graph if by_operator else self.called
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]

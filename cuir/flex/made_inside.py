@@ -6,8 +6,9 @@ what FlexAttention's own operator uses; with others such mods are refused.
 
 from __future__ import annotations
 
+import re
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -15,8 +16,11 @@ from torch._subclasses import FakeTensor
 
 from ..spec.specification import LENGTHS
 from ..text.diagnostics import CuirError
+from ..text.source import Span
 from .dispatched import has_no_numbers, is_traced
 from .graph_errors import at_tracing
+from .graph_places import name_in_code, remember_places, span_of_error
+from .inputs import check_wrapped
 from .mods import identity
 from .operator import UNKNOWN, captured_now, entered, handle_of
 
@@ -49,6 +53,8 @@ def read_mods(
         captured, handle = read(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
         return list(captured), handle
     traced = is_traced()
+    for x in (query, *identity(mask_mod, score_mod).tensors):
+        check_wrapped("what a mod captures" if x is not query else "`query`", x)
     try:
         captured, handle = _from_outside(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
     except CuirError:
@@ -84,6 +90,7 @@ def readable() -> bool:
 
 
 def _variable(base: Any) -> Any:
+    from torch._dynamo import exc
     from torch._dynamo.variables import functions as known
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.constant import ConstantVariable
@@ -105,6 +112,11 @@ def _variable(base: Any) -> Any:
     def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of `new_empty` for an integer of a mod."""
         return [VariableTracker.build(tx, [])], {"dtype": VariableTracker.build(tx, torch.int32)}
+
+    def code_of(mod: Any) -> types.CodeType | None:
+        if isinstance(mod, functions.FunctoolsPartialVariable):
+            return code_of(mod.func)
+        return mod.get_code() if isinstance(mod, functions.BaseUserFunctionVariable) else None
 
     def asked_for(mod: Any) -> list[str]:
         """The lengths that a mod takes by keyword, and has no values for."""
@@ -138,7 +150,12 @@ def _variable(base: Any) -> Any:
                 lengths = {n: query.call_method(tx, "new_empty", *scalar(tx)) for n in asked_for(mod)}
                 names = {x.as_proxy(): n for n, x in lengths.items()}
                 given = functions.FunctoolsPartialVariable(mod, [], lengths) if lengths else mod
-                read, lifted = self.create_wrapped_node(tx, query, given, kind)
+                try:
+                    read, lifted = self.create_wrapped_node(tx, query, given, kind)
+                except (exc.Unsupported, exc.TorchRuntimeError, exc.UserError) as error:
+                    if not tx.output.root_tx.one_graph:
+                        raise  # torch.compile goes on without a graph, and the call is made as outside of one
+                    refuse_unread(kind, str(error), span_of_error(error))
                 graph = tx.output.nn_modules.pop(read.node.target)
                 tx.output.graph.erase_node(read.node)
                 values: list[Any] = []
@@ -154,7 +171,7 @@ def _variable(base: Any) -> Any:
                         values.append(int(example))  # a number that torch.compile takes for dynamic: each value has a graph
                     else:
                         values.append(0)  # the length of a captured tensor, which the mod does not ask for
-                mods.append((graph, values))
+                mods.append((graph, values, code_of(mod)))
                 for proxy in names:
                     tx.output.graph.erase_node(proxy.node)
             mask, score = (None if m is None else as_mod(*m) for m in mods)
@@ -170,19 +187,34 @@ def _reads_tensors(mod: Any) -> bool:
     return bool(identity(made).tensors)
 
 
+@at_tracing
+def refuse_unread(kind: str, reason: str, span: Span | None) -> NoReturn:
+    """Raises CuirError X122 for a mod that torch.compile cannot read. reason: its message."""
+    first = re.search(r"Explanation: (.*)", reason)
+    said = (first[1] if first else reason.split("\n")[0]).split(": got ")[-1]
+    mod = "mask_mod" if kind == "mask_fn" else "score_mod"
+    raise CuirError.of("X122", f"torch.compile cannot read a {mod} that is made inside of a compiled function: {said}", span,
+                       "make it outside, where a call says what such a mod may not do")  # fmt: skip
+
+
 class Length(str):
     """The name of a length of the call, in the place of a captured value."""
 
 
-def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
-    """(what it is told apart by, the mod, what stands for its tensors) of a graph whose last inputs are these."""
+def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
+    """(what it is told apart by, the mod, what stands for its tensors) of a graph whose last inputs are these. code: of the function that became it."""
     stand_ins = [torch.empty((1,) * x.ndim, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x for x in values]
-    count = sum(n.op == "placeholder" for n in graph.graph.nodes) - len(values)
+    inputs = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
+    count = len(inputs) - len(values)
+    names = [name_in_code(n) for n in inputs[count:]]
+    names = names if len(set(names)) == len(names) else inputs[count:]
+    held = types.SimpleNamespace(**dict(zip(names, stand_ins, strict=True)))
+    remember_places(graph)
     forward = types.FunctionType(graph.forward.__func__.__code__, graph.forward.__func__.__globals__, "mod")
     own = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
 
     def run(*indices: Any, **lengths: Any) -> Any:
-        result = forward(own, *indices, *(lengths[x] if isinstance(x, Length) else x for x in stand_ins))
+        result = forward(own, *indices, *(lengths[x] if isinstance(x, Length) else x for x in (getattr(held, n) for n in names)))
         return result[0] if isinstance(result, tuple) else result
 
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -199,6 +231,8 @@ def as_mod(graph: Any, values: list[Any]) -> tuple[Any, Any, tuple[torch.Tensor,
 
     of_lengths = any(isinstance(x, Length) for x in stand_ins)
     mods = (mask_mod_of_lengths if of_lengths else mask_mod) if count == 4 else (score_mod_of_lengths if of_lengths else score_mod)
+    if code is not None:
+        mods.__code__ = mods.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)  # where diagnostics find it
     tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
     who = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
     return who, mods, tensors

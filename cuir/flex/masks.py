@@ -216,7 +216,7 @@ def create_block_mask(
         least = 0 if name in ("Q_LEN", "KV_LEN") else 1
         if length is None and name in ("B", "H"):
             continue
-        if not isinstance(length, int) or isinstance(length, bool) or is_known(length < least):
+        if not isinstance(length, (int, torch.SymInt)) or isinstance(length, bool) or is_known(length < least):
             wrong("U412", f"{name} must be an integer of at least {least}{' or None' if name in ('B', 'H') else ''}, found {length!r}")
     options = (
         ("separate_full_blocks", separate_full_blocks, True),

@@ -27,8 +27,9 @@ from ..variants.rebuilt import rebuilt
 from .differentiated_once import differentiated_once
 from .gradients import backward
 from .graph_errors import at_tracing, of_operator
+from .graph_places import at_users_places
 from .inputs import check_options, check_tensors, parts_for
-from .kernels import ATTENTIONS, Level, Ready
+from .kernels import ATTENTIONS, Level, Ready, name_of
 from .mods import Path, follow, identity
 from .packing import empty_as, output_for, without_room
 
@@ -137,8 +138,9 @@ def entered(
     steady(who.tensors)
     key = who.structure, who.values, normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
+        name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
         stand_ins = {id(t): _nowhere(t) for t in who.tensors}
-        spec = rebuilt(Specification("compiled", mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
+        spec = rebuilt(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
         for t in identity(spec.mask_mod, spec.score_mod).tensors:
             if t.device.type != "meta" or not any(t is own for own in stand_ins.values()):
                 name = next(
@@ -410,7 +412,7 @@ _LIBRARY = torch.library.Library("cuir", "FRAGMENT")
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
 for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
     _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
-    _LIBRARY.impl(_operation, _run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(_operation, at_users_places(_run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{_operation}", of_operator(_fake), lib=_LIBRARY)
     torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
 
@@ -418,13 +420,13 @@ for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attenti
 def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     """Another operator of the package that gives O and LSE and has no gradients. arguments: its schema's. shapes: what it gives for tensors without numbers."""
     _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
-    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, at_users_places(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{name}", of_operator(shapes), lib=_LIBRARY)
     return getattr(torch.ops.cuir, name).default
 
 
 _LIBRARY.define(f"flex_attention_backward{BACKWARD_SCHEMA} -> Tensor[]", tags=_TAGS)
-_LIBRARY.impl("flex_attention_backward", _run_backward, "CompositeExplicitAutograd")
+_LIBRARY.impl("flex_attention_backward", at_users_places(_run_backward), "CompositeExplicitAutograd")
 torch.library.register_fake("cuir::flex_attention_backward", _shapes_of_gradients, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
 WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default

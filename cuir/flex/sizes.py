@@ -21,8 +21,8 @@ def is_known(condition: Any) -> bool:
 
 def are_equal(a: Any, b: Any) -> bool:
     """Whether two sizes are equal. Of those that data decide the graph checks it when it runs."""
-    if type(a) is int and type(b) is int and not torch.compiler.is_compiling():
-        return a == b
+    if not torch.compiler.is_compiling() and not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt):
+        return bool(a == b)
     from torch.fx.experimental.symbolic_shapes import guard_or_true
 
     same = bool(guard_or_true(a == b))

@@ -38,5 +38,15 @@ def user_span(error: BaseException, path: str | None = None) -> Span | None:
     return None
 
 
+def line_span(filename: str, number: int, column: int | None = None) -> Span:
+    """Return the span of a line of a file, or of one column of it, counted from 0 behind its indentation."""
+    source = _source(filename)
+    line = source.line(number)
+    start = len(line) - len(line.lstrip()) + 1
+    if column is not None:
+        return Span(source, number, start + column, number, start + column + 1)
+    return Span(source, number, start, number, start + max(1, len(line.strip())))
+
+
 def _source(filename: str) -> Source:
     return Source(filename, "".join(linecache.getlines(filename)))

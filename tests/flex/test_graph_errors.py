@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,13 +33,6 @@ def attend(**options: Any) -> Callable[[torch.Tensor], Any]:
 
 def short_mask() -> Any:
     return create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 32, device="cpu")
-
-
-def with_mod_from_inside(x: torch.Tensor) -> Any:
-    def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        return s + BIAS[h, j + 1]
-
-    return flex_attention(x, x, x, score_mod, backend="interpret", verify="off")
 
 
 CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
@@ -90,9 +84,34 @@ def test_an_error_names_the_line_that_was_traced_and_crosses_processes() -> None
     assert type(again) is CuirError and again.diagnostics == error.diagnostics
 
 
-def test_an_error_of_a_mod_from_inside_is_ours() -> None:
-    error = error_of(torch.compile(with_mod_from_inside, backend="eager", fullgraph=True), Q)
-    assert error.diagnostics[0].code == "U416" and "has 32 elements along dim 1, and its element 32 is read" in str(error)
+FROM_INSIDE: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "an index": (lambda table: lambda s, b, h, i, j: s + table[h, j + 1], "U416", "`table` has 32 elements along dim 1"),
+    "a random number": (lambda table: lambda s, b, h, i, j: table[h, j] + torch.rand(()), "X120", "`rand` draws random numbers"),
+    "no number": (lambda table: lambda s, b, h, i, j: s + table, "X123", r"found elements of shape \[2, 32\]"),
+    "a branch": (
+        lambda table: lambda s, b, h, i, j: s if table[h, j] > 0 else table[h, j],
+        "X122",
+        "cannot read a score_mod.*data-dependent branching",
+    ),
+    "arguments": (lambda table: lambda s, b: s + table[b, 0], "X122", "cannot read a score_mod.*Argument mismatch"),
+}
+
+
+@pytest.mark.parametrize(("made", "code", "said"), FROM_INSIDE.values(), ids=FROM_INSIDE)
+def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(made: Callable[[Any], Any], code: str, said: str) -> None:
+    def call(x: torch.Tensor) -> Any:
+        table = BIAS * 1
+        return flex_attention(x, x, x, made(table), backend="interpret", verify="off")
+
+    error = error_of(torch.compile(call, backend="eager", fullgraph=True), Q)
+    (found,) = error.diagnostics
+    assert found.code == code and re.search(said, found.message)
+    assert found.span is not None and found.span.source.name == __file__
+    outside = error_of(call, Q).diagnostics[0]
+    if code != "X122":
+        assert outside.span is not None
+        assert (found.message, found.span.line, found.hint) == (outside.message, outside.span.line, outside.hint)
+    assert error_of(torch.compile(call, backend="eager"), Q).diagnostics[0].message in (outside.message, found.message)  # without a graph
 
 
 def test_what_cannot_be_compared_is_refused_in_a_graph_alone() -> None:
@@ -100,3 +119,27 @@ def test_what_cannot_be_compared_is_refused_in_a_graph_alone() -> None:
     call = attend(score_mod=lambda s, b, h, i, j: s + float(table[3]))
     call(Q)
     assert error_of(torch.compile(call, backend="eager", fullgraph=True), Q).diagnostics[0].code == "U418"
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
+def test_transforms_of_torch_func_are_refused(transform: str) -> None:
+    """Also where the call was made before, without them."""
+    of: dict[str, Callable[[torch.Tensor], Any]] = {
+        "grad": torch.func.grad(lambda x: attend()(x).sum()),
+        "vmap": lambda x: torch.vmap(attend())(x[None]),
+        "jvp": lambda x: torch.func.jvp(attend(), (x,), (x,)),
+    }
+    attend()(Q)
+    for call in (of[transform], torch.compile(of[transform], backend="eager", fullgraph=True)):
+        assert "is within torch.func" in str(error_of(call, Q))
+
+
+def test_forward_mode_and_jit_trace_are_refused() -> None:
+    from torch.autograd import forward_ad
+
+    attend()(Q)
+    with forward_ad.dual_level():
+        assert error_of(attend(), forward_ad.make_dual(Q, Q)).diagnostics[0].code == "U410"
+        attend()(Q)
+    with pytest.raises(CuirError, match=r"torch\.jit\.trace"):
+        torch.jit.trace(attend(), (Q,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.attention import flex_attention as theirs
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from cuir import Specification, attention, create_block_mask, flex_attention
 from cuir.flex import operator as own
 from cuir.flex.kernels import Attention
 from cuir.flex.mods import follow, identity
+from cuir.flex.operator import OPERATOR
 from cuir.text.diagnostics import CuirError
 
 M, N, D = 70, 90, 64
@@ -418,3 +421,44 @@ def test_objects_that_nothing_compares_are_refused(value: Any) -> None:
 
     with pytest.raises(Exception, match=r"U418.*would not notice when it changes"):
         Compiled(lambda q, k, v: attend(q, k, v, score_mod, None))(*tensors())
+
+
+# ---- export and checkpoints
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_calls_the_operator(strict: bool) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(2, N))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            bias, n = self.bias, x.shape[2]
+            mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device="cpu")
+            return flex_attention(x, x, x, lambda s, b, h, i, j: s + bias[h, j], mask, backend="interpret")
+
+    model, (_, q, _) = Model(), tensors()
+    program = torch.export.export(model, (q,), strict=strict, dynamic_shapes={"x": {2: torch.export.Dim("n", min=2, max=N)}})
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(q[:, :, :20]), model(q[:, :, :20]))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(reentrant: bool) -> None:
+    """With the operator saved by its name, too."""
+    found = []
+    saved = functools.partial(
+        create_selective_checkpoint_contexts, lambda ctx, op, *_, **__: CheckpointPolicy.MUST_SAVE if op is OPERATOR else CheckpointPolicy.PREFER_RECOMPUTE
+    )  # fmt: skip
+    bias, q = torch.randn(2, N), tensors()[1].float()
+
+    def own(x: torch.Tensor) -> Any:
+        return flex_attention(x, x, x, lambda s, b, h, i, j: s + bias[h, j], backend="interpret", verify="off")
+
+    calls: list[Callable[[torch.Tensor], Any]] = [own, lambda x: checkpoint(own, x, use_reentrant=reentrant)]
+    calls += [] if reentrant else [lambda x: checkpoint(own, x, use_reentrant=False, context_fn=saved)]
+    for call in (*calls, torch.compile(calls[1], backend="aot_eager")):
+        x = q.clone().requires_grad_()
+        call(x).square().sum().backward()
+        found.append(x.grad)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
