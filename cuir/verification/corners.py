@@ -44,7 +44,7 @@ def corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Speci
 def corner_problem(cases: Iterable[object]) -> Draw | None:
     """The first problem with normal inputs and more than one of everything but batches and heads."""
     wanted = (c for c in cases if isinstance(c, Draw) and c.kind == "normal")
-    return next((c for c in wanted if min(n for d, n in c.sizes.items() if d not in ("B", "H", "HK")) > 1), None)
+    return next((c for c in wanted if all(n > 1 for d, n in c.sizes.items() if d not in ("B", "H", "HK"))), None)
 
 
 def first_that_says_something(checked: Checked, specs: Iterable[FunctionSpecification], problem: Draw) -> FunctionSpecification | None:
