@@ -296,6 +296,7 @@ def _check(
             wrong(
                 "U404",
                 f"`{name}` must have the dtype of `q`, {str(q.dtype).removeprefix('torch.')}, found {str(x.dtype).removeprefix('torch.')}",
+                f"q.to({name}.dtype)" if cached else f"{name}.to(q.dtype)",
             )
         check_device(name, x, q)
         check_gradient(name, x)
