@@ -32,8 +32,9 @@ class Arguments(NamedTuple):
     size: int
     memory: object
 
-    def as_bytes(self) -> bytes:
-        return ctypes.string_at(self.address, self.size)
+    def as_bytes(self, first: int = 0) -> bytes:
+        """Copy the buffer. first: offset of the first parameter, whose bytes before it are zeros."""
+        return bytes(first) + ctypes.string_at(self.address, self.size)
 
 
 class ArgumentLayout:

@@ -77,6 +77,14 @@ def load_function(cuda: Cuda, module: Any, symbol: str) -> Any:
     return function
 
 
+def get_first_offset(cuda: Cuda, function: Any) -> int:
+    """Get the offset of a kernel's first parameter in its parameter space.
+
+    It is not 0 where a parameter is aligned to more than that space begins at, as tensor maps are. A launch with one buffer includes these bytes.
+    """
+    return int(require_success(cuda, driver().cuFuncGetParamInfo(function, 0)))
+
+
 def make_config(cuda: Cuda, grid: int, stream: int) -> Any:
     """Describe a launch of `grid` CTAs as cuLaunchKernelEx takes it."""
     cu = driver()

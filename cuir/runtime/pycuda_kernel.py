@@ -157,7 +157,7 @@ class PyCudaKernel(CompiledKernel):
         kept = tuple(t.array if isinstance(t, ArrayView) else t for t in tensors)
         values = [t.array if isinstance(t, ArrayView) else t for t in results]
         return PyCudaLaunch(
-            kernel.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed),
+            kernel.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed, kernel.first_offset),
             values[0] if len(values) == 1 else tuple(values), kernel, packed, device, kept,
         )  # fmt: skip
 
@@ -190,11 +190,15 @@ class PyCudaKernel(CompiledKernel):
         return arguments
 
 
-def split_arguments(layout: ArgumentLayout, packed: Arguments) -> tuple[np.generic, ...]:
-    """Split packed arguments into one of NumPy's for each parameter of the kernel; PyCUDA packs these as they were."""
+def split_arguments(layout: ArgumentLayout, packed: Arguments, first: int) -> tuple[np.generic, ...]:
+    """Split packed arguments into one of NumPy's for each parameter of the kernel; PyCUDA packs these as they were.
+
+    first: offset of the first parameter; where it is not 0, that many zeros come first, as an argument of their own.
+    """
     whole = packed.as_bytes()
     parts = [(p, whole[p.offset : p.offset + p.size]) for p in layout.parameters]
-    return tuple(np.void(part) if not p.code else np.frombuffer(part, NUMPY[p.code])[0] for p, part in parts)
+    values = [np.void(part) if not p.code else np.frombuffer(part, NUMPY[p.code])[0] for p, part in parts]
+    return (np.void(bytes(first)), *values) if first else tuple(values)
 
 
 def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:

@@ -21,7 +21,7 @@ from ..lowering import Cuda
 from ..lowering.cuda.writer import symbol
 from ..text.diagnostics import CuirError
 from .arguments import ArgumentLayout, Arguments
-from .driver_api import count_resident, driver, load_function, make_driver_error, relaxed_capture, require_success
+from .driver_api import count_resident, driver, get_first_offset, load_function, make_driver_error, relaxed_capture, require_success
 from .loader import PYCUDA, LoadedKernel
 from .nvcc import FLAGS, Compiled, compile_cuda, find_nvcc, include_dir, make_compiler_error, target
 
@@ -168,14 +168,15 @@ class PyCudaFunction(LoadedKernel):
             self.module = drv.module_from_buffer(compiled.cubin)
             self.function = self.module.get_function(name)
             self.function.set_attribute(drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self.cuda.shared_bytes)
-            self.resident = self._count_resident(compiled.cubin, name)
+            self.resident, self.first_offset = self._examine_copy(compiled.cubin, name)
 
-    def _count_resident(self, cubin: bytes, name: str) -> int:
-        """Count on a copy of the module, since PyCUDA neither says how many CTAs a device holds nor gives the driver's handle of a function."""
+    def _examine_copy(self, cubin: bytes, name: str) -> tuple[int, int]:
+        """Get the number of resident CTAs and the offset of the first parameter from a copy of the module: PyCUDA gives neither, and no driver handle."""
         cu = driver()
         module = require_success(self.cuda, cu.cuModuleLoadData(cubin))
         try:
-            return count_resident(self.cuda, load_function(self.cuda, module, name))
+            function = load_function(self.cuda, module, name)
+            return count_resident(self.cuda, function), get_first_offset(self.cuda, function)
         finally:
             require_success(self.cuda, cu.cuModuleUnload(module))
 
@@ -196,11 +197,11 @@ class PyCudaFunction(LoadedKernel):
         if stream and stream not in self.streams:
             with self.activate(), self._raising():
                 self.streams[stream] = import_pycuda().Stream(1)  # one that does not wait for the default stream
-        return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes()), self.streams.get(stream), stream)
+        return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes(self.first_offset)), self.streams.get(stream), stream)
 
     def prepare_own(self, grid: int, stream: Any, arguments: Arguments) -> PyCudaStart:
         """Make a launch on a stream of PyCUDA's, or on the default stream."""
-        return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes()), stream, 0)
+        return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes(self.first_offset)), stream, 0)
 
     def start(self, launch: PyCudaStart) -> None:
         with self.context.activate(), self._raising():

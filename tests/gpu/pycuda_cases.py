@@ -72,7 +72,7 @@ def scalars_and_scratch() -> None:
         a, b = torch.zeros(3, 200, 64, device="cuda").half(), torch.zeros(3, 200, 128, device="cuda").half()[..., :64]
         default(X=x, Y=a, **plain)
         ours(X=x, Y=b, **numbers)
-        assert torch.equal(a, b) and torch.equal(b[0], (x.float() * factor).half()) and not b[1:].any()
+        assert torch.equal(a, b) and torch.equal(b[0], (x.float() * plain["f"] * factor).half()) and not b[1:].any()
 
 
 def streams_of_torch() -> None:
