@@ -49,6 +49,9 @@ def suggest_codes(word: str) -> str:
     )
 
 
+STANDARD_INPUT = "-"  # as the name of a file
+
+
 def programs() -> dict[str, Traversable]:
     """Programs and kernels of the corpus, by name."""
     import corpus
@@ -61,7 +64,7 @@ def read_program(name: str) -> Program:
     from ..syntax.frontend import load
     from ..syntax.parser import parse
 
-    if name == "-":
+    if name == STANDARD_INPUT:
         return parse(read_standard_input(), "<stdin>")
     if Path(name).exists() or name.endswith((".cuir", ".py")) or "/" in name:
         return load(name)
