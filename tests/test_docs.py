@@ -94,3 +94,44 @@ def test_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in set(re.findall(r"(?:^|`)cuir ([a-z]+)", text, re.M)):
         assert run_command([command, "--help"]) == 0, command
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M)) <= set(targets)
+
+
+COMMANDS = (
+    "check",
+    "show",
+    "ops",
+    "explain",
+    "corpus",
+    "verify",
+    "lower",
+    "run",
+    "bridge",
+    "transfer",
+    "lift",
+    "mutate",
+    "tune",
+    "bench",
+    "eval",
+)
+
+
+def test_what_is_sampled_is_called_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    """Verification tries some schedules and problems: neither a page nor the help of a command calls that a proof."""
+    word = re.compile(r"\bprove[nsd]?\b|\bproofs?\b|\bfree of races\b", re.I)
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES} | {
+        "pyproject": (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    }
+    for command in ("", *COMMANDS):
+        assert run_command([*command.split(), "--help"]) == 0
+        texts[f"cuir {command} --help"] = capsys.readouterr().out
+    found = {name: word.findall(text) for name, text in texts.items() if word.search(text)}
+    assert not found
+
+
+def test_reports_say_in_how_many_runs_schedules_were_tested() -> None:
+    report = cuir.verify(ROOT / "corpus/programs/gemm.cuir", ROOT / "corpus/functions/gelu_gemm.py", consts={"BM": 64, "BN": 64}, seeded=0)
+    (schedules,) = (s for s in report.stages if s.name == "schedules")
+    assert report.ok and report.runs >= 20 and schedules.reason.startswith(f"{report.runs} runs under different schedules")
+    assert report.as_json()["runs"] == report.runs and f"{report.runs} runs" in repr(report)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"\*\*tested on a CPU\*\*.*?more than a hundred runs under different schedules", readme, re.S)

@@ -45,6 +45,15 @@ def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -
     assert part in shown and "-c constraints.txt" in shown and shown.index("pip install") < shown.index(part)
 
 
+def test_setting_up_shows_its_progress(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    (line,) = (line for line in shown.splitlines() if "-m pip install" in line)
+    assert not {"-q", "-qq", "-qqq", "--quiet"} & set(line.split()) and "progress-bar" not in line
+    assert shown.index("1 of 2") < shown.index("2 of 2") < shown.index("-m pip install")
+
+
 def test_a_second_set_up_does_nothing(tmp_path: Path) -> None:
     stamp = tmp_path / "venv" / ".installed"
     stamp.parent.mkdir()
