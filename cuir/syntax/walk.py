@@ -75,7 +75,7 @@ def names_read(node: Node) -> set[str]:
 
 
 class NamesRead:
-    """`names_read` of trees that share subtrees: each of these is gone through once."""
+    """`names_read` of trees that share subtrees, with a memo of each subtree."""
 
     def __init__(self) -> None:
         self.known: dict[Itself, frozenset[str]] = {}

@@ -253,7 +253,7 @@ class Array(Rows):
     def folded(
         self, dim: Any, keepdim: bool, what: str, fold: Callable[[Sequence[Any]], Any], each: Callable[[Any], Any], empty: Any
     ) -> Any:
-        """What `fold` makes of the elements along dims (all, if None)."""
+        """Fold the elements along dims (all, if None)."""
         dims = sorted({self.axis(d) for d in (range(self.ndim) if dim is None else _sizes((dim,)))})
         self.small([self.shape[d] for d in dims], what)
         kept = [d for d in range(self.ndim) if d not in dims]

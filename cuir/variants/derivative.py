@@ -16,7 +16,7 @@ from ..syntax.walk import Itself, NamesRead, names_read
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
 from .factoring import VARYING
-from .marks import extremes_of, extremum_of, is_detached, partials_of, without_marks
+from .marks import extremes_of, extremum_of, is_detached, partials_of, remove_marks
 
 _S, _SCALE = Name("S"), Name("scale")
 _ONE, _ZERO, _HALF = Literal(1.0), Literal(0.0), Literal(0.5)
@@ -25,19 +25,23 @@ _KNOWN = {*CONSTANTS, "inf"}
 
 def dscore(score: Expr, factor: Expr) -> Expr:
     """The derivative of the natural logit, score * factor * ln 2, with respect to scale * S. Raises CuirError X109 for an operation whose derivative is not known."""
-    return without_marks(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
+    return remove_marks(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
 
 
 def of_read(score: Expr, factor: Expr, read: Subscript, names: NamesRead | None = None) -> Expr:
     """The derivative of the natural logit with respect to the element of a captured tensor that a read gives; the factor reads no tensor. Raises CuirError X109.
 
-    names: of these trees, where derivatives by many reads are asked for."""
-    return without_marks(_of_logit(_Chain(read, names).of(score), factor, []))
+    names: names read by subtrees, for derivatives by many reads.
+    """
+    return remove_marks(_of_logit(_Chain(read, names).of(score), factor, []))
 
 
-def derivative(e: Expr, variable: Name | Subscript) -> Expr:
-    """The derivative of an f32 expression with respect to a name or a read, 0.0 where it does not depend on it. Raises CuirError X109."""
-    return without_marks(_Chain(variable).of(e) or _ZERO)
+def differentiate(e: Expr, variable: Name | Subscript) -> Expr:
+    """Return the derivative of an f32 expression by a name or a read, the literal 0.0 if there is none.
+
+    Raises CuirError X109.
+    """
+    return remove_marks(_Chain(variable).of(e) or _ZERO)
 
 
 def _of_logit(change: Expr | None, factor: Expr, over: list[Expr]) -> Expr:
@@ -155,7 +159,7 @@ class _Chain:
         return total
 
     def extremum(self, e: Expr, which: str, args: tuple[Expr, ...]) -> Expr | None:
-        """Of the operand that it is; two that are equal share it, as torch.maximum and torch.minimum do."""
+        """Return the change of an extremum: two equal operands have half each, as of torch.maximum."""
         at, change = args[0], self.of(args[0])
         for other in args[1:]:
             mine = self.of(other)
@@ -171,7 +175,10 @@ class _Chain:
         return change
 
     def shared(self, operands: tuple[Expr, ...], value: Expr) -> Expr | None:
-        """Of an extremum: the sum of the changes of operands that are equal to it, over how many these are. They are joined two by two, as arrays are folded."""
+        """Return the mean change of the operands that are equal to their extremum.
+
+        value: the extremum, whose call the operands are joined by two by two, as arrays.py folds them.
+        """
         if len(operands) < 2:
             return self.of(operands[0])
         which, call = traits(value).extremum, cast(Call, value)
@@ -197,12 +204,12 @@ def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
 
 
 def _before(which: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
-    """Whether x is the extremum of x and y."""
+    """Return the comparison that holds where x is the extremum of x and y."""
     return Binary((">" if which == "max" else "<") + "=" * or_equal, x, y)
 
 
 def _of_one(which: str, at: Expr, other: Expr, change: Expr) -> Expr:
-    """The change of an extremum of two, of which the second one is constant."""
+    """Return the change of an extremum of two, of which the second one is constant."""
     return _chosen(_before(which, other, at), _ZERO, _chosen(Binary("==", at, other), _scaled(change, _HALF), change))
 
 
@@ -210,7 +217,7 @@ _Item = tuple[Expr, Expr | None, Expr]  # a value, the sum of changes of the ope
 
 
 def _joined(which: str, call: Call, x: _Item, y: _Item) -> _Item:
-    """The extremum of two extrema."""
+    """Join two extrema."""
     keeps = [_before(which, a, b, or_equal=True) for a, b in ((x[0], y[0]), (y[0], x[0]))]
     changes = [None if change is None else _chosen(keep, change, _ZERO) for keep, (_, change, _) in zip(keeps, (x, y), strict=True)]
     first, second = changes
@@ -220,19 +227,21 @@ def _joined(which: str, call: Call, x: _Item, y: _Item) -> _Item:
 
 
 def _scaled(change: Expr, partial: Expr) -> Expr:
-    """Their product. Where one of them chooses 0, so does the product, which then is 0 beside an infinity, too."""
+    """Return the product; where a factor chooses 0 so does the product, beside an infinity, too."""
     if _ZERO in (change, partial):
         return _ZERO
-    for one, by in ((partial, change), (change, partial)):
-        parts = _choice(one)
-        if parts is not None and _ZERO in parts[1:]:
-            cond, then, other = parts
-            return _chosen(cond, *(_scaled(*((by, x) if one is partial else (x, by))) for x in (then, other)))
+    of_change, of_partial = _choice(change), _choice(partial)
+    if of_partial is not None and _ZERO in of_partial[1:]:
+        cond, then, other = of_partial
+        return _chosen(cond, _scaled(change, then), _scaled(change, other))
+    if of_change is not None and _ZERO in of_change[1:]:
+        cond, then, other = of_change
+        return _chosen(cond, _scaled(then, partial), _scaled(other, partial))
     return _times(change, partial)
 
 
 def _choice(e: Expr) -> tuple[Expr, ...] | None:
-    """Condition and alternatives of a choice; None for other expressions."""
+    """Return condition and alternatives of a choice; None for other expressions."""
     op_args = operation(e)
     return op_args[1] if op_args is not None and op_args[0].traits.chooses else None
 
@@ -262,4 +271,4 @@ def _unknown(e: Expr) -> CuirError:
     return CuirError.of("X109", f"the derivative of `{show(e)}` is not known, so this score has no gradients", e.span)
 
 
-__all__ = ["derivative", "dscore", "of_read"]
+__all__ = ["differentiate", "dscore", "of_read"]

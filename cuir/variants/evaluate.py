@@ -68,7 +68,7 @@ class _Evaluation:
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
 
     def marked(self, e: Expr, value: Value) -> Value:
-        """The value within a mark, with the gradient that the mark gives it."""
+        """Return the value within a mark, with the gradient that the mark says."""
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
         if is_detached(e):
@@ -117,7 +117,7 @@ class _Evaluation:
 
 
 class _WithPartials(torch.autograd.Function):
-    """A value whose gradient goes to operands, each multiplied by a derivative; 0 where that is 0."""
+    """Pass the gradient of a value to operands, multiplied by derivatives; 0 where these are 0."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:

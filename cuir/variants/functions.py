@@ -13,7 +13,7 @@ from ..ops import build
 from ..ops.expressions import traits
 from ..syntax.nodes import Call, Expr
 from . import operations  # enters the functions that these are made of
-from .partials import with_partials
+from .partials import attach_partials
 from .proxy import HANDLERS, Proxy, handles, lift
 from .refusal import refuse
 
@@ -71,7 +71,7 @@ def _logaddexp(x: Any, y: Any) -> Proxy:
         both = _add(1.0, less)
         return _div(_where(_lt(x, y), less, 1.0), both), _div(_where(_lt(y, x), less, 1.0), both)
 
-    return with_partials(_add(_max(x, y), _log1p(less)), partials, x, y)
+    return attach_partials(_add(_max(x, y), _log1p(less)), partials, x, y)
 
 
 @handles("logit")
@@ -82,13 +82,13 @@ def _logit(x: Any, eps: Any = None) -> Proxy:
         slope = _div(1.0, _mul(x, _sub(1.0, x)))
         return (slope if eps is None else _where(_or(_lt(x, eps), _gt(x, _sub(1.0, eps))), 0.0, slope),)
 
-    return with_partials(_log(_div(p, _sub(1.0, p))), partials, x)
+    return attach_partials(_log(_div(p, _sub(1.0, p))), partials, x)
 
 
 @handles("xlogy")
 def _xlogy(x: Any, y: Any) -> Proxy:
     value = _where(_and(_eq(x, 0), _eq(y, y)), 0.0, _mul(x, log := _log(y)))
-    return with_partials(value, lambda z, x, y: (_where(_and(_eq(x, 0), _le(y, 0)), 0.0, log), _div(x, y)), x, y)
+    return attach_partials(value, lambda z, x, y: (_where(_and(_eq(x, 0), _le(y, 0)), 0.0, log), _div(x, y)), x, y)
 
 
 @handles("ldexp")
@@ -105,13 +105,13 @@ def _tan(x: Any) -> Proxy:
 @handles("asin", "arcsin")
 def _asin(x: Any) -> Proxy:
     root = _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))
-    return with_partials(_atan(_div(x, root)), lambda z, x: (_div(1.0, root),), x)
+    return attach_partials(_atan(_div(x, root)), lambda z, x: (_div(1.0, root),), x)
 
 
 @handles("acos", "arccos")
 def _acos(x: Any) -> Proxy:
     value = _mul(2.0, _atan(_sqrt(_div(_sub(1.0, x), _add(1.0, x)))))
-    return with_partials(value, lambda z, x: (_div(-1.0, _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))),), x)
+    return attach_partials(value, lambda z, x: (_div(-1.0, _sqrt(_mul(_sub(1.0, x), _add(1.0, x)))),), x)
 
 
 @handles("atan2", "arctan2")
@@ -126,7 +126,7 @@ def _atan2(y: Any, x: Any) -> Proxy:
         none = _eq(squares, 0.0)
         return _where(none, 0.0, _div(x, squares)), _where(none, 0.0, _neg(_div(y, squares)))
 
-    return with_partials(_signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
+    return attach_partials(_signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
 
 
 @handles("sinc")
@@ -153,7 +153,7 @@ def _hypot(x: Any, y: Any) -> Proxy:
     most, least = _max(a, b), _min(a, b)
     share = _where(_eq(most, 0), 0.0, _div(least, most))
     value = _where(_or(_isinf(a), _isinf(b)), math.inf, _mul(most, _sqrt(_add(1.0, _mul(share, share)))))
-    return with_partials(value, lambda z, x, y: (_div(x, z), _div(y, z)), x, y)
+    return attach_partials(value, lambda z, x, y: (_div(x, z), _div(y, z)), x, y)
 
 
 # ---- hyperbolic functions
@@ -167,13 +167,13 @@ def _sinh(x: Any) -> Proxy:
     t, e = _tanh(_mul(x, 0.5)), _half_exp(x)
     near = _div(_mul(2.0, t), _mul(_sub(1.0, t), _add(1.0, t)))
     value = _where(_lt(_abs(x), 1), near, _signed(_sub(e, _div(0.25, e)), x))
-    return with_partials(value, lambda z, x: (_add(e, _div(0.25, e)),), x)
+    return attach_partials(value, lambda z, x: (_add(e, _div(0.25, e)),), x)
 
 
 @handles("cosh")
 def _cosh(x: Any) -> Proxy:
     e = _half_exp(x)
-    return with_partials(_add(e, _div(0.25, e)), lambda z, x: (_signed(_sub(e, _div(0.25, e)), x),), x)
+    return attach_partials(_add(e, _div(0.25, e)), lambda z, x: (_signed(_sub(e, _div(0.25, e)), x),), x)
 
 
 @handles("asinh", "arcsinh")
@@ -183,7 +183,7 @@ def _asinh(x: Any) -> Proxy:
     root = _sqrt(_add(1.0, square))
     near = _log1p(_add(a, _div(square, _add(1.0, root))))
     value = _signed(_where(_lt(a, _HUGE), near, _add(_log(a), _LN2)), x)
-    return with_partials(value, lambda z, x: (_div(1.0, root),), x)
+    return attach_partials(value, lambda z, x: (_div(1.0, root),), x)
 
 
 @handles("acosh", "arccosh")
@@ -197,7 +197,7 @@ def _acosh(x: Any) -> Proxy:
 def _atanh(x: Any) -> Proxy:
     a = _abs(_float(x))
     value = _signed(_mul(0.5, _log1p(_div(_mul(2.0, a), _sub(1.0, a)))), x)
-    return with_partials(value, lambda z, x: (_div(1.0, _mul(_sub(1.0, x), _add(1.0, x))),), x)
+    return attach_partials(value, lambda z, x: (_div(1.0, _mul(_sub(1.0, x), _add(1.0, x))),), x)
 
 
 # ---- whole numbers, signs, what is no number
@@ -278,7 +278,7 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
     value = value if max is None else _min(value, max)
 
     def partials(z: Any, x: Any, *bounds: Any) -> tuple[Proxy, ...]:
-        """Of x within the bounds, these included; of a bound beyond it. The upper one counts where they cross."""
+        """Return 1 for x within the bounds, these included, and for a bound beyond it; the upper one where they cross."""
         least, most = bounds[0] if min is not None else None, bounds[-1] if max is not None else None
         if most is None:
             return _where(_ge(x, least), 1.0, 0.0), _where(_lt(x, least), 1.0, 0.0)
@@ -288,7 +288,7 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
         return _where(_and(_ge(x, least), _le(x, most)), 1.0, 0.0), _where(below, 1.0, 0.0), _where(above, 1.0, 0.0)
 
     bounds = [bound for bound in (min, max) if bound is not None]
-    return with_partials(value, partials, x, *bounds) if bounds else value
+    return attach_partials(value, partials, x, *bounds) if bounds else value
 
 
 @handles("clamp_min")
@@ -303,13 +303,13 @@ def _clamp_max(x: Any, max: Any) -> Proxy:
 
 @handles("relu")
 def _relu(x: Any, inplace: bool = False) -> Proxy:
-    return with_partials(_max(x, 0), lambda z, x: (_where(_le(x, 0), 0.0, 1.0),), x)
+    return attach_partials(_max(x, 0), lambda z, x: (_where(_le(x, 0), 0.0, 1.0),), x)
 
 
 @handles("leaky_relu")
 def _leaky_relu(x: Any, negative_slope: Any = 0.01, inplace: bool = False) -> Proxy:
     value = _where(_ge(x, 0), x, _mul(x, negative_slope))
-    return with_partials(value, lambda z, x: (_where(_gt(x, 0), 1.0, negative_slope),), x)
+    return attach_partials(value, lambda z, x: (_where(_gt(x, 0), 1.0, negative_slope),), x)
 
 
 # ---- activations
@@ -337,14 +337,14 @@ def _softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Proxy:
     steep = _mul(_float(x), beta)
     power = _exp(_min(steep, threshold))
     value = _where(far := _gt(steep, threshold), x, _div(_log1p(power), beta))
-    return with_partials(value, lambda z, x: (_where(far, 1.0, _div(power, _add(1.0, power))),), x)
+    return attach_partials(value, lambda z, x: (_where(far, 1.0, _div(power, _add(1.0, power))),), x)
 
 
 @handles("log_sigmoid", "logsigmoid")
 def _logsigmoid(x: Any) -> Proxy:
     less = _exp(_neg(_abs(x)))
     value = _sub(_min(x, 0.0), _log1p(less))
-    return with_partials(value, lambda z, x: (_div(_where(_lt(x, 0), 1.0, less), _add(1.0, less)),), x)
+    return attach_partials(value, lambda z, x: (_div(_where(_lt(x, 0), 1.0, less), _add(1.0, less)),), x)
 
 
 @handles("mish")
@@ -355,7 +355,7 @@ def _mish(x: Any, inplace: bool = False) -> Proxy:
 @handles("elu")
 def _elu(x: Any, alpha: Any = 1.0, inplace: bool = False) -> Proxy:
     value = _where(_gt(x, 0), x, _mul(alpha, _expm1(_min(x, 0.0))))
-    return with_partials(value, lambda z, x: (_where(_le(x, 0), _mul(alpha, _exp(x)), 1.0),), x)
+    return attach_partials(value, lambda z, x: (_where(_le(x, 0), _mul(alpha, _exp(x)), 1.0),), x)
 
 
 @handles("selu")
@@ -366,13 +366,13 @@ def _selu(x: Any, inplace: bool = False) -> Proxy:
 @handles("celu")
 def _celu(x: Any, alpha: Any = 1.0, inplace: bool = False) -> Proxy:
     value = _where(_gt(x, 0), x, _mul(alpha, _expm1(_div(_min(x, 0.0), alpha))))
-    return with_partials(value, lambda z, x: (_where(_le(x, 0), _exp(_div(x, alpha)), 1.0),), x)
+    return attach_partials(value, lambda z, x: (_where(_le(x, 0), _exp(_div(x, alpha)), 1.0),), x)
 
 
 @handles("hardtanh")
 def _hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Proxy:
     value = _min(_max(x, min_val), max_val)
-    return with_partials(value, lambda z, x: (_where(_and(_gt(x, min_val), _lt(x, max_val)), 1.0, 0.0),), x)
+    return attach_partials(value, lambda z, x: (_where(_and(_gt(x, min_val), _lt(x, max_val)), 1.0, 0.0),), x)
 
 
 @handles("relu6")
@@ -383,7 +383,7 @@ def _relu6(x: Any, inplace: bool = False) -> Proxy:
 @handles("hardsigmoid")
 def _hardsigmoid(x: Any, inplace: bool = False) -> Proxy:
     value = _div(_hardtanh(_add(x, 3.0), 0.0, 6.0), 6.0)
-    return with_partials(value, lambda z, x: (_where(_and(_gt(x, -3.0), _lt(x, 3.0)), 1 / 6, 0.0),), x)
+    return attach_partials(value, lambda z, x: (_where(_and(_gt(x, -3.0), _lt(x, 3.0)), 1 / 6, 0.0),), x)
 
 
 @handles("hardswish")
@@ -391,7 +391,7 @@ def _hardswish(x: Any, inplace: bool = False) -> Proxy:
     def partials(z: Any, x: Any) -> tuple[Proxy]:
         return (_where(_le(x, -3.0), 0.0, _where(_lt(x, 3.0), _add(_div(x, 3.0), 0.5), 1.0)),)
 
-    return with_partials(_mul(x, _hardsigmoid(x)), partials, x)
+    return attach_partials(_mul(x, _hardsigmoid(x)), partials, x)
 
 
 @handles("softsign")

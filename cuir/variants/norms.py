@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .arrays import array, elementwise, function, joined_in_pairs, number
-from .partials import with_partials
+from .partials import attach_partials
 from .proxy import Proxy, Rows, call, lift
 from .refusal import refuse
 
@@ -67,17 +67,20 @@ def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *
 
 
 def _euclidean(items: Sequence[Any]) -> Any:
-    """The root of the sum of squares; its derivative is 0 where all elements are."""
+    """Return the root of the sum of squares; its derivative is 0 where all elements are 0."""
     root = call("sqrt", (_sum([number(call("mul", (x, x), {})) for x in items]),), {})
 
     def partials(z: Any, *xs: Any) -> tuple[Any, ...]:
         return tuple(_unless_zero(z, call("truediv", (x, z), {})) for x in xs)
 
-    return with_partials(root, partials, *items)
+    return attach_partials(root, partials, *items)
 
 
 def _of_order(order: float) -> Callable[[Sequence[Any]], Any]:
-    """The root of the sum of powers; its derivative is 0 where all elements are, and for orders below 1 by an element that is."""
+    """Return the fold to a root of a sum of powers.
+
+    Its derivative is 0 where all elements are 0, and for orders below 1 by each element that is 0.
+    """
 
     def fold(items: Sequence[Any]) -> Any:
         total = _sum([call("pow", (call("float", (call("abs", (x,), {}),), {}), order), {}) for x in items])
@@ -87,7 +90,7 @@ def _of_order(order: float) -> Callable[[Sequence[Any]], Any]:
             signed = [call("mul", (call("sign", (x,), {}), share), {}) for x, share in zip(xs, shares, strict=True)]
             return tuple(_unless_zero(x if order < 1 else z, change) for x, change in zip(xs, signed, strict=True))
 
-        return with_partials(call("pow", (total, 1.0 / order), {}), partials, *items)
+        return attach_partials(call("pow", (total, 1.0 / order), {}), partials, *items)
 
     return fold
 

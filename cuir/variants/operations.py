@@ -15,7 +15,7 @@ from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .answers import TRACE
 from .halves import HALVES, in_f32, in_half
-from .partials import with_partials
+from .partials import attach_partials
 from .proxy import (
     PRODUCTS,
     Handler,
@@ -399,7 +399,7 @@ def _rsqrt(x: Any) -> Proxy:
 @handles("sigmoid")
 def _sigmoid(x: Any) -> Proxy:
     value = _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
-    return with_partials(value, lambda z, x: (_mul(z, _sub(1.0, z)),), x)
+    return attach_partials(value, lambda z, x: (_mul(z, _sub(1.0, z)),), x)
 
 
 @handles("reciprocal")

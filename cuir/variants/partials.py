@@ -1,4 +1,4 @@
-"""Numbers of a mod that bring their own derivatives: functions whose formula has corners, or poles, that they do not have themselves, and conventions of PyTorch at ties."""
+"""Derivatives of functions whose formula has other corners or poles than they have, and PyTorch's conventions at ties."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 from ..syntax.types import F32
-from .marks import derived, evenly
+from .marks import mark_partials, mark_shared
 from .proxy import Proxy, lift, literal, to
 
 
-def with_partials(value: Proxy, partials: Callable[..., tuple[Any, ...]], *operands: Any) -> Proxy:
-    """The same number with its derivatives: partials(value, *operands) gives the derivative by each operand, None for 0."""
+def attach_partials(value: Proxy, partials: Callable[..., tuple[Any, ...]], *operands: Any) -> Proxy:
+    """Return the number with its derivatives: partials(value, *operands) gives one for each operand, None for 0."""
     given = [lift(x) for x in operands]
     if value.element != F32 or value.value is not None or not any(_may_learn(p) for p in given):
         return value
     bare = [p if literal(p) else Proxy(p.expr, p.element, p.varies) for p in given]  # no derivative makes a captured number a constant
     derivatives = partials(Proxy(value.expr, F32, value.varies), *bare)
     pairs = [(p.expr, to(lift(d), F32).expr) for p, d in zip(given, derivatives, strict=True) if d is not None and _may_learn(p)]
-    return replace(value, expr=derived(value.expr, pairs))
+    return replace(value, expr=mark_partials(value.expr, pairs))
 
 
-def shared_evenly(value: Proxy, operands: Iterable[Proxy]) -> Proxy:
-    """The same extremum, whose derivative operands that are equal share evenly."""
+def share_evenly(value: Proxy, operands: Iterable[Proxy]) -> Proxy:
+    """Return the extremum with a derivative that equal operands share evenly."""
     return (
         value
         if value.element != F32 or value.value is not None
-        else replace(value, expr=evenly(value.expr, (to(p, F32).expr for p in operands)))
+        else replace(value, expr=mark_shared(value.expr, (to(p, F32).expr for p in operands)))
     )
 
 
@@ -35,4 +35,4 @@ def _may_learn(p: Proxy) -> bool:
     return p.element == F32 and p.value is None
 
 
-__all__ = ["shared_evenly", "with_partials"]
+__all__ = ["attach_partials", "share_evenly"]

@@ -20,7 +20,7 @@ from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .evaluate import evaluate
-from .marks import detached, is_detached, without_marks
+from .marks import is_detached, mark_detached, remove_marks
 from .refusal import refuse, user_place
 from .spelling import by_position, in_table, of_function, of_method
 
@@ -243,7 +243,7 @@ class TensorProxy(Rows):
         for p in places:
             if p.element != I32:
                 refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
-        read = Subscript(Name(self.name), tuple(without_marks(p.expr) for p in places), span=user_place() or NOWHERE)
+        read = Subscript(Name(self.name), tuple(remove_marks(p.expr) for p in places), span=user_place() or NOWHERE)
         stored = Proxy(read, self.element, any(p.varies for p in places))
         element = call("ne", (stored, 0), {}) if self.boolean else without_gradient(stored) if self.constant else stored
         return element if self.into is None else to(element, self.into)
@@ -411,7 +411,7 @@ def number(x: int | float) -> Expr:
 
 def without_gradient(p: Proxy) -> Proxy:
     """The same number, of which no gradient goes on to what it is made of."""
-    return replace(p, expr=detached(p.expr)) if p.element == F32 and p.value is None and not is_detached(p.expr) else p
+    return replace(p, expr=mark_detached(p.expr)) if p.element == F32 and p.value is None and not is_detached(p.expr) else p
 
 
 def literal(p: Proxy) -> bool:

@@ -163,7 +163,7 @@ class _Expressions:
                 )
 
     def check_gradients(self, traced: Traced) -> None:
-        """Compares derivatives by the score and by captured tensors with those of the mod itself, for single pairs. Raises CuirError X124."""
+        """Compare derivatives with those of the mod itself, for single pairs. Raises CuirError X124."""
         lengths, learned = Lengths(2, 2, 1, 3, 3), _learned(traced)
         own = [p for p in traced_apart(self.spec).parameters if p.name in learned]
         others = [
@@ -187,7 +187,7 @@ class _Expressions:
                     raise CuirError.of("X124", message, function_span(self.spec.score_mod) if self.spec.score_mod is not None else None)
 
     def with_leaves(self, dtype: torch.dtype) -> tuple[Specification, dict[int, torch.Tensor]]:
-        """The variant over leaves of a dtype, and these by the ids of the tensors in whose places they are."""
+        """Return the variant over leaves of a dtype, and these by the ids of the tensors that they replace."""
         made: dict[int, torch.Tensor] = {}
 
         def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -214,7 +214,7 @@ def _gradients(value: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Te
 
 
 def _about(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether gradients agree where PyTorch's are finite."""
+    """Compare gradients where PyTorch's are finite."""
     a, b = (t.as_subclass(torch.Tensor).double() for t in (x, y))
     return torch.allclose(a.where(b.isfinite(), 0.0), b.where(b.isfinite(), 0.0), rtol=1e-2, atol=1e-3)
 

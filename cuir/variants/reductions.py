@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .arrays import array, elementwise, function, joined_in_pairs, number
-from .partials import shared_evenly, with_partials
+from .partials import attach_partials, share_evenly
 from .proxy import Proxy, Rows, call, lift
 
 
@@ -66,11 +66,14 @@ def _largest_or_smallest(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
 
 
 def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = False) -> Any:
-    """The extremum along dims. first: the first of equal elements has its derivative, as where PyTorch gives the place, too; else they share it evenly."""
+    """Return the extremum along dims.
+
+    first: the first of equal elements has the derivative, as where PyTorch gives the place, too; else they share it evenly.
+    """
 
     def join(x: Any, y: Any) -> Any:
         value = call(name, (x, y), {})
-        return with_partials(value, partials, x, y) if first else value
+        return attach_partials(value, partials, x, y) if first else value
 
     def partials(z: Any, x: Any, y: Any) -> tuple[Any, ...]:
         before = call("ge" if name == "maximum" else "le", (x, y), {})
@@ -78,7 +81,7 @@ def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = Fals
 
     def fold(items: Sequence[Any]) -> Any:
         value = joined_in_pairs(items, join)
-        return value if first else shared_evenly(value, items)
+        return value if first else share_evenly(value, items)
 
     return array(input).folded(dim, keepdim, "compared", fold, lift, None)
 

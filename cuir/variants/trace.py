@@ -41,7 +41,7 @@ from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
 from .kinds import BUILTINS
-from .marks import without_marks
+from .marks import remove_marks
 from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
@@ -148,7 +148,7 @@ class _Tracer:
                     "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
                 )
             modified = to(modified, F32)
-            result, masks = _peeled(plain := replace(modified, expr=without_marks(modified.expr)))
+            result, masks = _peeled(plain := replace(modified, expr=remove_marks(modified.expr)))
             marked = None if plain.expr is modified.expr else _peeled(modified)[0]
             peeled = bool(masks)
         if self.spec.mask_mod is not None:
@@ -157,7 +157,7 @@ class _Tracer:
                 raise CuirError.of(
                     "X123", f"a mask_mod gives a bool, found {condition.element}", function_span(self.spec.mask_mod), "compare: ... != 0"
                 )
-            condition = replace(condition, expr=without_marks(condition.expr))
+            condition = replace(condition, expr=remove_marks(condition.expr))
             masks.append(condition)
             mask = condition.expr
         keep = None

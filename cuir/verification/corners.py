@@ -1,4 +1,7 @@
-"""Captured tensors at corners of a score: zeros, and numbers that the mod compares with. A derivative that is wrong there alone shows with no drawn numbers."""
+"""Captured tensors at corners of a score: zeros, and numbers that the mod compares with.
+
+A derivative that is wrong there alone passes with any drawn numbers.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ MOST = 4  # tensors that are replaced alone, where all of them together leave no
 Replaced = Callable[[torch.Tensor], torch.Tensor]
 
 
-def corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Specification]]]:
-    """Variants with other captured tensors, by a name in words: each the variant to try, and others to try in its place if that says nothing."""
+def make_corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Specification]]]:
+    """Make variants with other captured tensors, by a name in words.
+
+    Of each list the first one that gives numbers is to be tried: all tensors replaced, then one at a time.
+    """
     tensors = [
         p.value
         for p in traced_apart(spec).parameters
@@ -32,7 +38,7 @@ def corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Speci
     ]
     if not tensors:
         return
-    bounds = [*sorted(compared_numbers(traced_apart(spec)) - {0.0}), 0.0]
+    bounds = [*sorted(collect_compared_numbers(traced_apart(spec)) - {0.0}), 0.0]
     for words, value in (("captured tensors of zeros", torch.zeros_like), ("captured tensors at bounds", _drawn_from(bounds))):
         if value is torch.zeros_like or len(bounds) > 1:
             yield (
@@ -41,19 +47,22 @@ def corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Speci
             )
 
 
-def corner_problem(cases: Iterable[object]) -> Draw | None:
-    """The first problem with normal inputs and more than one of everything but batches and heads."""
+def pick_corner_problem(cases: Iterable[object]) -> Draw | None:
+    """Return the first problem with normal inputs and more than one of everything but batches and heads."""
     wanted = (c for c in cases if isinstance(c, Draw) and c.kind == "normal")
     return next((c for c in wanted if all(n > 1 for d, n in c.sizes.items() if d not in ("B", "H", "HK"))), None)
 
 
-def first_that_says_something(checked: Checked, specs: Iterable[FunctionSpecification], problem: Draw) -> FunctionSpecification | None:
-    """The first specification that gives numbers for the problem: a divisor of zeros gives none."""
+def find_first_defined(checked: Checked, specs: Iterable[FunctionSpecification], problem: Draw) -> FunctionSpecification | None:
+    """Return the first specification that gives numbers for the problem; a divisor of zeros gives none."""
     return next((s for s in specs if says_something(checked, s, problem)), None)
 
 
-def compared_numbers(traced: Traced) -> set[float]:
-    """Numbers that a score compares floats with, as far as float32 has them exactly: there float32 and float64 decide alike."""
+def collect_compared_numbers(traced: Traced) -> set[float]:
+    """Collect numbers that a score compares floats with, as far as float32 has them exactly.
+
+    At others float32 and float64 may decide otherwise.
+    """
     known = {p.name: p.value for p in traced.parameters}
     numbers: set[float] = set()
     for node in walk(traced.differentiated[0]):
@@ -65,9 +74,9 @@ def compared_numbers(traced: Traced) -> set[float]:
 
 def _number(e: Expr, known: Mapping[str, object]) -> float | None:
     if isinstance(e, Unary) and e.op == "-":
-        value = _number(e.operand, known)
-        return None if value is None else -value
-    value = e.value if isinstance(e, Literal) else known.get(e.id) if isinstance(e, Name) else None
+        positive = _number(e.operand, known)
+        return None if positive is None else -positive
+    value: object = e.value if isinstance(e, Literal) else known.get(e.id) if isinstance(e, Name) else None
     return value if isinstance(value, float) and abs(value) < 1e30 and struct.unpack("f", struct.pack("f", value))[0] == value else None
 
 
@@ -80,9 +89,9 @@ def _drawn_from(numbers: Sequence[float]) -> Replaced:
 
 
 def _only(tensors: Sequence[torch.Tensor], value: Replaced) -> Replaced:
-    """Replaces these tensors and no others."""
+    """Make a function that replaces these tensors and no others."""
     chosen = {id(t) for t in tensors}
     return lambda x: value(x.detach()) if id(x) in chosen else x
 
 
-__all__ = ["compared_numbers", "corner_problem", "corner_specifications", "first_that_says_something"]
+__all__ = ["collect_compared_numbers", "find_first_defined", "make_corner_specifications", "pick_corner_problem"]

@@ -25,7 +25,7 @@ from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
 from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
-from .corners import corner_problem, corner_specifications, first_that_says_something
+from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
 from .counters import uses_of_rings
 from .draws import Draw
 from .evaluate import kernel_names
@@ -84,16 +84,19 @@ def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
     return as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
 
 
-def corner_cases(
+def make_corner_cases(
     spec: Any, program: Program, checked: Checked, cases: Iterable[AnyCase]
 ) -> Iterator[tuple[str, FunctionSpecification, Draw]]:
-    """Problems of a backward kernel whose captured tensors lie at corners of the score: in words, with the specification over these tensors."""
-    known, problem = _known(spec, checked.origin), corner_problem(cases)
+    """Make problems of a backward kernel whose captured tensors lie at corners of the score.
+
+    Gives a name in words, the specification over these tensors, and the problem.
+    """
+    known, problem = _known(spec, checked.origin), pick_corner_problem(cases)
     if not isinstance(known, Specification) or not is_backward(checked.origin) or problem is None:
         return
-    for words, variants in corner_specifications(known):
+    for words, variants in make_corner_specifications(known):
         specs = (prepared(v, checked.origin, program, checked.consts) for v in variants)
-        found = first_that_says_something(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
+        found = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
         if found is not None:
             yield words, found, problem
 

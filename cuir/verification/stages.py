@@ -40,10 +40,10 @@ from .sizes import few_problems, mask_integers, problems_for
 from .spec_dispatch import (
     AnyCase,
     check_case,
-    corner_cases,
     empty_cases,
     is_backward,
     made_positive,
+    make_corner_cases,
     number_cases,
     prepared,
     require_compared,
@@ -330,7 +330,7 @@ class _Verification:
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
-            corners = list(corner_cases(self.given, self.program, checked, (c for _, c in todo)))
+            corners = list(make_corner_cases(self.given, self.program, checked, (c for _, c in todo)))
             varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")

@@ -12,9 +12,9 @@ import cuir.variants.trace  # noqa: F401  (enters the functions)
 from cuir.syntax.nodes import Name
 from cuir.syntax.types import F32
 from cuir.variants.arrays import METHODS, Array
-from cuir.variants.derivative import derivative
+from cuir.variants.derivative import differentiate
 from cuir.variants.evaluate import evaluate
-from cuir.variants.marks import without_marks
+from cuir.variants.marks import remove_marks
 from cuir.variants.proxy import HANDLERS, Proxy, lift, to
 
 F = torch.nn.functional
@@ -106,8 +106,8 @@ def check(f: Callable[..., Any], varies: bool, several: bool) -> None:
     proxies = [Proxy(Name(n), F32, varies) for n in "xy"]
     e = to(f(*proxies), F32).expr
     names = {"x": X, "y": Y, "k": torch.zeros((), dtype=torch.int32)}
-    ours = [torch.as_tensor(evaluate(derivative(e, Name(n)), names)).float().expand(X.shape) for n in "xy"]
-    value = torch.as_tensor(evaluate(without_marks(e), names)).float().expand(X.shape)
+    ours = [torch.as_tensor(evaluate(differentiate(e, Name(n)), names)).float().expand(X.shape) for n in "xy"]
+    value = torch.as_tensor(evaluate(remove_marks(e), names)).float().expand(X.shape)
     size = torch.maximum(X.abs(), Y.abs())
     overflow = several & (size > 1e18) & size.isfinite()  # of squares on the way
     theirs = [_autograd(f, dtype) for dtype in (torch.float64, torch.float32)]
@@ -177,7 +177,7 @@ def test_the_evaluators_gradients_are_the_derivatives() -> None:
         if value.requires_grad:
             found = list(torch.autograd.grad(value.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True))
         for n, gradient in zip("xy", found, strict=True):
-            exact = torch.as_tensor(evaluate(derivative(e, Name(n)), dict(zip("xy", finite, strict=True)))).float().expand(15, 15)
+            exact = torch.as_tensor(evaluate(differentiate(e, Name(n)), dict(zip("xy", finite, strict=True)))).float().expand(15, 15)
             asked = exact.isfinite() & gradient.isfinite()
             if not torch.allclose(gradient[asked], exact[asked], rtol=1e-3, atol=1e-6) or asked.sum() < 30:
                 wrong.append(f"{name} by {n}: {int(asked.sum())} of 225")

@@ -22,11 +22,11 @@ from cuir.variants import functions, norms
 from cuir.variants.backward import KERNEL, transfer_backward
 from cuir.variants.ranges import traced_apart
 from cuir.verification import stages, verify
-from cuir.verification.corners import compared_numbers, corner_specifications
+from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import function_launch
 from cuir.verification.lengths import all_draws
-from cuir.verification.spec_dispatch import check_case, corner_cases, prepared
+from cuir.verification.spec_dispatch import check_case, make_corner_cases, prepared
 
 F = torch.nn.functional
 EXPERT = parse(corpus.kernels()["flash_bwd_sm90"].read_text(), "flash_bwd_sm90.cuir")
@@ -56,7 +56,7 @@ def judged(name: str) -> list[str]:
     """Checks the program of a score at its corners, and gives what was tried in words."""
     spec, program, checked, problem = kernel_of(name)
     tried = []
-    for words, of, case in corner_cases(spec, program, checked, [problem]):
+    for words, of, case in make_corner_cases(spec, program, checked, [problem]):
         check_case(program, checked, of, case)
         tried.append(words)
     return tried
@@ -76,7 +76,7 @@ def test_queries_of_zeros_are_among_the_problems() -> None:
 
 
 def test_a_derivative_that_is_0_for_scores_of_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "with_partials", lambda value, partials, *operands: value)
+    monkeypatch.setattr(functions, "attach_partials", lambda value, partials, *operands: value)
     with pytest.raises(CuirError, match="V301"):
         check_queries_of_zeros()
 
@@ -90,7 +90,7 @@ def test_right_derivatives_pass(name: str) -> None:
 @pytest.mark.parametrize("name", ["asinh", "clamp", "norm", "divided"])
 def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (functions, norms):
-        monkeypatch.setattr(module, "with_partials", lambda value, partials, *operands: value)
+        monkeypatch.setattr(module, "attach_partials", lambda value, partials, *operands: value)
     with pytest.raises(CuirError, match=r"V30[12]|X124"):
         judged(name)
 
@@ -98,16 +98,16 @@ def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.M
 def test_numbers_that_float32_does_not_have_are_no_bounds() -> None:
     """There float32 and float64 may decide otherwise, and a right program would be refused."""
     traced = traced_apart(Specification("bounds", None, lambda s, b, h, i, j: s.clamp(-0.1, 0.75) + F.hardtanh(GATES[h], -0.25, 0.3)))
-    assert {-0.25, 0.75} <= compared_numbers(traced) and not {-0.1, 0.3} & compared_numbers(traced)
+    assert {-0.25, 0.75} <= collect_compared_numbers(traced) and not {-0.1, 0.3} & collect_compared_numbers(traced)
 
 
 def test_scores_without_captured_floats_have_no_corners_of_them() -> None:
-    assert not list(corner_specifications(Specification("relu", None, lambda s, b, h, i, j: torch.relu(s))))
+    assert not list(make_corner_specifications(Specification("relu", None, lambda s, b, h, i, j: torch.relu(s))))
 
 
 def test_verify_tries_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn numbers lie on no bound, so that another problem passes."""
-    monkeypatch.setattr(functions, "with_partials", lambda value, partials, *operands: value)
+    monkeypatch.setattr(functions, "attach_partials", lambda value, partials, *operands: value)
     spec, program, _, problem = kernel_of("clamp")
     monkeypatch.setattr(stages, "number_cases", lambda *args: [problem])
     report = verify(program, spec, kernel=KERNEL, consts=CONSTS, seeded=0, shrink=False)
