@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 
 from ..checking.checked import Checked
-from ..ops.expressions import operation
+from ..ops.expressions import operation, traits
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Expr, Literal, Name, Unary
@@ -73,7 +73,7 @@ def collect_compared_numbers(traced: Traced) -> set[float]:
 
 
 def _number(e: Expr, known: Mapping[str, object]) -> float | None:
-    if isinstance(e, Unary) and e.op == "-":
+    if isinstance(e, Unary) and traits(e).linear:
         positive = _number(e.operand, known)
         return None if positive is None else -positive
     value: object = e.value if isinstance(e, Literal) else known.get(e.id) if isinstance(e, Name) else None
