@@ -15,7 +15,7 @@ from ..syntax.nodes import Call, Expr, Name
 from ..syntax.rewrite import with_children
 from ..syntax.walk import Itself
 
-_DETACHED, _PARTIALS, _SHARED = Name("detached"), Name("partials"), Name("shared")
+_DETACHED, _PARTIALS, _SHARED = Name("detached"), Name("partials"), Name("shared_evenly")
 _MARKS = (_DETACHED, _PARTIALS, _SHARED)
 
 
