@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,9 +150,9 @@ def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     """The worker's side, the interpreter in the place of the compiled kernel."""
     from cuir.cli.worker import _compiled, compare
 
-    def compiled(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> Callable[..., None]:
+    def compiled(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> SimpleNamespace:
         checked = check(program, kernel, consts)
-        return lambda **arguments: run(checked, arguments) and None
+        return SimpleNamespace(launch=lambda arguments: run(checked, arguments) and None)
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
