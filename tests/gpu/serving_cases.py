@@ -192,11 +192,12 @@ def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
             torch.testing.assert_close(x.cpu().float(), y.float(), atol=0, rtol=0)
 
 
-def packed_gradients(dtype: str = "float16", bound: float = 3e-3, device: str = DEVICE) -> None:
-    """Of packed sequences, against float64 of each by itself."""
+def packed_gradients(dtype: str = "float16", bound: float = 3e-3, device: str = DEVICE, compiler: str | None = None) -> None:
+    """Of packed sequences, against float64 of each by itself. compiler: of torch.compile, for a call inside of a graph."""
     made = Packed(device, getattr(torch, dtype))
     leaves = tuple(x.requires_grad_() for x in (made.q, made.k, made.v))
-    o, lse = made.step()
+    step: Callable[[], Any] = made.step if compiler is None else torch.compile(made.step, fullgraph=True, backend=compiler)
+    o, lse = step()
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(8)).to(device)
     found = torch.autograd.grad((o.float() * do).sum() + lse.sum(), leaves)
     exact = tuple(x.detach().double().requires_grad_() for x in leaves)

@@ -43,5 +43,6 @@ def test_other_lengths_of_shares_in_a_graph() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 3e-3), ("float32", 1e-5)])
-def test_gradients_of_packed_sequences(dtype: str, bound: float) -> None:
-    isolated(cases.packed_gradients, dtype, bound, seconds=300)
+@pytest.mark.parametrize("compiler", [None, "inductor"])
+def test_gradients_of_packed_sequences(dtype: str, bound: float, compiler: str | None) -> None:
+    isolated(cases.packed_gradients, dtype, bound, "cuda", compiler, seconds=300)
