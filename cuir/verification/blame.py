@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..checking.checked import Checked, call_of
+from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..interp import Schedule
 from ..interp.actions import Product
@@ -22,9 +22,10 @@ from ..interp.faults import ranges
 from ..interp.launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..ops.expressions import traits
+from ..ops.traits import Traits
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Specification
-from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt, Subscript
+from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt, Subscript, Unary
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span, spoken
@@ -69,7 +70,9 @@ class _Watch:
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
     began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: how many stores were before, the step, the name
-    overflowed: list[tuple[int, _Step, str]] = field(default_factory=list)  # the same of an infinity that finite numbers made
+    overflowed: list[tuple[int, _Step, str]] = field(
+        default_factory=list
+    )  # the same of an overflow: finite numbers made an infinity, or a NaN by way of one
 
     def __post_init__(self) -> None:
         for name, x in self.outputs.items():
@@ -115,7 +118,7 @@ class _Watched(Compiler):
         stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
         drains = bound is not None and bound.op.effects.drains is not None
         names = sorted(names_read(stmt.value))
-        overflows = bool(target) and _is_infinite_by_overflow_alone(stmt.value)
+        overflows = bool(target) and _is_finite_but_for_overflow(stmt.value)
 
         def step(w: Worker) -> _Step:
             units = [w.frame.get(n) for n, unit in around if unit]
@@ -134,7 +137,7 @@ class _Watched(Compiler):
                 watch.stored(step(w))
             if clean and _has_nan(w.frame.get(target)):
                 watch.began.append((len(watch.steps), step(w), target))
-            if finite and _has_infinity(w.frame.get(target)):
+            if finite and (_has_infinity(w.frame.get(target)) or _has_nan(w.frame.get(target))):
                 watch.overflowed.append((len(watch.steps), step(w), target))
             return said
 
@@ -151,18 +154,21 @@ def _has_infinity(value: Any) -> bool:
     return math.isinf(x) if isinstance(x, float) else isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isinf().any())
 
 
-def _is_infinite_by_overflow_alone(value: Expr) -> bool:
-    """Whether only a number beyond the dtype makes an infinity of finite operands: nothing is infinite as written, read from memory, divided or a logarithm."""
+def _is_finite_but_for_overflow(value: Expr) -> bool:
+    """Whether finite operands give an infinity or a NaN only where a result is beyond its dtype: nothing is read, divided, a root or a logarithm."""
     for node in walk(value):
-        if isinstance(node, Name) and node.id == "inf":
+        if isinstance(node, Subscript) or (isinstance(node, Name) and node.id == "inf"):
             return False
-        if not isinstance(node, (Binary, Call, Subscript)):
-            continue
-        bound = call_of(node)
-        of = traits(node)
-        if (bound is not None and bound.op.effects.accesses) or isinstance(node, Subscript) or of.logarithm or of.divides_floats:
+        if isinstance(node, (Binary, Unary, Call)) and not _overflows_at_most(traits(node)):
             return False
     return True
+
+
+def _overflows_at_most(of: Traits) -> bool:
+    arithmetic = of.linear or of.multiplies or of.exponential or of.extremum or of.magnitude or of.converts or of.logistic
+    folds = of.reduction or of.column_reduction or of.chooses or of.votes
+    without_floats = of.compares or of.complements or of.decided_by is not None or of.tests_bit or of.divides_integers
+    return bool(arithmetic or folds or without_floats or of.constant is not None or of.repeats or of.index_of)
 
 
 def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, error: CuirError) -> CuirError:
@@ -252,9 +258,9 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
             dtype = getattr(made.stmt.value.type, "dtype", None)
             beyond = f": beyond {dtype.largest}, the largest {dtype}" if dtype is not None else ""
             notes.append(
-                Note(f"an overflow: `{spoken(target, made.span)}` is infinite here, and no operand is{beyond}{made.where}", made.span)
+                Note(f"an overflow: `{spoken(target, made.span)}` is not finite here, and all operands are{beyond}{made.where}", made.span)
             )
-            message = first.message.replace(_UNKNOWN, "after an overflow")
+            message = first.message.replace(_UNKNOWN, "after an overflow,")
             first = replace(first, message=message, hint="scale down, subtract the largest number before an exponential, or compute in f32")
         own = _first_of(watch.began, number, step)
         if own is not None:

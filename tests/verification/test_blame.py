@@ -58,14 +58,21 @@ def first(text: str) -> Diagnostic:
             "e = exp2(x * 1000.0)\n            y = e / row_sum(e)",
             "V302",
             "store(Y",
-            "an overflow: `e` is infinite here, and no operand is: beyond 3.4",
+            "an overflow: `e` is not finite here, and all operands are: beyond 3.4",
         ),
         (
             "y = x - s / 64.0",
             "h = cast(x * 1e5, f16)\n            y = cast(h - h, f32)",
             "V302",
             "store(Y",
-            "an overflow: `h` is infinite here, and no operand is: beyond 65504, the largest f16",
+            "an overflow: `h` is not finite here, and all operands are: beyond 65504, the largest f16",
+        ),
+        (
+            "y = x - s / 64.0",
+            "y = exp2(x * 1e6) - exp2(x * 1e6)",
+            "V302",
+            "store(Y",
+            "an overflow: `y` is not finite here, and all operands are",
         ),
         ("y = x - s / 64.0", "y = x - (s - s) / (s - s)", "V302", "store(Y", "the first NaN of all[0]'s unit of work: `y` has one here"),
     ],
@@ -80,12 +87,15 @@ def test_the_store_of_a_wrong_element_is_the_place(old: str, new: str, code: str
 
 def test_a_nan_by_overflow_is_called_one_and_others_are_not() -> None:
     overflow = first(CENTRED.replace("y = x - s / 64.0", "e = exp2(x * 1000.0)\n            y = e / row_sum(e)"))
-    assert "is NaN, after an overflow at" in overflow.message and "as before the launch" not in overflow.message
+    assert "is NaN, after an overflow, at" in overflow.message and "as before the launch" not in overflow.message
     assert overflow.hint is not None and "subtract the largest number" in overflow.hint
     for other in (
         "y = x - (s - s) / (s - s)",
         "g = 1.0 / (s - s)\n            y = x - (g - g)",
         "g = where(x > 0.0, x, -inf)\n            y = g - g",
+        "g = log2(x - x)\n            y = g - g",
+        "y = sqrt(-1.0 - x * x)",
+        "g = power(x - x, full(f32, [64, 1], -1.0))\n            y = g - g",
     ):
         found = first(CENTRED.replace("y = x - s / 64.0", other))
         assert found.code == "V302" and "overflow" not in " ".join([found.message, *(n.message for n in found.notes)]), other
