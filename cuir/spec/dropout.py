@@ -40,13 +40,7 @@ class Dropout:
     seed: torch.Tensor | Callable[..., torch.Tensor] = field(default=seed_of_lengths, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.p, (int, float)) or isinstance(self.p, bool) or not 0.0 <= self.p <= 1.0:
-            raise CuirError.of("X103", f"the probability of dropout is a number from 0 to 1, found {self.p!r}")
-        if isinstance(self.seed, torch.Tensor) and (self.seed.dtype != torch.int32 or self.seed.shape != (WORDS,)):
-            found = f"{str(self.seed.dtype).removeprefix('torch.')} {list(self.seed.shape)}"
-            raise CuirError.of(
-                "X103", f"a seed of dropout is a tensor int32 [{WORDS}], found {found}", hint="cuir.draw_dropout_seed(device)"
-            )
+        _check("X103", self.p, self.seed if isinstance(self.seed, torch.Tensor) else None)
 
     def seed_for(self, lengths: object) -> torch.Tensor:
         """Return the seed of a problem of these lengths."""
@@ -76,8 +70,9 @@ def draw_dropout_seed(device: torch.device | str) -> torch.Tensor:
 def dropout_mask(seed: torch.Tensor, p: float, B: int, H: int, M: int, N: int, *, query_start: int = 0, key_start: int = 0) -> torch.Tensor:
     """Compute which attention weights a call with this seed retains: bool [B, H, M, N] on the seed's device.
 
-    query_start, key_start: the first query and key, to compute a window of a larger mask.
+    query_start, key_start: the first query and key, to compute a window of a larger mask. Raises CuirError U413.
     """
+    _check("U413", p, seed)
     b, h, q, k = (torch.arange(n, device=seed.device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((B, H, M, N)))
     q, k, (low, high) = q + query_start, k + key_start, seed.long().unbind()
     head = b * H + h
@@ -85,6 +80,17 @@ def dropout_mask(seed: torch.Tensor, p: float, B: int, H: int, M: int, N: int, *
     tweak = _scrambled(_scrambled(high + head * _HEADS[1]) ^ (low & _BITS)) + q * _QUERIES[1]
     hashed = _hashed(counter, tweak & _BITS)
     return _signed(hashed) < threshold_of(p)
+
+
+def _check(code: str, p: object, seed: object) -> None:
+    """Raise CuirError for what is no probability, or no seed."""
+    if not isinstance(p, (int, float)) or isinstance(p, bool) or not 0.0 <= p <= 1.0:
+        raise CuirError.of(code, f"the probability of dropout is a number from 0 to 1, found {p!r}")
+    if seed is None and code == "X103":  # a function of the lengths
+        return
+    if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int32 or seed.shape != (WORDS,):
+        found = f"{str(seed.dtype).removeprefix('torch.')} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
+        raise CuirError.of(code, f"a seed of dropout is a tensor int32 [{WORDS}], found {found}", hint="cuir.draw_dropout_seed(device)")
 
 
 def _hashed(counter: torch.Tensor, tweak: torch.Tensor | int = 0) -> torch.Tensor:

@@ -134,6 +134,9 @@ def test_malformed_dropout_is_refused(options: dict[str, Any], said: str) -> Non
     with pytest.raises(CuirError, match=said) as caught:
         Dropout(**options)
     assert caught.value.diagnostics[0].code == "X103"
+    with pytest.raises(CuirError, match=said) as caught:
+        dropout_mask(**{"seed": seed(1, 2), "p": 0.5, **options}, B=1, H=1, M=2, N=2)
+    assert caught.value.diagnostics[0].code == "U413"
 
 
 def test_seeds_of_problems_differ() -> None:
