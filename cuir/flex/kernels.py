@@ -390,6 +390,8 @@ class Attention:
         problem = at, self.settings.numbers(data.captured)
         if problem not in self.settings.by_problem:
             need_hopper(query.device)
+            if not capturing():  # what does not fit is said before verification spends seconds, and in its own words
+                self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
         consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
         try:
             made = self.arguments(data, at, query.device, consts)
@@ -402,6 +404,13 @@ class Attention:
     def _settled(self, data: TransferResult, at: Lengths) -> bool:
         """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""
         return self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
+
+    def _check_captured(self, values: list[Any], at: Lengths, device: torch.device) -> None:
+        """Check the reads of captured values. Raises CuirError U416 for one outside of a tensor, U417 for float64 whose rounding changes the result."""
+        if self.settings.lengths_on_device:  # reads by tokens give 0 outside
+            self._reads.check_doubles(values, device)
+        else:
+            self._reads.check(values, at, device)
 
     def check_heads(self, data: TransferResult, at: Lengths) -> None:
         """Raises CuirError U416 if what the mods read by batch and head alone is not there. Looks at shapes and captured numbers, no element of a tensor."""
@@ -424,11 +433,7 @@ class Attention:
 
         def make() -> Made:
             need_warm("preparing what a mask captures")
-            values = list(sources.values())
-            if self.settings.lengths_on_device:  # reads by tokens give 0 outside
-                self._reads.check_doubles(values, device)
-            else:
-                self._reads.check(values, at, device)
+            self._check_captured(list(sources.values()), at, device)
             return Made(data.arguments(at, device, consts, dropout=False), device)
 
         prepared = self._checked.get(key, sources, make)

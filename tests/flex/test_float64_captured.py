@@ -9,6 +9,7 @@ import torch
 
 import cuir
 from cuir import CuirError, create_block_mask, flex_attention, varlen_attention
+from cuir.flex import kernels
 from cuir.variants.doubles import Doubles
 
 N, D = 16, 16
@@ -69,3 +70,16 @@ def test_learned_biases_of_float64_have_gradients() -> None:
     (found,) = torch.autograd.grad(o.double().square().sum(), bias)  # type: ignore[union-attr]
     w = (Q.double() @ K.double().mT * D**-0.5 + bias).softmax(-1) @ V.double()
     torch.testing.assert_close(found, torch.autograd.grad(w.square().sum(), bias)[0], atol=2e-3, rtol=1e-2)
+
+
+def test_a_tensor_that_does_not_fit_is_refused_before_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU too: verification would find another mask, and say so of a program that is right."""
+    times = 1.7e9 + torch.arange(40, dtype=torch.float64) * 7
+    attention = kernels.attention(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, head_dim=32)
+    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    monkeypatch.setattr(
+        type(attention.settings), "compiled", lambda *args: pytest.fail("verified before its captured tensors were checked")
+    )
+    x = torch.randn(1, 1, 40, 32).half()
+    with pytest.raises(CuirError, match="U417"):
+        attention.ready(x, x, x, None, "auto")
