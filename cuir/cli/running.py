@@ -45,7 +45,7 @@ def run_kernel(
             from ..choice import choose
             from ..spec.specification import Lengths
 
-            consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel).consts  # type: ignore[arg-type]
+            consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel, sources=("tuned",)).consts  # type: ignore[arg-type]
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)

@@ -127,3 +127,42 @@ def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() 
     fixed = MEAN.replace("WIDTH", "128.0").replace("1024", "128")
     assert others(fixed) == []
     assert others(fixed.replace(": const = bf16, D: const = 128", ": const, D: const")) == [{"T": BF16, "D": 128}, {"T": F16, "D": 64}]
+
+
+def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped table of tiles is for calls that bring no file; only what the user has tuned replaces a default."""
+    from cuir.choice import Device
+    from cuir.choice.table import shipped
+    from cuir.cli import running
+
+    class _Reached(Exception):
+        pass
+
+    taken: dict[str, object] = {}
+
+    def stop(checked: cuir.Checked, *_: object) -> None:
+        taken.update(checked.consts)
+        raise _Reached
+
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda *_: None)
+    monkeypatch.setattr(running, "_require_package", lambda *_: None)
+    monkeypatch.setattr(Device, "here", staticmethod(lambda: shipped()["NVIDIA H200"]))
+    monkeypatch.setattr(running, "make_arguments", stop)
+    text = read_program("flash_fwd_sm90").span.source.text.replace("BM: const = 128", "BM: const = 64", 1)
+    dims = {"B": 2, "H": 32, "HK": 32, "M": 8192, "N": 8192}
+    with pytest.raises(_Reached):
+        running.run_kernel(
+            parse(text),
+            None,
+            {"T": F16, "D": 128},
+            dims,
+            {"scale": 0.1},
+            schedule="in_order",
+            grid=None,
+            data_seed=0,
+            trace=None,
+            on="gpu",
+            loader="driver",
+        )
+    assert (taken["BM"], taken["BN"], taken["D"]) == (64, 128, 128)
