@@ -4,7 +4,7 @@ Sets of events are integers, a bit for each event. Two orders are kept. *Happene
 by it, so they are found whichever of the two comes first. *Dependence* is happened before and, beside it, each arrival at a barrier after those of the phase
 before: executions that agree in which arrival counts in which phase have the same dependence, and differ in nothing that can be told.
 
-Laps know of one thing more, which orders no access: a copy that lands was issued, so what its worker had *passed* by then is over.
+Laps know of one thing more, which orders no access: a copy that lands was issued, so what its worker had done by then is over.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class _Bar:
     """State of a barrier. `phase` counts completed phases (of a named barrier: generations)."""
 
     __slots__ = (
-        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "passed", "pending", "phase", "seen", "seen_fenced", "seen_passed", "used", "waits", "warps"
+        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "pending", "phase", "progress", "seen", "seen_fenced", "seen_progress", "used", "waits", "warps"
     )  # fmt: skip
 
     def __init__(self, count: int):
         self.phase, self.pending, self.bytes, self.warps = 0, count, 0, 0
-        self.clock = self.fenced = self.passed = self.seen = self.seen_fenced = self.seen_passed = self.landed = 0
+        self.clock = self.fenced = self.progress = self.seen = self.seen_fenced = self.seen_progress = self.landed = 0
         self.complete: list[int] = []  # the event of each completed phase
         self.waits: dict[int, tuple[int, int, Span, int]] = {}  # worker -> phase, event, place, step of its last wait
         self.now: list[int] = []  # steps that arrived in this phase
@@ -73,8 +73,8 @@ class Execution:
         self.own = list(self.event)
         self.known = list(self.event)  # what happened before, for each worker
         self.fenced = [0] * n
-        self.passed = [0] * n  # events of other workers that are over, beside those that happened before
-        self.issued: dict[int, int] = {}  # agents of copies -> events that were over when they were issued
+        self.progress = [0] * n  # events of other workers that are over, beside those that happened before
+        self.issue_progress: dict[int, int] = {}  # agents of copies -> events that were over when they were issued
         self.tensor_fences: list[list[tuple[int, int]]] = [
             [] for _ in range(n)
         ]  # the event behind each fence for tensors, and what it covers
@@ -168,7 +168,7 @@ class Execution:
             landing = self.skeleton.landings[agent - self.workers]
             pre = self.flying.pop(agent)
             self._depend(pre, landing.bar)
-            self._land(landing, self.issued[agent])
+            self._land(landing, self.issue_progress[agent])
             return
         step, number = self.next(agent), len(self.past)
         assert step is not None
@@ -186,9 +186,9 @@ class Execution:
         elif kind == "wait":
             past = self._wait(agent, step, pre)
         elif kind == "pass":
-            known, fenced, passed, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
+            known, fenced, progress, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
             self.known[agent] |= known
-            self.passed[agent] |= passed
+            self.progress[agent] |= progress
             self.fenced[agent] |= fenced
             past = self._depend(pre | depends)
         elif kind == "take":
@@ -204,7 +204,7 @@ class Execution:
         for landing in step.landings:
             self._engine(agent, landing.engine)
             self.flying[self.workers + landing.number] = self.behind[agent]
-            self.issued[self.workers + landing.number] = self.known[agent] | self.passed[agent]
+            self.issue_progress[self.workers + landing.number] = self.known[agent] | self.progress[agent]
         if step.landings:
             self._released(agent)  # a wait behind the issue is not over when the copy lands
         for what in step.locals:
@@ -221,10 +221,10 @@ class Execution:
         self.past.append(past)
         return past
 
-    def _land(self, landing: Landing, passed: int) -> None:
+    def _land(self, landing: Landing, progress: int) -> None:
         bar, about = self.bars[landing.bar], self.skeleton.bars[landing.bar]
         bar.used = bar.phase
-        bar.passed |= passed
+        bar.progress |= progress
         bar.bytes -= landing.nbytes
         bar.landed |= self.engines[landing.worker, landing.engine]
         bar.now.append(len(self.past) - 1)
@@ -243,7 +243,7 @@ class Execution:
             return
         bar.clock |= self.known[worker]
         bar.fenced |= self.fenced[worker]
-        bar.passed |= self.passed[worker]
+        bar.progress |= self.progress[worker]
         bar.pending -= 1
         bar.bytes += step.value
         if bar.pending == 0 and bar.bytes < 0:
@@ -259,11 +259,11 @@ class Execution:
         over, event = bar.phase, self._new()
         bar.complete.append(event)
         bar.clock |= event | bar.landed
-        bar.seen, bar.seen_fenced, bar.seen_passed, bar.landed = bar.clock, bar.fenced, bar.passed, 0
+        bar.seen, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
         bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
         finished = self._next_phase(bar)
         for worker, (phase, done, span, step) in bar.waits.items():
-            if phase == over - 1 and not (bar.seen | bar.seen_passed) & done:
+            if phase == over - 1 and not (bar.seen | bar.seen_progress) & done:
                 self._lapped(worker, number, phase, span, self._closure(step, *finished))
 
     def _next_phase(self, bar: _Bar) -> list[int]:
@@ -283,13 +283,13 @@ class Execution:
             return
         bar.clock |= self.known[worker]
         bar.fenced |= self.fenced[worker]
-        bar.passed |= self.passed[worker]
+        bar.progress |= self.progress[worker]
         if step.kind == "join":
             self.tickets[worker] = bar.phase
         if len(bar.now) == self.skeleton.bars[number].count:
             self._next_phase(bar)
-            bar.over.append((bar.clock, bar.fenced, bar.passed, bar.done))
-            bar.phase, bar.clock, bar.fenced, bar.passed, bar.warps = bar.phase + 1, 0, 0, 0, 0
+            bar.over.append((bar.clock, bar.fenced, bar.progress, bar.done))
+            bar.phase, bar.clock, bar.fenced, bar.progress, bar.warps = bar.phase + 1, 0, 0, 0, 0
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]
@@ -302,7 +302,7 @@ class Execution:
         if phase >= 0:
             self.known[worker] |= bar.seen
             self.fenced[worker] |= bar.seen_fenced
-            self.passed[worker] |= bar.seen_passed
+            self.progress[worker] |= bar.seen_progress
         bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)
         return past
 

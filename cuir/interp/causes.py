@@ -20,8 +20,8 @@ from .chains import (
     astray,
     came_twice,
     counted,
-    crowded,
     extra_arrival,
+    find_crowded_barrier,
     idle_wait,
     labels,
     mbarriers,
@@ -102,10 +102,10 @@ def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> 
     if new.worker == old.worker and old.bar is None:
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
-    released_early = old.bar is None and any(
+    arrives_here = old.bar is None and any(
         place_of(m, bar)[2] == m.workers[new.worker].cta for bar in mbarriers(m) if arrivals_of(bar, worker=old.worker)
     )
-    if m.workers[new.worker].cta != cta and not released_early:
+    if m.workers[new.worker].cta != cta and not arrives_here:
         return of_multicast(m, new, old, cta)
     cause = _of_copy(m, new, old, former) if old.bar is not None else _of_release(m, new, old, former)
     return cause
@@ -250,7 +250,7 @@ def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tu
 def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """The earlier party never arrived where the later one waits."""
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    many = crowded(m, old.worker, new.worker)
+    many = find_crowded_barrier(m, old.worker, new.worker)
     if many is not None:
         return many
     idle = idle_wait(m, new.worker, -1, 1 << 60) or short_phase(m, new.worker, -1, 1 << 60)
@@ -292,7 +292,7 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     if copies:
         return Cause([(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
                      f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands", 1)  # fmt: skip
-    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60) or crowded(m, actor.worker)
+    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60) or find_crowded_barrier(m, actor.worker)
     return cause or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 

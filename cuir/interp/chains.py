@@ -109,19 +109,19 @@ class Text:
         return sum(roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
                    for role, of in lines.items())  # fmt: skip
 
-    def coming(self, name: str) -> int:
-        """How many workers certainly come to a named barrier that is no ring: those of roles that use it outside of branches."""
+    def sure_arrivals(self, name: str) -> int:
+        """Count the workers that certainly come to a named barrier that is no ring: of roles that use it outside of branches."""
         if self.checked.barriers[name].stages is not None:
             return 0
         spans = {(u.role, u.span) for u in self.of("arrives", name)}
-        return sum(role.workers for role in self.checked.roles if any((role.name, s) in spans for s in _unconditional(role.body)))
+        return sum(role.workers for role in self.checked.roles if any((role.name, s) in spans for s in _unconditional_calls(role.body)))
 
 
-def _unconditional(stmts: Sequence[Stmt]) -> Iterator[Span]:
+def _unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
     """The places of all calls outside of branches."""
     for stmt in stmts:
         if isinstance(stmt, For):
-            yield from _unconditional(stmt.body)
+            yield from _unconditional_calls(stmt.body)
         elif not isinstance(stmt, If):
             yield from (node.span for node in walk(stmt) if isinstance(node, Call))
 
@@ -190,7 +190,7 @@ def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     text, name = text_of(m.launch.checked), place_of(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
     hardware = m.launch.checked.barriers[name].hardware
-    able = max(len(came), text.coming(name) if hardware else text.arriving(name))
+    able = max(len(came), text.sure_arrivals(name) if hardware else text.arriving(name))
     if able <= bar.count:
         return None
     who = (
@@ -204,7 +204,7 @@ def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
                  f"the count is the number of workers that arrive in a phase, here {able}", 2)  # fmt: skip
 
 
-def crowded(m: Machine, *workers: int) -> Cause | None:
+def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
     """A named barrier that more workers than it counts come to, one of these among them."""
     for (name, _), ring in m.barriers.items():
         if m.launch.checked.barriers[name].hardware:

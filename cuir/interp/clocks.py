@@ -21,27 +21,27 @@ def join(into: list[int], other: list[int]) -> None:
 class Clock(State):
     """`known`: accesses and phases that happened before; `fenced`: those whose ordinary writes the tensor core and copy engine see too.
 
-    `passed`: what is over, known or not: a copy that lands tells it as well, since its worker had come to its issue. It orders no access.
+    `progress`: what is over, known or not: a copy that lands tells it as well, since its worker had come to its issue. It orders no access.
     """
 
     def __init__(self, workers: int, barriers: int):
         self.known = [0] * workers + [-1] * barriers
         self.fenced = [0] * workers + [-1] * barriers
-        self.passed = [0] * workers + [-1] * barriers
+        self.progress = [0] * workers + [-1] * barriers
 
     def copy(self) -> Clock:
         other = Clock.__new__(Clock)
-        other.known, other.fenced, other.passed = self.known.copy(), self.fenced.copy(), self.passed.copy()
+        other.known, other.fenced, other.progress = self.known.copy(), self.fenced.copy(), self.progress.copy()
         return other
 
     def join(self, other: Clock) -> None:
         join(self.known, other.known)
         join(self.fenced, other.fenced)
-        join(self.passed, other.passed)
+        join(self.progress, other.progress)
 
-    def join_passed(self, other: Clock) -> None:
+    def join_progress(self, other: Clock) -> None:
         """Learn only what is over."""
-        join(self.passed, other.passed)
+        join(self.progress, other.progress)
 
     def has(self, event: Event) -> bool:
         """Is the event (entry, value) known?"""

@@ -105,7 +105,7 @@ class Worker(State):
     def released(self) -> None:
         """What follows was not told to anyone yet."""
         self.clock.known[self.number] += 1
-        self.clock.passed[self.number] = self.clock.known[self.number]
+        self.clock.progress[self.number] = self.clock.known[self.number]
 
     def fence(self, tensors: bool) -> None:
         """What the worker stored so far the engines see that learn of what follows; in tensors too, or in shared memory alone."""

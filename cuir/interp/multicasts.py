@@ -15,23 +15,25 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
     checked = m.launch.checked
     text, w = text_of(checked), m.workers[new.worker]
     along = next((u.along for u in text.of("lands", role=w.program.name) if u.span == new.span), True)
-    said = f'cluster="{along}"' if isinstance(along, str) else "cluster=True"
+    spelling = f'cluster="{along}"' if isinstance(along, str) else "cluster=True"
     guard = text.guards.get((w.program.name, new.span))
     if guard is None:
         return Cause(
-            [], f"{w.label} waits before this copy on a barrier on which the readers of every CTA that it lands in call arrive({said})", 1
+            [],
+            f"{w.label} waits before this copy on a barrier on which the readers of every CTA that it lands in call arrive({spelling})",
+            1,
         )
-    waited = dict.fromkeys([guard.name, *(u.name for u in text.of("waits", role=w.program.name))])
-    released = {n: uses for n in waited if (uses := text.of("arrives", n))}
-    names = [n for n, uses in released.items() if any(w.cta in checked.ctas(cta, u.along) for u in uses)]
+    ring_names = dict.fromkeys([guard.name, *(u.name for u in text.of("waits", role=w.program.name))])
+    arrivals = {n: uses for n in ring_names if (uses := text.of("arrives", n))}
+    names = [n for n, uses in arrivals.items() if any(w.cta in checked.ctas(cta, u.along) for u in uses)]
     for name in names:
         cause = _of_count(m, new, cta, name)
         if cause is not None:
             return cause
-    for use in released.get(guard.name, []):
+    for use in arrivals.get(guard.name, []):
         if w.cta in checked.ctas(cta, use.along):
             continue
-        roles = {u.role for u in released[guard.name]}
+        roles = {u.role for u in arrivals[guard.name]}
         count = sum(r.workers for r in checked.roles if r.name in roles) * len(checked.ctas(w.cta, along))
         where = f"the CTAs in line along {use.along}" if isinstance(use.along, str) else "its own CTA alone"
         return Cause(
@@ -41,7 +43,7 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
                     use.span,
                 )
             ],
-            f"arrive({said}); the count of `{use.name}` is then that of the workers that arrive in all CTAs that the copy lands in, mbarrier({count})",
+            f"arrive({spelling}); the count of `{use.name}` is then that of the workers that arrive in all CTAs that the copy lands in, mbarrier({count})",
             3,
         )
     cause = idle_wait(m, w.number, -1, 1 << 60)
@@ -52,7 +54,7 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
     last = next((e for bar in ring for x in readers for e in arrivals_of(bar, worker=x.number)), None)
     return Cause(
         [(f"{last.label} arrives on `{name}` of CTA {w.cta} here", last.span)] if last is not None else [],
-        f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({said}) once a phase, after {old.words()} is over",
+        f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({spelling}) once a phase, after {old.words()} is over",
         1,
     )
 

@@ -22,7 +22,7 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     n = w.number
     if bar.pending == 0:
         raise causes.too_many(m, bar, w, span)
-    if bar.had_bytes and w.clock.passed[bar.entry] < bar.phase - 1 and m.launch.detect:
+    if bar.had_bytes and w.clock.progress[bar.entry] < bar.phase - 1 and m.launch.detect:
         raise causes.too_early(m, bar, w, span)
     m.tick += 1
     bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.known[n])
@@ -49,7 +49,7 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
     bar.used_phase = bar.phase
     bar.bytes -= nbytes
     bar.landed += nbytes
-    bar.clock.join_passed(actor.clock)
+    bar.clock.join_progress(actor.clock)
     bar.time = max(bar.time, time)
     if bar.pending == 0 and bar.bytes < 0:
         raise causes.too_many_bytes(m, bar, actor.label, actor.span)
@@ -62,7 +62,7 @@ def _complete(m: Machine, bar: Mbarrier) -> None:
     if bar.pending or bar.bytes:
         return
     over = bar.phase
-    bar.clock.known[bar.entry] = bar.clock.fenced[bar.entry] = bar.clock.passed[bar.entry] = over
+    bar.clock.known[bar.entry] = bar.clock.fenced[bar.entry] = bar.clock.progress[bar.entry] = over
     bar.had_bytes = bar.landed > 0
     bar.phase, bar.pending = over + 1, bar.count
     bar.expected = bar.landed = 0
@@ -73,7 +73,7 @@ def _complete(m: Machine, bar: Mbarrier) -> None:
     bar.seen_time = bar.time
     m.changed()
     for worker, wait in bar.waits.items():
-        if wait.phase == over - 1 and bar.seen.passed[worker] < wait.epoch and m.launch.detect:
+        if wait.phase == over - 1 and bar.seen.progress[worker] < wait.epoch and m.launch.detect:
             raise causes.lapped(m, bar, m.workers[worker], wait.phase, wait.span, wait)
 
 

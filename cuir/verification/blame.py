@@ -155,7 +155,7 @@ def _has_infinity(value: Any) -> bool:
 
 
 def _is_finite_but_for_overflow(value: Expr) -> bool:
-    """Whether finite operands give an infinity or a NaN only where a result is beyond its dtype: nothing is read, divided, a root or a logarithm."""
+    """Check that finite operands give an infinity or a NaN only by a result beyond its dtype: no read, division, root or logarithm."""
     for node in walk(value):
         if isinstance(node, Subscript) or (isinstance(node, Name) and node.id == "inf"):
             return False

@@ -70,7 +70,7 @@ def reduced() -> dict[str, float]:
 
 
 def transposed(dtype: str) -> tuple[bool, bool]:
-    """Whether the transpose, and a tile of two slabs that goes through shared memory, keep every element."""
+    """Compare the transpose, and a tile of two slabs that goes through shared memory, with the elements that were stored."""
     x = (
         torch.arange(128 * 64)
         .reshape(128, 64)

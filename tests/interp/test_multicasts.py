@@ -55,7 +55,7 @@ def reported(text: str, schedule: str) -> Diagnostic | None:
 
 
 def writable(found: Diagnostic) -> bool:
-    """Whether no words ask for a wait on a barrier of another CTA."""
+    """Check that no words ask for a wait on a barrier of another CTA."""
     words = " ".join([found.hint or "", *(n.message for n in found.notes)])
     return re.search(r"no wait by \S+ of CTA (\d+) on `[^`]* of CTA (?!\1)\d+`", words) is None
 

@@ -41,7 +41,7 @@ BODIES = [f"y = {e}" for e in (*UNARY, *REDUCTIONS, *CASTS, LOOP)] + [
 
 
 def lowers(arch: str, workers: str, rows: int, cols: int, dtype: str, body: str) -> bool:
-    """Whether a program checks; one that does must lower."""
+    """Lower a program, if it checks. Returns if it does."""
     load = {"f32": "X", "i32": "I"}.get(dtype, "X") + f"[rows({rows}), cols({cols})]"
     load = f"cast({load}, {dtype})" if dtype not in ("f32", "i32") else load
     try:

@@ -224,7 +224,7 @@ def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
 
 
 def _is_maximum(value: SSAValue) -> bool:
-    """Whether a value is the maximum of each row of an accumulator."""
+    """Check for the maximum of each row of an accumulator."""
     op = value.owner
     if not isinstance(op, ops.Apply) or op.kind.reduction != "max":
         return False
