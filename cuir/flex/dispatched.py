@@ -17,11 +17,10 @@ _MODES = torch._C._len_torch_dispatch_stack
 _TRANSFORM = torch._C._functorch.maybe_current_level
 
 
-def is_dispatched(*tensors: Any) -> bool:
-    """Whether a call of these tensors is one for the dispatcher."""
-    for x in tensors:
-        if type(x) not in _PLAIN and _stands_for_others(x):
-            return True
+def is_dispatched(query: Any, key: Any, value: Any) -> bool:
+    """Whether a call of these tensors is one for the dispatcher. Warm calls ask."""
+    if not (type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN) and any(map(_stands_for_others, (query, key, value))):
+        return True
     return _MODES() > 0 or _TRANSFORM() is not None or forward_ad._current_level >= 0
 
 

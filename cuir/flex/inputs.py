@@ -55,7 +55,8 @@ def check_ranks(query: Any, key: Any, value: Any) -> None:
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
         if x.layout != torch.strided or x.is_nested:
-            wrong("U403", f"`{name}` must be a dense tensor, found a nested or sparse one")
+            jagged = "torch.nested.nested_tensor(tensors, layout=torch.jagged), for all three"
+            wrong("U403", f"`{name}` must be a dense tensor, found a nested or sparse one", jagged if x.is_nested else f"{name}.to_dense()")
         if x.dim() != 4:
             wrong(
                 "U405",

@@ -132,7 +132,7 @@ def entered_in_graph(
     """
     q, keys = tensors
     seen = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
-    if not torch.compiler.is_compiling() and not is_dispatched(*seen) and not has_no_numbers(seen[0]):
+    if not torch.compiler.is_compiling() and not is_dispatched(*seen, seen[1]) and not has_no_numbers(seen[0]):
         return None
     check_local(q, keys)
     mods = read_mods(q, mask_mod, score_mod, normalize, sink is not None)

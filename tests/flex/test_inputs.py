@@ -59,7 +59,7 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("fewer key heads", "U411", "query has 4 heads, key and value have 2", "enable_gqa=True", lambda: call(k=K[:, :2], v=V[:, :2])),
     ("heads that do not divide", "U411", "must be a multiple of the key heads, found 4 and 3", "", lambda: call(k=K[:, :3], v=V[:, :3], enable_gqa=True)),
     ("no tensor", "U403", "`value` must be a tensor, found list", "", lambda: call(v=[1])),
-    ("a sparse tensor", "U403", "`key` must be a dense tensor", "", lambda: call(k=K.to_sparse())),
+    ("a sparse tensor", "U403", "`key` must be a dense tensor", "key.to_dense()", lambda: call(k=K.to_sparse())),
     ("rank", "U405", "`query` must have 4 dims (batch, heads, length, head dim), found shape (4, 40, 64)", "query.unsqueeze(0)", lambda: call(q=Q[0])),
     ("float64", "U109", "`query` must be float16, bfloat16 or float32, found float64", "query.float()", lambda: call(Q.double(), K.double(), V.double())),
     ("two dtypes", "U404", "`key` must have the dtype of `query`, float16, found bfloat16", "key.to(query.dtype)", lambda: call(k=K.bfloat16())),
