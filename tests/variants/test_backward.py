@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import corpus
 from cuir.checking.checker import check
 from cuir.interp import run
+from cuir.lowering import lower
 from cuir.spec.gradients import forward, padded_rows, rows_of
 from cuir.spec.specification import Lengths, Specification, lengths_of
 from cuir.syntax.nodes import Program
@@ -211,3 +213,13 @@ def test_a_captured_tensor_with_the_name_of_a_gradient() -> None:
     kernel = parse(transferred.text, "names.cuir").kernels()[KERNEL]
     captured = CapturedArguments(transferred.program, kernel, spec)
     assert gradients_of(kernel) == {transferred.gradients["P_"]: "P_"} and captured.names == {"P_", "grad_P"}
+
+
+@pytest.mark.parametrize("mod", [lambda s: torch.where(s > 0.5, s, 0.1 * s), lambda s: torch.nn.functional.leaky_relu(torch.tanh(s) * s)])
+def test_a_choice_that_score_and_derivative_share_is_kept_over_a_product(mod: Any) -> None:
+    """Its bools are no operands of the product: no register of floats is to be fenced."""
+    spec = Specification("choice", None, lambda s, b, h, q, k: mod(s))
+    program = transfer_backward(EXPERT, spec).program
+    text = lower(check(program, KERNEL, {"T": F16, "D": 64, "BM": 64, "BN": 64, "SLOPES": True})).source
+    bools = re.findall(r"bool (\w+)\[", text)
+    assert "fence_regs(P)" in text and not any(f"fence_regs({name})" in text for name in bools)

@@ -132,9 +132,9 @@ def _operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_
 
 @PRINTERS.prints("mma_wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
-    """Registers that were written under the products are fenced on both sides: the compiler knows of no wait."""
+    """Registers of floats that were written under the products are fenced on both sides: the compiler knows of no wait."""
     out = role.out
-    made = [role.storage(v).name for v in role.made_since(op)]
+    made = [role.storage(v).name for v in role.made_since(op) if isinstance(v.type, TileT) and v.type.element.is_float]
     for name in made:
         out.line(f"cuir::fence_regs({name});")
     out.line(f"cute::warpgroup_wait<{op.const('pending')}>();")
