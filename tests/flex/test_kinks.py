@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from cuir import flex_attention
+from tests.gpu.kink_cases import FUNCTIONS, begin_at_0, close, theirs
 
 F = torch.nn.functional
 N, D = 16, 32
-FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "logsigmoid": F.logsigmoid, "elu": F.elu, "celu": F.celu, "selu": F.selu, "asinh": torch.asinh, "atanh": torch.atanh, "atan2": lambda p: torch.atan2(p, torch.ones_like(p)),
-    "logaddexp": lambda p: torch.logaddexp(p, p * 2.0), "clamp": lambda p: p.clamp(0.0, 1.0), "maximum": lambda p: torch.maximum(p, torch.zeros_like(p)), "minimum": lambda p: torch.minimum(p, -p * 2.0),
-    "leaky_relu": lambda p: F.leaky_relu(p, 0.2), "half precision": lambda p: F.logsigmoid(p.half()).float(),
-}  # fmt: skip
 
 
 def qkv(dtype: torch.dtype = torch.float32, heads: int = 1) -> list[torch.Tensor]:
@@ -25,15 +21,6 @@ def qkv(dtype: torch.dtype = torch.float32, heads: int = 1) -> list[torch.Tensor
 
 def ours(*x: torch.Tensor, score_mod: Callable[..., Any]) -> Any:
     return flex_attention(*x, score_mod=score_mod, backend="interpret", verify="off")
-
-
-def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any]) -> torch.Tensor:
-    places = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((*q.shape[:2], N, N))]
-    return score_mod(q @ k.mT / D**0.5, *places).softmax(-1) @ v
-
-
-def close(found: torch.Tensor, exact: torch.Tensor, bound: float = 1e-3) -> bool:
-    return bool((found - exact).norm() <= bound * exact.norm()) and bool(exact.norm() > 1e-3)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -97,3 +84,7 @@ def test_ties_within_a_row(name: str) -> None:
     (found,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
     (exact,) = torch.autograd.grad((theirs(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
     assert close(found, exact)
+
+
+def test_the_case_of_a_gpu() -> None:
+    begin_at_0("cpu", "logsigmoid", "float16", 40)
