@@ -301,6 +301,9 @@ class TensorProxy(Rows):
             return lambda *args, **kwargs: self._converted(name, args, kwargs)
         if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+        if name.endswith("_"):
+            refuse(f"`{name}` writes to a captured tensor, and a kernel only reads what it captures",
+                   f"use the value of .{name.strip('_')}(), or write to the tensor before the call")  # fmt: skip
         return (
             (lambda *args, **kwargs: of_rows(name, *of_method(name, (self, *args), kwargs)))
             if callable(member)

@@ -366,6 +366,8 @@ def refused(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
 def test_unknown_operations_name_themselves() -> None:
     refused("X120", lambda s, b, h, q, k: s + torch.lgamma(s), "torch.lgamma(s)", "`lgamma`")
     refused("X120", lambda s, b, h, q, k: s.cumsum(0), "s.cumsum(0)", "`cumsum`")
+    table = torch.zeros(8)
+    refused("X120", lambda s, b, h, q, k: s + table.add_(1)[k], "table.add_", "only reads")
     refused("X120", lambda s, b, h, q, k: s.add_(1), "s.add_", "in place")
     refused("X120", lambda s, b, h, q, k: s + q**k, "q**k", "a power of two integers")
     step = 0
