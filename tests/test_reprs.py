@@ -1,4 +1,4 @@
-"""What Python prints of programs, kernels and reports is a line that names them."""
+"""A repr of programs, kernels and reports is one line that names them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _TRANSFORM = torch._C._functorch.maybe_current_level
 
 
 def is_dispatched(query: Any, key: Any, value: Any) -> bool:
-    """Whether a call of these tensors is one for the dispatcher. Warm calls ask."""
+    """Decide whether a call of these tensors goes to the dispatcher. Warm calls ask this."""
     if not (type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN) and any(map(_stands_for_others, (query, key, value))):
         return True
     return _MODES() > 0 or _TRANSFORM() is not None or forward_ad._current_level >= 0
@@ -45,12 +45,12 @@ def _check_transform() -> None:
 
 
 def has_no_numbers(x: torch.Tensor) -> bool:
-    """Whether a tensor has a shape, and nothing else."""
+    """Return True for a tensor that has a shape and no data."""
     return isinstance(x, FakeTensor) or (isinstance(x, torch.Tensor) and x.is_meta)
 
 
 def is_traced() -> bool:
-    """Whether operators of this thread become a graph that is run later."""
+    """Return True while operators of this thread are recorded into a graph."""
     module = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return torch.compiler.is_compiling() or (module is not None and module.get_proxy_mode() is not None)
 

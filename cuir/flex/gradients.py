@@ -374,7 +374,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 def versions_of(ready: Ready) -> tuple[int, ...]:
-    """How often each captured tensor has been written to, in place."""
+    """Return the version counter of each captured tensor."""
     return tuple([t._version for t, _ in ready.read])
 
 

@@ -65,7 +65,7 @@ def span_of_trace(trace: str) -> Span | None:
 
 
 def span_of_error(error: BaseException) -> Span | None:
-    """Where in users' code torch.compile stopped."""
+    """Find the place in users' code where torch.compile stopped."""
     for frame in reversed(getattr(error, "real_stack", ())):
         if not frame.filename.startswith((torch.__path__[0], __file__.rsplit("/", 2)[0])):
             return line_span(frame.filename, frame.lineno)

@@ -182,7 +182,7 @@ def _variable(base: Any) -> Any:
 
 
 def _reads_tensors(mod: Any) -> bool:
-    """Whether a function that the graph makes leads to tensors by way of the globals of its file."""
+    """Return True if a function that the graph makes reads tensors through the globals of its file."""
     made = types.FunctionType(mod.get_code(), mod.get_globals())
     return bool(identity(made).tensors)
 

@@ -297,7 +297,7 @@ def _ready(
     *others: Any,
     forward: bool = False,
 ) -> tuple[Ready, list[torch.Tensor]]:
-    """What a call needs, with the seed of its dropout, and its captured tensors."""
+    """Prepare a call: what it launches, with the seed of its dropout, and its captured tensors."""
     attention = ATTENTIONS.get(handle)
     dropout = attention.spec.dropout if attention is not None else None
     p = handled_of(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p

@@ -81,7 +81,10 @@ def differentiable_in_graph(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], captured: list[torch.Tensor],
     handle: str, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str, verify: Level, dropout: Seeded | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """As `differentiable_attention`, by the operator of `flex_attention`, for a call that torch.compile traces. captured, handle: of the mods, and a sink. Raises CuirError X109."""
+    """Run `differentiable_attention` by the operator of `flex_attention`, in a call that torch.compile traces.
+
+    captured, handle: of the mods, and a sink. Raises CuirError X109.
+    """
     normalize, sink = weights[:2]
     check_differentiable(q, k, v, normalize, captured)
     tables = _made_tables(starts, ends, (q.shape[1], k.shape[1]))
@@ -171,7 +174,7 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
 
 
 def _made_tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
-    """Those of these places."""
+    """Select the tokens at these places."""
     queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
     return Tables(queries, keys, {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)})
 

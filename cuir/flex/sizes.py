@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensor
 
 
 def is_known(condition: Any) -> bool:
-    """Whether a condition on sizes holds, as far as is known without data."""
+    """Return True if a condition on sizes is known to hold without data."""
     if condition is True or condition is False:
         return condition
     from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -20,7 +20,7 @@ def is_known(condition: Any) -> bool:
 
 
 def are_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal. Of those that data decide the graph checks it when it runs."""
+    """Compare two sizes; the graph checks those that data decide when it runs."""
     if not torch.compiler.is_compiling() and not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt):
         return bool(a == b)
     from torch.fx.experimental.symbolic_shapes import guard_or_true
@@ -32,12 +32,12 @@ def are_equal(a: Any, b: Any) -> bool:
 
 
 def have_equal_sizes(a: Iterable[Any], b: Iterable[Any]) -> bool:
-    """Whether shapes of one rank are equal."""
+    """Compare two shapes of one rank."""
     return all(are_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def is_contiguous(x: torch.Tensor) -> bool:
-    """Whether a tensor is contiguous, as far as is known without data."""
+    """Return True if a tensor is known to be contiguous without data."""
     if not isinstance(x, FakeTensor):
         return x.is_contiguous()
     from torch._prims_common import is_contiguous_or_false

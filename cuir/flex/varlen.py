@@ -195,7 +195,7 @@ def _nested_in_graph(
     query: Any, key: Any, value: Any, captured: list[torch.Tensor], handle: str, scale: float | None, enable_gqa: bool, weights: tuple[Any, ...],
     backend: str, verify: Level, dropout: Seeded | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """As `nested_attention`, for a call that torch.compile traces. captured, handle: of the mods, and a sink."""
+    """Run `nested_attention` in a call that torch.compile traces. captured, handle: of the mods, and a sink."""
     q, k, v = (x.transpose(1, 2).values() for x in (query, key, value))
     _check(q, k, v, enable_gqa)
     offsets, key_offsets, value_offsets = (x.offsets() for x in (query, key, value))
@@ -215,13 +215,13 @@ def _nested_in_graph(
 
 
 def _ends(offsets: torch.Tensor, lengths: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where sequences begin and end."""
+    """Return where sequences begin and end."""
     starts = offsets[:-1]
     return starts.int(), (offsets[1:] if lengths is None else starts + lengths).int()
 
 
 def _places(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the sequences of a nested tensor begin and end among its values."""
+    """Return where the sequences of a nested tensor begin and end among its values."""
     return _ends(x._offsets, x._lengths)
 
 

@@ -95,7 +95,7 @@ def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause |
 
 
 def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> Cause:
-    """Why an access is not ordered after an earlier one to bytes of a CTA.
+    """Explain why an access is not ordered after an earlier one to bytes of a CTA.
 
     former: the tick of the last access of the same kind that the new party made to these bytes, or -1.
     """

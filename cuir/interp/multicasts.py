@@ -1,4 +1,4 @@
-"""Why a copy into another CTA of the cluster is not ordered after what that CTA did with the bytes: who must arrive across the cluster, and how many count.
+"""Explain races of copies into another CTA of the cluster: who must arrive across it, and how many count.
 
 A worker waits on barriers of its own CTA alone, so what orders the two is an arrival of the other CTA's workers there.
 """

@@ -24,7 +24,7 @@ _ADDRESS = torch.Tensor.data_ptr
 
 @dataclass(frozen=True)
 class Known:
-    """What was found out about calls of one signature: they fit, and where each tensor comes from.
+    """Checked calls of one signature, and where each of their tensors comes from.
 
     sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate.
     results: indices of the written tensors, scratch aside.
@@ -171,7 +171,7 @@ class CompiledKernel:
         return None
 
     def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> Known:
-        """What is known of a call that is not like the last ones; examines one of a new signature."""
+        """Look up a call that differs from the last ones; examine one of a new signature."""
         given = (*args, *named.values(), *outs)
         signature = _signature(given, form)
         repeat, known = self._known.get(signature, (None, None)) if signature else (None, None)

@@ -1,4 +1,4 @@
-"""What a loader is: the way in which a compiled kernel gets into a context of the CUDA driver and is started there."""
+"""Interface of loaders, which load a compiled kernel into a context of the CUDA driver and start it there."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Specification:
 
     @property
     def weighting(self) -> tuple[Any, ...]:
-        """What weights are told apart by beside the mods: whether there is dropout, and neither its probability nor its seed."""
+        """Key of the weights beside the mods: it says that there is dropout, not its probability or its seed."""
         return self.normalize, self.sink, self.max_scores, *(() if self.dropout is None else (True,))
 
     @property

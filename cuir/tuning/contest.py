@@ -1,6 +1,6 @@
 """Whole programs against each other: a changed schedule of a kernel enters, and takes the place of the best so far if it is right and faster.
 
-Owns what must stay as it is and what counts as faster. Does not own the verification on the CPU, which comes before, nor who proposes.
+It decides what must stay as it is and what counts as faster. Verification on the CPU comes before it.
 """
 
 from __future__ import annotations

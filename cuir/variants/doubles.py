@@ -83,7 +83,7 @@ class Doubles:
         return rounded
 
     def _matters(self, e: Expr, tensors: Mapping[str, Any], rounded: Mapping[str, float], numbers: set[str]) -> bool:
-        """Whether rounding may change what an expression gives by more than arithmetic in f32 does."""
+        """Return True if rounding may change an expression by more than arithmetic in f32 does."""
         read = names_read(e)
         if not read & (rounded.keys() | (numbers if read & tensors.keys() else set())):
             return False
@@ -152,7 +152,7 @@ def _apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _smooth(e: Expr, tensors: set[str]) -> bool:
-    """Whether an expression is made of elements of these tensors by continuous functions alone, none of which decides or indexes."""
+    """Return True if continuous functions alone, none of which decides or indexes, make an expression of these tensors."""
     if not names_read(e) & tensors or isinstance(e, (Name, Literal)):
         return True
     if isinstance(e, Subscript):

@@ -70,7 +70,7 @@ class Reads:
         self.doubles.check(given, at, device, _pieces)
 
     def check_doubles(self, values: list[Any], device: torch.device) -> None:
-        """What `check` asks of captured float64, for lengths that are known on the device alone. Raises CuirError U417."""
+        """Check captured float64 for lengths that are known on the device alone. Raises CuirError U417."""
         self.doubles.check(dict(zip((p.name for p in self.parameters), values, strict=True)), None, device, _pieces)
 
     def settled(self, values: list[Any], at: Lengths) -> bool:

@@ -1,7 +1,7 @@
 """The pass `tune`: a model proposes other schedules of a verified program; each is verified again, then timed beside the best so far, and kept only when faster.
 
 An answer holds the definitions that differ from the program: order and overlap cannot be said as values of consts, and consts stand as defaults in the kernel's
-signature, so that one form says all. Owns the verification of a proposal and the words about it; who is faster is `cuir.tuning.contest`'s.
+signature, so that one form says all. Proposals are verified here; `cuir.tuning.contest` decides which is faster.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Tuning:
         return _verdict(proof, *_came_to(entry, span), entry)
 
     def _confirmed(self, base: str, answer: str, finish: str) -> str:
-        """Why a faster proposal is not to be kept after all: more schedules than those of its first verification."""
+        """Verify a faster proposal under more schedules; return the reason not to keep it."""
         again = self.prove(base, answer, finish, SEEDED)
         return "" if again.stage == "speed" else f"{again.diagnostics[0].code} under {SEEDED} schedules: {again.diagnostics[0].message}"
 

@@ -40,7 +40,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("idle")
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_call_and_its_gradients_have_shapes_alone(device: str) -> None:
-    """Those of a call with numbers, of query, key, value and what a mod captures, in the strides of query."""
+    """Compute gradients of a call with data: of query, key, value and captured tensors, in the strides of query."""
     bias = BIAS.clone().requires_grad_()
     with FakeTensorMode() if device == "cpu" else torch.device("meta"):
         q = torch.randn(1, 64, 2, 32, dtype=torch.bfloat16, requires_grad=True)

@@ -204,7 +204,7 @@ def test_everything_dropped_gives_zeros() -> None:
 
 
 def test_seeds_are_drawn_as_pytorch_draws() -> None:
-    """Of the default generator: two calls differ, torch.manual_seed repeats them, and so does the seed that it gives."""
+    """Two calls draw other seeds of the default generator; torch.manual_seed, or a drawn seed, repeats a call."""
     q, k, v = (x.detach() for x in tensors())
 
     def call(**options: Any) -> Any:

@@ -292,7 +292,7 @@ def from_table(h: Any, j: Any) -> Any:
 
 @pytest.mark.parametrize("by", ["name", "function", "default"])
 def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook: it is noticed when the tensor is written to, and when another one gets its name."""
+    """Notebooks read global tensors: a write, and another tensor under the name, are noticed."""
 
     def forward(q: Any, k: Any, v: Any) -> Any:
         def by_name(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:

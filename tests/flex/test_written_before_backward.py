@@ -1,4 +1,4 @@
-"""What is written to between a call and its backward pass, and gradients that are differentiated again."""
+"""Writes between a call and its backward pass raise, and so do second derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What dropout promises, one function each, for a device: `test_dropout.py` runs them on a GPU in processes of their own, `tests/flex/test_dropout_cases.py` in the interpreter."""
+"""Promises of dropout, one function each, for a device.
+
+`test_dropout.py` runs them on a GPU in processes of their own, `tests/flex/test_dropout_cases.py` in the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Dropped(Problem):
         return o.detach(), *torch.autograd.grad(o, leaves, self.do)
 
     def replayed(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """Those of the formula in PyTorch with the mask of the seed."""
+        """Compute results of the formula in PyTorch with the mask of the seed."""
         leaves = [x.detach().to(dtype).requires_grad_() for x in self.given]
         spec = Specification("wanted", self.mask, self.score, dropout=Dropout(self.p, self.seed))
         o, _ = forward(spec, *leaves, self.scale)

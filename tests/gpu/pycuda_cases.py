@@ -111,7 +111,7 @@ def graphs_of_torch() -> None:
 
 
 def prepared() -> None:
-    """What a user launches: the function with its arguments, grid, threads and shared memory, tensor maps included."""
+    """A user launches the function with its arguments, grid, threads and shared memory, tensor maps included."""
     lowered = expert()
     kernel, p = by_pycuda(lowered), call_cases.problem()
 
@@ -207,7 +207,7 @@ def errors_of_a_call() -> None:
 
 
 def refusals() -> None:
-    """What nvcc and the driver refuse, in the words of the default loader."""
+    """Refusals of nvcc and of the driver have the words of the default loader."""
     lowered = expert()
     lines = lowered.source.split("\n")
     line = next(n for n, text in enumerate(lines, 1) if text.endswith(";") and n in lowered.line_map)

@@ -193,7 +193,7 @@ def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
 
 
 def packed_gradients(dtype: str = "float16", bound: float = 3e-3, device: str = DEVICE, compiler: str | None = None) -> None:
-    """Of packed sequences, against float64 of each by itself. compiler: of torch.compile, for a call inside of a graph."""
+    """Compare gradients of packed sequences with float64 of each alone. compiler: of torch.compile, for a call in a graph."""
     made = Packed(device, getattr(torch, dtype))
     leaves = tuple(x.requires_grad_() for x in (made.q, made.k, made.v))
     step: Callable[[], Any] = made.step if compiler is None else torch.compile(made.step, fullgraph=True, backend=compiler)

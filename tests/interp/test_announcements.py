@@ -1,4 +1,7 @@
-"""Who announces the bytes of a copy, and when: a consumer may, before its loader can issue the copy. Wrong orders stay errors, in every schedule and in the explorer."""
+"""A consumer may announce a copy's bytes before its loader issues the copy; wrong orders stay errors.
+
+They do in every schedule and in the explorer.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ AHEAD = kernel(WAIT, READ, GO, STORE, parity="phase ^ 1").replace("            g
 
 
 def code(text: str, stages: int, schedule: str) -> str:
-    """What a run reports; nothing for a right one."""
+    """Return the codes that a run reports; none for a right one."""
     x = torch.randn(320, 64).half()
     y = torch.zeros_like(x)
     try:

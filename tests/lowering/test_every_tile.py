@@ -85,5 +85,5 @@ def test_operands_of_products_that_do_not_lower_say_so(body: str, words: str) ->
 
 
 def test_the_transpose_of_a_view_is_a_left_operand_once_it_is_loaded() -> None:
-    """As the hint of the page says."""
+    """The hint names what docs/language.md says."""
     assert lowers("sm_90a", "warpgroups", 64, 64, "f16", "store(s, x)\n        y = mma(load(s.T), s)")

@@ -80,7 +80,7 @@ def test_each_bit_of_the_seed_changes_half_of_the_mask() -> None:
 
 
 def test_small_probabilities_are_met() -> None:
-    """Of 2^23 pairs as many are dropped as should be at 2^-16, and thresholds tell probabilities apart that differ by 2^-24."""
+    """Rates are exact: 2^23 pairs at p = 2^-16, and thresholds of probabilities that differ by 2^-24."""
     p = 2.0**-16
     count = int((~dropout_mask(seed(3, 4), p, 1, 4, 1024, 2048)).sum())
     assert abs(count - 128) < 5 * 128**0.5

@@ -195,7 +195,7 @@ def test_what_is_added_has_names_of_its_own(name: str) -> None:
 
 
 def test_a_launch_gets_the_arguments_of_the_specification() -> None:
-    """As who tunes and measures a variant asks for them; a call of flex_attention has others."""
+    """Make arguments as tuning and measuring do; calls of flex_attention have others."""
     spec = replace(SPECS["documents"], dropout=Dropout(0.75))
     result, at = made("flash_fwd_sm90", spec), Lengths(1, 2, 1, 40, 70)
     given = result.arguments(at, consts=FORWARD["flash_fwd_sm90"])

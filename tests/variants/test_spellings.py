@@ -26,7 +26,10 @@ SCOPE = {"torch": torch, "F": F, "math": math, "rows": rows, "matrices": matrice
 
 
 def given(text: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """What PyTorch gives for an expression of rows r and s, a matrix m, whole numbers i and j, and bools c, of several the first one's last element, and what its trace gives."""
+    """Evaluate an expression by PyTorch and by its trace; of several results the first one's last element.
+
+    Its names: rows r and s, a matrix m, integers i and j, bools c.
+    """
     body = f"""
 def mod(score, b, h, q, k):
     r, s, m, i, j, c = rows[q], rows[k], matrices[q], whole[q], whole[k], flags[q]
