@@ -339,7 +339,7 @@ def prepare(
     known = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
     data = known.data(who)
     for p in data.captured:
-        if isinstance(p.value, torch.Tensor):
+        if isinstance(p.value, torch.Tensor) and not p.constant:
             _check_captured(p.name, p.value, query)
     ready = known.attention.ready(query, key, value, scale, backend, data)
     if not known.whole:
@@ -447,7 +447,7 @@ def known_attention(
             if at is not None:
                 places.append((i, at))
             captured.append(replace(own, value=parameter.value if at is None else _NOTHING))
-        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING for p in captured)
+        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING and not p.constant for p in captured)
         known = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
         if who.known and whole:
             _KNOWN[signature] = known

@@ -16,7 +16,7 @@ import torch
 
 from ..syntax.types import BOOL, I32
 from .answers import TRACE
-from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
+from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, read_constant, standing, to
 from .refusal import refuse
 from .spelling import by_position, in_table, of_function, of_method
 
@@ -418,9 +418,7 @@ def array(x: Any) -> Array:
         values = x
 
         def read(index: Index) -> Any:
-            if not all(type(i) is int for i in index):
-                refuse("a tensor that the mod makes cannot be read by an index", "make it before the mod, which may close over it")
-            return values[index].item()
+            return values[index].item() if all(type(i) is int for i in index) else read_constant(values, index)
 
         return Array(x.shape, read)
     return Array(torch.Size([]), lambda index: lift(x))

@@ -244,6 +244,14 @@ def _nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) 
     return _where(_isneginf(a), -most if neginf is None else neginf, a)
 
 
+@handles("isclose")
+def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Proxy:
+    a, b = _float(x), _float(y)
+    apart = _abs(_sub(a, b))
+    near = _or(_eq(x, y), _and(_isfinite(apart), _le(apart, _add(atol, _abs(_mul(rtol, b))))))
+    return _or(near, _and(_isnan(a), _isnan(b))) if equal_nan else near
+
+
 @handles("copysign")
 def _copysign(x: Any, y: Any) -> Proxy:
     return _signed(_abs(_float(x)), y)
@@ -402,3 +410,23 @@ def _softsign(x: Any) -> Proxy:
 @handles("threshold")
 def _threshold(x: Any, threshold: Any, value: Any, inplace: bool = False) -> Proxy:
     return _where(_le(x, threshold), value, x)
+
+
+@handles("prelu")
+def _prelu(x: Any, weight: Any) -> Proxy:
+    return _where(_gt(x, 0), x, _mul(weight, x))
+
+
+@handles("tanhshrink")
+def _tanhshrink(x: Any) -> Proxy:
+    return _sub(x, _tanh(x))
+
+
+@handles("softshrink")
+def _softshrink(x: Any, lambd: Any = 0.5) -> Proxy:
+    return _where(_gt(x, lambd), _sub(x, lambd), _where(_lt(x, _neg(lambd)), _add(x, lambd), _mul(x, 0.0)))
+
+
+@handles("hardshrink")
+def _hardshrink(x: Any, lambd: Any = 0.5) -> Proxy:
+    return _where(_and(_ge(x, _neg(lambd)), _le(x, lambd)), 0.0, x)

@@ -224,11 +224,20 @@ def _shift(name: str) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = lift(x), lift(y)
         as_constants(b)
+        if a.element == I32 == b.element and not literal(b):
+            return _shift_by_bits(handle, a, b)
         if a.element == F32 or not literal(b) or not isinstance(b.value, int) or not 0 <= b.value < 31:
             refuse("a shift is of integers, by a number from 0 to 30", "// and * by a power of two say the same")
         return _floordiv(a, 2**b.value) if name == "rshift" else _mul(a, 2**b.value)
 
     return handle
+
+
+def _shift_by_bits(shift: Handler, x: Proxy, by: Proxy) -> Proxy:
+    """Shift by a computed number from 0 to 30: by the powers of two that it consists of."""
+    for n in range(5):
+        x = _where(_comparison("!=", operator.ne)(_bitwise("&")(by, 1 << n), 0), shift(x, 1 << n), x)
+    return x
 
 
 handles("rshift", "bitwise_right_shift")(_shift("rshift"))
@@ -514,3 +523,11 @@ def _filled(default: float | None) -> Handler:
 handles("new_ones", "ones_like")(_filled(1))
 handles("new_zeros", "zeros_like")(_filled(0))
 handles("new_full", "full_like")(_filled(None))
+
+
+@handles("new_tensor")
+def _new_tensor(x: Any, data: Any, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Any:
+    wanted = lift(x).element if dtype is None else _DTYPES.get(dtype)
+    if isinstance(data, (list, tuple)):
+        return torch.tensor(data, dtype=lift(x).dtype if dtype is None else dtype)
+    return lift(data) if wanted is None else to(lift(data), wanted)

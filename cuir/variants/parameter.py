@@ -18,6 +18,7 @@ class Parameter:
     """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims. A tensor without dims has one.
 
     `value` is None if it follows the lengths: then `key` names it in the specification's `captured`.
+    `constant`: a tensor that the mod makes itself, of nothing that it is called with, on any device; each trace makes an equal one.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Parameter:
     rank: int  # 0: a scalar
     value: Value | None
     key: str | None = None
+    constant: bool = False
 
     def lies(self, device: torch.device) -> bool:
         """Whether a launch on this device takes its value where it is."""

@@ -90,7 +90,10 @@ class Proxy(Answers):
 
     def __len__(self) -> NoReturn:
         as_constants(self)
-        refuse("a score or an index is one number: it has no length", "torch.stack([x, y]) joins numbers to a row")
+        # not recorded: PyTorch asks an index for its length, and goes on without one
+        raise CuirError.of(
+            "X120", "a score or an index is one number: it has no length", user_place(), "torch.stack([x, y]) joins numbers to a row"
+        )
 
     def __repr__(self) -> str:
         return repr(self.constant("text")) if self.number and TRACE.get() is not None else f"Proxy({self.element})"
@@ -358,6 +361,16 @@ TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
 
 
+CONSTANT: ContextVar[Callable[[torch.Tensor], TensorProxy]] = ContextVar("CONSTANT")  # of the trace that runs
+
+
+def read_constant(x: torch.Tensor, index: tuple[Any, ...]) -> Any:
+    """Read a tensor that the mod makes at a computed place: a kernel takes it as it takes captured tensors."""
+    if (capture := CONSTANT.get(None)) is None:
+        refuse("a tensor that the mod makes cannot be read by an index", "make it before the mod, which may close over it")
+    return capture(x)[index]
+
+
 def standing(x: Any) -> Any:
     """What stands in the trace for a tensor that the mod did not make; anything else is itself."""
     return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
@@ -480,6 +493,7 @@ PROMOTIONS: list[
     tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
 ] = []  # of operands before an operation, and of its result (halves.py)
 MAX_SIZE = 2000
+_FACTORIES = frozenset({"arange", "range", "linspace", "logspace", "eye", "full", "ones", "zeros", "tril_indices", "triu_indices"})
 _ALIASES = {"special_expit": "sigmoid"}
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
@@ -497,10 +511,11 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
         args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
     handler = HANDLERS.get(plain)
-    if plain == "getitem":
+    if plain in _FACTORIES:
+        as_constants(*(x for x in (*args, *kwargs.values()) if isinstance(x, Proxy)))
         refuse(
-            "a tensor that the mod makes cannot be read by an index",
-            "make it before the mod, which may close over it or have it from an object",
+            f"`{name}` whose size or values are only known when the kernel runs",
+            "a tensor that a mod makes is the same for each pair: torch.stack([x, y]) joins numbers to a row",
         )
     if handler is None:
         refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")

@@ -32,10 +32,13 @@ from ..text.diagnostics import CuirError
 from ..text.source import Span
 from ..text.user_code import function_span, user_span
 from . import arrays as arrays
-from . import functions as functions  # enters the table of operations
+from . import contractions as contractions  # enters the table of operations
+from . import distributions as distributions  # likewise
+from . import functions as functions  # likewise
 from . import joins as joins  # likewise
 from . import lookups as lookups  # likewise
 from . import norms as norms  # likewise
+from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from .answers import TRACE, Constant, Tracing
 from .chance import refuse_drawn, refuse_random, seeds_now
@@ -46,7 +49,7 @@ from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
+from .proxy import CONSTANT, INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
 from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
@@ -219,7 +222,7 @@ class _Tracer:
                 given[p.name] = self.capture(p.name, p.default)
         outside = Outside(self.outside, run=_replaced, asked=refuse_random)
         seeds = seeds_now()
-        entered = STANDING.set(outside.of)
+        entered, entered_constant = STANDING.set(outside.of), CONSTANT.set(self.constant)
         try:
             known = self.function(mod)
             self.at = None
@@ -238,6 +241,7 @@ class _Tracer:
             ) from error
         finally:
             STANDING.reset(entered)
+            CONSTANT.reset(entered_constant)
         if (running := TRACE.get()) is not None and running.refused:
             raise running.refused[0]  # the mod caught it, and went another way than it does with tensors
         if isinstance(result, TensorProxy):
@@ -320,6 +324,19 @@ class _Tracer:
             self.parameters[place] = (p, proxy if value.ndim else proxy[0])  # without dims: a number that lies on the device
         made = self.parameters[place][1]
         assert isinstance(made, (Proxy, TensorProxy))
+        return made
+
+    def constant(self, value: torch.Tensor) -> TensorProxy:
+        """Return the parameter of a tensor with dims that the mod makes of nothing that it is called with: one for equal tensors."""
+        with torch._C.DisableTorchFunction():
+            for parameter, proxy in self.parameters.values():
+                if parameter.constant and _are_equal(parameter.value, value):
+                    assert isinstance(proxy, TensorProxy)
+                    return proxy
+            made = self.tensor("constant", value.detach().clone(), None)  # the mod may write to its own
+            assert isinstance(made, TensorProxy)
+            place = ("constant", id(self.alive[-1]))
+            self.parameters[place] = replace(self.parameters[place][0], constant=True), made
         return made
 
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
@@ -422,6 +439,10 @@ def _asks_for_gradients(mod: Any) -> bool:
             return True
         todo += [c for c in one.co_consts if isinstance(c, types.CodeType)]
     return False
+
+
+def _are_equal(x: Any, y: torch.Tensor) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
 
 
 def _shown(result: Any) -> str:

@@ -61,6 +61,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x, y: torch.sigmoid(x), "silu": lambda x, y: F.silu(x), "mish": lambda x, y: F.mish(x), "elu": lambda x, y: F.elu(x, 0.5), "selu": lambda x, y: F.selu(x), "celu": lambda x, y: F.celu(x, 2.0),
     "hardtanh": lambda x, y: F.hardtanh(x, -1.0, 2.0), "relu6": lambda x, y: F.relu6(x), "hardsigmoid": lambda x, y: F.hardsigmoid(x), "hardswish": lambda x, y: F.hardswish(x), "softsign": lambda x, y: F.softsign(x),
     "threshold": lambda x, y: F.threshold(x, 1.0, -1.0), "detach": lambda x, y: x.detach() * y,
+    "prelu": lambda x, y: torch.prelu(x, y) if isinstance(x, Proxy) else torch.where(x > 0, x, y * x), "tanhshrink": lambda x, y: F.tanhshrink(x), "softshrink": lambda x, y: F.softshrink(x, 1.0), "hardshrink": lambda x, y: F.hardshrink(x, 1.0),
 }  # fmt: skip
 MORE: dict[str, Callable[..., Any]] = {  # other arguments
     "maximum with 0": lambda x, y: torch.maximum(x, torch.zeros_like(x)), "minimum of a sum": lambda x, y: torch.minimum(x + y, x * 2.0), "clamp from below": lambda x, y: x.clamp(min=0.0), "clamp from above": lambda x, y: x.clamp(max=2.0),
@@ -70,9 +71,9 @@ MORE: dict[str, Callable[..., Any]] = {  # other arguments
     "of a difference": lambda x, y: torch.asinh(x - y), "a product of choices": lambda x, y: torch.relu(x - 1.0) * torch.maximum(x, y), "a root of relu": lambda x, y: torch.sqrt(torch.relu(x)),
     "a root of what is chosen": lambda x, y: torch.sqrt(torch.where(x > y, x - y, 0.0)), "a logarithm of a clamp": lambda x, y: torch.log(x.clamp(0.0, 2.0)), "a root of a maximum": lambda x, y: torch.rsqrt(torch.maximum(x, y)),
 }  # fmt: skip
-UNDECIDED = {"hardtanh", "relu6"}  # of NaN PyTorch's vectorised code gives 0 and its scalar code 1
+UNDECIDED = {"hardtanh", "relu6", "softshrink", "hardshrink"}  # of NaN PyTorch's vectorised code gives 0 and its scalar code 1
 WITHOUT = {"floordiv", "and", "or", "xor", "rshift", "lshift", "logical_and", "logical_or", "logical_xor", "invert", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "int", "bool", "ones_like", "zeros_like",
-           "full_like", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "heaviside"}  # fmt: skip  # PyTorch differentiates them by no float
+           "full_like", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "new_tensor", "heaviside"}  # fmt: skip  # PyTorch differentiates them by no float
 ROWS: dict[str, Callable[[Any], Any]] = {  # of a row of four
     "sum": lambda r: r.sum(-1), "mean": lambda r: r.mean(-1), "prod": lambda r: r.prod(-1), "amax": lambda r: r.amax(-1), "amin": lambda r: r.amin(-1), "max": lambda r: r.max(-1).values, "min": lambda r: r.min(-1).values,
     "norm": lambda r: r.norm(dim=-1), "dot": lambda r: r.dot(r) if isinstance(r, Array) else (r * r).sum(-1), "inner": lambda r: r.inner(r) if isinstance(r, Array) else (r * r).sum(-1),
@@ -80,6 +81,11 @@ ROWS: dict[str, Callable[[Any], Any]] = {  # of a row of four
     "vector_norm": lambda r: torch.linalg.vector_norm(r, 3, -1), "linalg_vector_norm": lambda r: torch.linalg.vector_norm(r, 1.5, -1), "linalg_norm": lambda r: torch.linalg.norm(r, 0.5, -1),
     "linalg_matrix_norm": lambda r: torch.linalg.matrix_norm(r.unflatten(-1, (2, 2)), torch.inf), "linalg_vecdot": lambda r: torch.linalg.vecdot(r, r), "dist": lambda r: torch.dist(r[:2], r[2:]) if isinstance(r, Array) else (r[..., :2] - r[..., 2:]).norm(dim=-1),
     "pairwise_distance": lambda r: F.pairwise_distance(r[..., :2], r[..., 2:], eps=0.0), "normalize": lambda r: F.normalize(r, dim=-1)[..., 1], "cosine_similarity": lambda r: F.cosine_similarity(r[..., :2], r[..., 2:], -1),
+    "logsumexp": lambda r: r.logsumexp(-1), "softmax": lambda r: r.softmax(-1)[..., 1], "softmin": lambda r: F.softmin(r, -1)[..., 2], "log_softmax": lambda r: torch.log_softmax(r, -1)[..., 0],
+    "var": lambda r: r.var(-1), "std": lambda r: r.std(-1), "var_mean": lambda r: sum(torch.var_mean(r, -1)), "std_mean": lambda r: sum(torch.std_mean(r, -1, correction=0)),
+    "layer_norm": lambda r: F.layer_norm(r, (4,))[..., 1], "rms_norm": lambda r: F.rms_norm(r, (4,), eps=1e-5)[..., 0],
+    "linear": lambda r: F.linear(r, like(r, [[1.0, -2.0, 0.5, 3.0]]))[..., 0], "einsum": lambda r: torch.einsum("i,i->", r, r) if isinstance(r, Array) else (r * r).sum(-1),
+    "outer": lambda r: torch.outer(r, r)[0, 1] if isinstance(r, Array) else r[..., 0] * r[..., 1], "ger": lambda r: r.ger(r)[2, 3] if isinstance(r, Array) else r[..., 2] * r[..., 3],
     "mv": lambda r: r.mv(r) if isinstance(r, Array) else (r * r).sum(-1),
 }  # fmt: skip
 MORE_ROWS: dict[str, Callable[[Any], Any]] = {
@@ -87,12 +93,18 @@ MORE_ROWS: dict[str, Callable[[Any], Any]] = {
     "amin of maxima": lambda r: torch.maximum(r, 1.0 - r).amin(-1), "order 1": lambda r: torch.linalg.vector_norm(r, 1, -1), "order 0": lambda r: torch.linalg.vector_norm(r, 0, -1) + r[..., 0], "order inf": lambda r: torch.linalg.vector_norm(r, torch.inf, -1),
     "order -inf": lambda r: torch.linalg.vector_norm(r, -torch.inf, -1), "order -1": lambda r: torch.linalg.vector_norm(r, -1, -1), "norm of zeros": lambda r: (r[..., :3] - r[..., :3]).norm(dim=-1) + r[..., 0],
     "order 3 of two": lambda r: torch.linalg.vector_norm(r[..., :2], 3, -1), "order 0.5 of two": lambda r: torch.linalg.vector_norm(r[..., 1:3], 0.5, -1), "norm of two": lambda r: r[..., :2].norm(dim=-1), "norm of relu": lambda r: torch.relu(r).norm(dim=-1),
+    "biased deviation": lambda r: r.std(-1, unbiased=False), "deviation of equal elements": lambda r: r[..., 1:3].std(-1) + r[..., 0], "softmax of two": lambda r: r[..., :2].softmax(-1)[..., 0],
+    "layer norm with weight": lambda r: F.layer_norm(r[..., :2], (2,), like(r, [2.0, -1.0]), like(r, [0.5, 0.25]))[..., 1], "logsumexp of two": lambda r: r[..., 1:3].logsumexp(-1),
 }  # fmt: skip
 SIZES_AND_PLACES = {
     "ndim", "dim", "size", "numel", "device", "T", "mT", "unsqueeze", "squeeze", "permute", "transpose", "swapaxes", "swapdims", "t", "expand", "expand_as", "broadcast_to", "reshape", "view", "flatten", "unflatten",
     "select", "narrow", "flip", "unbind", "any", "all", "count_nonzero", "equal", "stack", "cat", "concat", "concatenate", "hstack", "vstack", "row_stack", "gather", "take", "take_along_dim", "index_select", "embedding",
-    "one_hot", "isin", "bucketize", "searchsorted", "argmax", "argmin",
+    "one_hot", "isin", "bucketize", "searchsorted", "argmax", "argmin", "split", "chunk", "roll", "repeat", "tile", "repeat_interleave", "ravel", "tril", "triu",
 }  # fmt: skip  # elements as they are, at other places, and numbers that are not differentiated
+
+
+def like(row: Any, values: list[Any]) -> torch.Tensor:
+    return torch.tensor(values, dtype=row.dtype if isinstance(row, torch.Tensor) else torch.float32)
 
 
 def test_every_function_is_tried() -> None:

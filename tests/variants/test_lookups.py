@@ -50,6 +50,14 @@ MODS: dict[str, Callable[..., Any]] = {
     "one_hot": lambda s, b, h, q, k: s + (F.one_hot(k.long() % 6, 6) * R).sum() + F.one_hot(IDS.long(), 6)[q, 3] + F.one_hot(q.long() % 4, num_classes=4)[h],
     "where of rows": lambda s, b, h, q, k: s + torch.where(T[h] > s, T[h], T[b]).sum() + T[h].where(T[h] > 0, s).amax() + torch.where(torch.stack([q, k]) > 3, R[:2], R[2:4]).sum(),
     "places of extremes": lambda s, b, h, q, k: torch.stack([s, s * 2, R[h], R[h]]).argmax() + T.argmin(1)[h] * 0.5 + torch.argmax(T) + T[q % 7].max(0).indices + sum(T[k % 7].min(dim=0)) + torch.stack([q, k]).max(-1)[1] + largest(T[h]),
+    "tensors that the mod makes": lambda s, b, h, q, k: s + torch.arange(24)[q] + torch.ones(24, 24).tril()[q, k] + torch.tensor([0.5, 2.0, -1.0])[k % 3] * torch.eye(4, dtype=torch.bool)[h, k % 4] + torch.arange(5).repeat_interleave(5)[k],
+    "places that shift": lambda s, b, h, q, k: s + R.roll(2)[k % 6] + T.roll(-1, 0)[h, k % 5] + torch.roll(T, (1, 2), (0, 1))[q % 7, h] + T.roll(3)[h, 0],
+    "repetitions": lambda s, b, h, q, k: s + R.repeat(4)[k] + R.repeat_interleave(4)[q] + T.tile(2)[h, k % 10] + T.repeat(2, 1, 3)[b, q % 7, k % 15] + torch.repeat_interleave(T, 2, dim=1)[h, k % 10] + T.ravel()[k],
+    "triangles": lambda s, b, h, q, k: s + T.tril()[q % 7, k % 5] + T.triu(-1)[h, k % 5] + torch.tril(T > 0, 1)[q % 7, k % 5],
+    "parts": lambda s, b, h, q, k: s + T[h].split(2)[1].sum() + T.split([3, 4])[1][h, k % 5] + sum(T[q % 7].chunk(2)[0]) + torch.chunk(T, 3, dim=-1)[2][h, 0],
+    "products": lambda s, b, h, q, k: s + F.linear(T[h], T[:3], R[:3])[k % 3] + torch.einsum("d,ed->e", T[h], T)[k % 7] + torch.einsum("i, j", R, R)[h, k % 6] + torch.outer(T[h], T[b])[k % 5, 1] + F.linear(T[:2], R[:5])[b],
+    "distributions": lambda s, b, h, q, k: s + T[h].softmax(-1)[k % 5] + F.log_softmax(torch.stack([s, R[h], R[1]]), dim=0)[0] + T.logsumexp(1)[h] + T[q % 7].var(unbiased=False) + T.std(0)[k % 5] + R.var(False) + T[h].std(correction=2),
+    "normalisation": lambda s, b, h, q, k: s + F.layer_norm(T[h], (5,), R[:5], R[1:])[k % 5] + F.rms_norm(T[q % 7], [5], eps=1e-3)[h] + torch.stack(torch.var_mean(T[h])).sum(),
     "half precision": lambda s, b, h, q, k: s + torch.stack([R[h].half(), q.half()]).sum().float() + torch.stack([R[h].half(), R[k % 6]])[0] / 3 + torch.cat([R.half(), IDS[:2]])[k % 8].float() / 3,
 }  # fmt: skip
 
@@ -141,6 +149,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], str, str]] = {
     "one_hot of unknown classes": (lambda s, b, h, q, k: s + F.one_hot(k)[0], "X120", "give num_classes"),
     "two sides": (lambda s, b, h, q, k: s + torch.searchsorted(R, s, side="left", right=True), "X120", '"left" or "right"'),
     "an output": (lambda s, b, h, q, k: torch.stack([s, s], out=R)[0], "X120", ""),
+    "a made tensor of an index": (lambda s, b, h, q, k: s + torch.arange(q)[0], "X120", "torch.stack([x, y]) joins numbers to a row"),
+    "sections that do not fit": (lambda s, b, h, q, k: s + R.split([2, 2])[0][0], "X120", "the sizes add up to the length"),
+    "repetitions by a tensor": (lambda s, b, h, q, k: s + R.repeat_interleave(IDS[:6])[k], "X120", "before the mod"),
+    "softmax of no dim": (lambda s, b, h, q, k: s + F.softmax(T[h])[0], "X120", "dim=-1"),
+    "no degrees of freedom": (lambda s, b, h, q, k: s + R[:1].var(), "X120", "correction=0"),
+    "einsum of other dims": (lambda s, b, h, q, k: s + torch.einsum("ij,j->i", R, R)[0], "X120", "one letter for each dim"),
     "a row as the result": (lambda s, b, h, q, k: s + R.index_select(0, k), "X123", "return the new score"),
     "a tensor of scores": (lambda s, b, h, q, k: torch.tensor([s, s]).sum(), "X120", "torch.stack([x, y]) joins numbers to a row"),
 }  # fmt: skip

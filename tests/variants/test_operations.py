@@ -53,13 +53,15 @@ EXACT: dict[str, Callable[..., Any]] = {
     "copysign": lambda x, y: torch.copysign(x, torch.where(y == 0, 1.0, y.nan_to_num(1.0))), "lerp": lambda x, y: torch.lerp(x, y, 0.25) if isinstance(x, Proxy) else x + 0.25 * (y - x),
     "addcmul": lambda x, y: torch.addcmul(x, y, torch.full_like(y, 1.0)), "addcdiv": lambda x, y: torch.addcdiv(x, y, y), "hardtanh": lambda x, y: F.hardtanh(x, -0.5, 2.0),
     "relu6": lambda x, y: F.relu6(x), "softsign": lambda x, y: F.softsign(x), "threshold": lambda x, y: F.threshold(x, 0.25, -1.0),
+    "isclose": lambda x, y: torch.isclose(x, y, 0.5, 0.25), "softshrink": lambda x, y: F.softshrink(x, 1.0), "hardshrink": lambda x, y: F.hardshrink(x, 1.0),
+    "prelu": lambda x, y: torch.where(x > 0, x, y * x) if isinstance(x, torch.Tensor) else F.prelu(x, y), "new_tensor": lambda x, y: torch.where(x > y, x, x.new_tensor(-2.0)),
 }  # fmt: skip
 WHOLE_EXACT: dict[str, Callable[..., Any]] = {
     "add": lambda i, j: i + j, "sub": lambda i, j: i - j, "mul": lambda i, j: i * j, "truediv": lambda i, j: i / 3, "floordiv": lambda i, j: i // 7 + (i // -3),
     "mod": lambda i, j: i % 7 - i % -3, "neg": lambda i, j: -i, "abs": lambda i, j: abs(i), "maximum": torch.maximum, "fmin": torch.fmin, "clamp": lambda i, j: i.clamp(-2, 9),
     "sign": lambda i, j: torch.sign(i), "lt": lambda i, j: i < j, "ge": lambda i, j: i >= 0.5, "eq": lambda i, j: i == j * 1.0, "and": lambda i, j: i & j, "or": lambda i, j: i | j, "xor": lambda i, j: i ^ j,
     "half": lambda i, j: i.half().float() + 0.5, "bfloat16": lambda i, j: (i.bfloat16() * 3).float(),
-    "invert": lambda i, j: ~i, "rshift": lambda i, j: i >> 3, "lshift": lambda i, j: i << 2, "bool": lambda i, j: i.bool(), "float": lambda i, j: i.float(),
+    "invert": lambda i, j: ~i, "rshift": lambda i, j: (i >> 3) - (i >> (j & 15)), "lshift": lambda i, j: (i << 2) + ((i & 255) << (j & 15)), "bool": lambda i, j: i.bool(), "float": lambda i, j: i.float(),
     "where": lambda i, j: torch.where(i < j, i, j) + 1, "relu": lambda i, j: torch.relu(i), "div": lambda i, j: torch.div(i, 3, rounding_mode="floor") + torch.div(i, -7, rounding_mode="trunc"),
     "fmod": lambda i, j: torch.fmod(i, 7) + torch.fmod(i, -5), "remainder": lambda i, j: torch.remainder(i, -5), "floor": lambda i, j: torch.floor(i),
     "trunc": lambda i, j: i.trunc(), "round": lambda i, j: torch.round(i), "pow": lambda i, j: torch.where(abs(i) < 9, i, 2) ** 9,
@@ -76,7 +78,7 @@ CLOSE: dict[str, Callable[..., Any]] = {  # through exp2, log2 and tanh
     "sinc": lambda x, y: torch.sinc(x.clamp(-9, 9)) + 1.0, "deg2rad": lambda x, y: torch.deg2rad(x), "rad2deg": lambda x, y: torch.rad2deg(x), "hypot": torch.hypot,
     "gelu": lambda x, y: (F.gelu(x.double().clamp(-4, 50)) + F.gelu(y.double().clamp(-2, 50), approximate="tanh")).float(), "softplus": lambda x, y: F.softplus(x) + F.softplus(y, beta=2, threshold=9),
     "log_sigmoid": lambda x, y: F.logsigmoid(x), "mish": lambda x, y: F.mish(x.clamp(min=-50)), "elu": lambda x, y: F.elu(x, 0.5), "selu": lambda x, y: F.selu(x), "celu": lambda x, y: F.celu(x, 2.0),
-    "hardsigmoid": lambda x, y: F.hardsigmoid(x), "hardswish": lambda x, y: F.hardswish(x),
+    "hardsigmoid": lambda x, y: F.hardsigmoid(x), "hardswish": lambda x, y: F.hardswish(x), "tanhshrink": lambda x, y: F.tanhshrink(x) + 1.0,
 }  # fmt: skip
 APART = {"int": "test_conversions_to_integers", "detach": "tests/flex/test_learned.py"}
 

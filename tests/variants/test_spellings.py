@@ -65,6 +65,8 @@ MORE: dict[str, str | None] = {
     "where": None, "type_as": None, "to": None, "type": None, "matmul": "s", "mm": None, "mv": None, "t": "", "unsqueeze": "0", "permute": "(0,)", "transpose": "0, 0",
     "swapaxes": "0, 0", "swapdims": "0, 0", "broadcast_to": "(2, 3)", "reshape": "(3, 1)", "unflatten": "0, (3, 1)", "select": "0, 1", "narrow": "0, 0, 2", "flip": "(0,)",
     "gather": None, "take_along_dim": None, "index_select": None, "take": None, "isin": None, "stack": None, "rsub": "s", "threshold": None,
+    "isclose": "s", "prelu": None, "outer": "s", "ger": "s", "softmax": "0", "log_softmax": "-1", "logsumexp": "0", "roll": "1", "tile": "(2,)", "repeat_interleave": "2", "split": None, "chunk": None,
+    "var_mean": None, "std_mean": None, "tril": None, "triu": None,
 }  # fmt: skip
 POSITIVE = (
     "log",

@@ -1,0 +1,83 @@
+"""Sums of products of rows: linear layers, outer products and einsum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from .arrays import MOST, Array, Index, array, function, joined_in_pairs, shaped
+from .proxy import call
+from .refusal import refuse
+
+
+@function("linear")
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    x, rows = array(input), array(weight)
+    if not 1 <= rows.ndim <= 2 or not x.ndim or x.shape[-1] != rows.shape[-1]:
+        refuse(f"a linear layer [{', '.join(map(str, rows.shape))}] of {list(x.shape)}", "the last dims are alike")
+    product = _contract([x, rows], [_LETTERS[: x.ndim], ("y" if rows.ndim == 2 else "") + _LETTERS[x.ndim - 1]])
+    return product if bias is None else call("add", (product, bias), {})
+
+
+@function("outer", "ger")
+def outer(input: Any, vec2: Any) -> Any:
+    x, y = array(input), array(vec2)
+    if (x.ndim, y.ndim) != (1, 1):
+        refuse(f"an outer product of {list(x.shape)} and {list(y.shape)}", "it is of two rows")
+    return _contract([x, y], ["a", "b"])
+
+
+@function("einsum")
+def einsum(equation: Any, *operands: Any) -> Any:
+    if not isinstance(equation, str):
+        refuse("einsum with lists of dims", 'an equation: torch.einsum("d,d->", x, y)')
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    labels = left.split(",")
+    arrays = [array(x) for x in given]
+    if "." in equation or len(labels) != len(arrays) or any(len(own) != x.ndim for own, x in zip(labels, arrays)):
+        refuse(f'einsum "{equation}" of {" and ".join(str(list(x.shape)) for x in arrays)}', "one letter for each dim of each operand")
+    joined = "".join(labels)
+    result = right if arrow else "".join(sorted(label for label in set(joined) if joined.count(label) == 1))
+    if len(set(result)) != len(result) or not set(result) <= set(joined):
+        refuse(f'einsum "{equation}"', "each dim of the result is one of an operand")
+    return _contract(arrays, labels, result)
+
+
+_LETTERS = "abcdefghijklmnopqrstuvw"
+
+
+def _contract(arrays: list[Array], labels: list[str], result: str | None = None) -> Any:
+    """Sum products of elements over labels that the result lacks; by default those that two operands have."""
+    sizes: dict[str, int] = {}
+    for x, own in zip(arrays, labels, strict=True):
+        for label, n in zip(own, x.shape, strict=True):
+            known = sizes.setdefault(label, n)
+            if 1 in (known, n):
+                sizes[label] = max(known, n)
+            elif known != n:
+                refuse(f"a product over dims of {known} and {n} elements", "a label has one size")
+    if result is None:
+        joined = "".join(labels)
+        result = "".join(label for label in sizes if joined.count(label) == 1)
+    summed = [label for label in sizes if label not in result]
+    if any(x.follows for x in arrays) or (count := math.prod(sizes[label] for label in summed)) > MOST:
+        refuse(
+            f"{'as many elements as the lengths say' if any(x.follows for x in arrays) else count} are summed for each pair of query and key",
+            f"{MOST} are the most: compute it before the mod, and index the result in the mod",
+        )
+
+    def element(index: Index) -> Any:
+        places = dict(zip(result, index, strict=True))
+        terms = []
+        for inner in itertools.product(*(range(sizes[label]) for label in summed)):
+            at = {**places, **dict(zip(summed, inner, strict=True))}
+            read = [x.element(tuple(0 if n == 1 else at[label] for label, n in zip(own, x.shape))) for x, own in zip(arrays, labels)]
+            terms.append(joined_in_pairs(read, lambda x, y: call("mul", (x, y), {})))
+        return joined_in_pairs(terms, lambda x, y: call("add", (x, y), {}))
+
+    return shaped([sizes[label] for label in result], element)
+
+
+__all__ = ["einsum", "linear", "outer"]
