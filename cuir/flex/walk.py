@@ -26,10 +26,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ..variants.attributes import EMPTY as _UNBOUND
+from ..variants.attributes import attributes_of, slot_names, slot_of
 from ..variants.methods import globals_read
 from ..variants.proxy import Proxy, Rows
-from ..variants.trace import EMPTY as _UNBOUND
-from ..variants.trace import attributes_of, foreign, foreign_file, slot_names, slot_of
+from ..variants.trace import foreign, foreign_file
 
 FUNCTIONS = 1000  # of which a mod is compared with another one
 Path = tuple[tuple[str, str], ...]

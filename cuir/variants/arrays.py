@@ -9,6 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ import torch
 
 from ..syntax.types import BOOL, I32
 from .answers import TRACE
-from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, read_constant, standing, to
+from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
 from .refusal import refuse
 from .spelling import by_position, in_table, of_function, of_method
 
@@ -407,6 +408,16 @@ def _sizes(given: tuple[Any, ...]) -> list[int]:
     return [int(n) for n in flat]
 
 
+CONSTANT: ContextVar[Callable[[torch.Tensor], TensorProxy]] = ContextVar("CONSTANT")  # of the trace that runs
+
+
+def _read_constant(x: torch.Tensor, index: tuple[Any, ...]) -> Any:
+    """Read a tensor that the mod makes at a computed place: a kernel takes it as it takes captured tensors."""
+    if (capture := CONSTANT.get(None)) is None:
+        refuse("a tensor that the mod makes cannot be read by an index", "make it before the mod, which may close over it")
+    return capture(x)[index]
+
+
 def array(x: Any) -> Array:
     """Anything that a mod computes with, as an array; of a number one without dims."""
     x = standing(x)
@@ -418,7 +429,7 @@ def array(x: Any) -> Array:
         values = x
 
         def read(index: Index) -> Any:
-            return values[index].item() if all(type(i) is int for i in index) else read_constant(values, index)
+            return values[index].item() if all(type(i) is int for i in index) else _read_constant(values, index)
 
         return Array(x.shape, read)
     return Array(torch.Size([]), lambda index: lift(x))
@@ -509,4 +520,4 @@ for _name in OPERATORS:  # Python's own == would compare the objects
 Array.__hash__ = object.__hash__  # type: ignore[method-assign]
 ROWS.append((operation, METHODS))
 
-__all__ = ["MOST", "Array", "array", "elementwise", "function", "joined_in_pairs", "number", "operation", "shaped", "whole"]
+__all__ = ["CONSTANT", "MOST", "Array", "array", "elementwise", "function", "joined_in_pairs", "number", "operation", "shaped", "whole"]

@@ -361,16 +361,6 @@ TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
 
 
-CONSTANT: ContextVar[Callable[[torch.Tensor], TensorProxy]] = ContextVar("CONSTANT")  # of the trace that runs
-
-
-def read_constant(x: torch.Tensor, index: tuple[Any, ...]) -> Any:
-    """Read a tensor that the mod makes at a computed place: a kernel takes it as it takes captured tensors."""
-    if (capture := CONSTANT.get(None)) is None:
-        refuse("a tensor that the mod makes cannot be read by an index", "make it before the mod, which may close over it")
-    return capture(x)[index]
-
-
 def standing(x: Any) -> Any:
     """What stands in the trace for a tensor that the mod did not make; anything else is itself."""
     return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x

@@ -41,6 +41,8 @@ from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from .answers import TRACE, Constant, Tracing
+from .arrays import CONSTANT
+from .attributes import attributes_of, has_attributes, slots_of
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
 from .kinds import BUILTINS
@@ -49,7 +51,7 @@ from .methods import globals_read, with_traced_methods
 from .names import apart
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import CONSTANT, INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
+from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
 from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
@@ -490,41 +492,6 @@ def _copied(value: Any) -> Any:
 
 _NUMBERS = (int, float, np.float64)
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
-
-
-def slots_of(value: Any) -> list[tuple[str, Any]]:
-    """What lies in the slots of an object of a Python class."""
-    slots = ((n, slot_of(value, n)) for n in slot_names(type(value)))
-    return [(n, v) for n, v in slots if v is not EMPTY]
-
-
-def slot_names(cls: type) -> list[str]:
-    classes = [c for c in cls.__mro__ if "__slots__" in vars(c)]
-    return [n for c in classes for n, member in vars(c).items() if isinstance(member, types.MemberDescriptorType)]
-
-
-def slot_of(value: Any, name: str) -> Any:
-    """EMPTY for one that nothing lies in; the object's own `__getattr__` is not asked."""
-    try:
-        return object.__getattribute__(value, name)
-    except AttributeError:
-        return EMPTY
-
-
-def attributes_of(value: Any) -> Any:
-    """`__dict__`, None for an object that has none, whatever its own `__getattr__` makes of the question."""
-    try:
-        return getattr(value, "__dict__", None)
-    except Exception:  # the object's own `__getattribute__` may raise anything
-        return None
-
-
-EMPTY = object()
-
-
-def has_attributes(value: Any) -> bool:
-    """An object of a class of the user's, or of PyTorch's, that has attributes of its own."""
-    return isinstance(attributes_of(value), dict) or bool(slots_of(value))
 
 
 def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
