@@ -65,6 +65,10 @@ class BridgeReport:
         steps = ", ".join(f"{s.name} {s.status}" for s in self.steps)
         return f"BridgeReport({self.variant}, {describe_consts(self.consts)}: {steps})"
 
+    def __bool__(self) -> bool:
+        """True if `ok`, so that `assert bridge(...)` holds for what is right alone."""
+        return self.ok
+
     @property
     def ok(self) -> bool:
         return not self.diagnostics and all(s.status in ("done", "skipped") for s in self.steps)

@@ -118,6 +118,9 @@ class Outcome:
     spent: dict[str, Any]
     why: str
 
+    def __bool__(self) -> bool:
+        return self.ok
+
 
 @dataclass(frozen=True)
 class Event:

@@ -11,11 +11,13 @@ import torch
 
 import corpus
 import cuir
+from cuir.bridging import BridgeReport
+from cuir.bridging import Step as BridgeStep
 from cuir.explore import Exploration
 from cuir.mutation import MutateReport
 from cuir.runtime.nvcc import Compiled, Resources
 from cuir.tuning import TuneReport
-from cuir.verification import VerifyReport
+from cuir.verification import Stage, VerifyReport
 
 GEMM = Path(str(files("corpus").joinpath("programs/gemm.cuir")))
 LINE = 250
@@ -60,3 +62,23 @@ def test_a_failed_verification_shows_its_stage_and_code() -> None:
     wrong = cuir.parse(GEMM.read_text(encoding="utf-8").replace("mma_async(", "mma_asinc("), "gemm.cuir")
     report = cuir.verify(wrong, corpus.specification("gelu_gemm")())
     assert repr(report).endswith("wrong, well-formed N105)")
+
+
+def test_reports_are_true_exactly_if_nothing_is_wrong() -> None:
+    wrong = cuir.verify(
+        cuir.parse(GEMM.read_text(encoding="utf-8").replace("mma_async(", "mma_asinc("), "gemm.cuir"), corpus.specification("gemm")
+    )
+    assert not wrong and wrong.diagnostics
+    right = VerifyReport("v", "k", "quick", {}, [Stage("numbers", "", "passed")])
+    assert right and right.ok and not VerifyReport("v", "k", "quick", {})
+    assert Exploration() and not Exploration("faulty") and not Exploration("unknown")
+    assert BridgeReport("v", steps=[BridgeStep("verify", "done")]) and not BridgeReport("v", steps=[BridgeStep("verify", "failed")])
+
+
+def test_the_text_of_a_diagnostic_shows_its_excerpt_and_its_repr_is_a_line() -> None:
+    with pytest.raises(cuir.CuirError) as raised:
+        cuir.parse("kernel x(\n", "mine.cuir")
+    (diagnostic,) = raised.value.diagnostics
+    assert str(diagnostic) == diagnostic.render() and f"{diagnostic}" == str(raised.value)
+    assert "mine.cuir:1" in str(diagnostic) and "^" in str(diagnostic)
+    assert repr(diagnostic).startswith("Diagnostic(code=") and "\n" not in repr(diagnostic)

@@ -50,6 +50,10 @@ class Exploration:
     def __repr__(self) -> str:
         return f"Exploration({self.summary()})"
 
+    def __bool__(self) -> bool:
+        """True if `ok`, so that `assert explore(...)` holds for what is right alone."""
+        return self.ok
+
     @property
     def ok(self) -> bool:
         return self.verdict == "clean"

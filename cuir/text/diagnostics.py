@@ -31,6 +31,9 @@ class Diagnostic:
     notes: tuple[Note, ...] = ()
     hint: str | None = None
 
+    def __str__(self) -> str:
+        return self.render()
+
     def render(self) -> str:
         place = f"{self.span}: " if self.span else ""
         parts = [f"{place}error[{self.code}]: {self.message}"]

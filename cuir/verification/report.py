@@ -66,6 +66,10 @@ class VerifyReport:
         )
         return f"VerifyReport({self.kernel} against {self.variant}, {describe_consts(self.consts)}: {verdict})"
 
+    def __bool__(self) -> bool:
+        """True if `ok`, so that `assert cuir.verify(...)` holds for what is right alone."""
+        return self.ok
+
     @property
     def ok(self) -> bool:
         return bool(self.stages) and all(s.verdict != "failed" for s in self.stages)

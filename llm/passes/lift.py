@@ -260,6 +260,9 @@ class Lifted:
     ok: bool
     steps: tuple[tuple[str, Outcome], ...]
 
+    def __bool__(self) -> bool:
+        return self.ok
+
     @property
     def last(self) -> Outcome:
         return self.steps[-1][1]
