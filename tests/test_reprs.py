@@ -66,7 +66,7 @@ def test_a_failed_verification_shows_its_stage_and_code() -> None:
 
 def test_reports_are_true_exactly_if_nothing_is_wrong() -> None:
     wrong = cuir.verify(
-        cuir.parse(GEMM.read_text(encoding="utf-8").replace("mma_async(", "mma_asinc("), "gemm.cuir"), corpus.specification("gemm")
+        cuir.parse(GEMM.read_text(encoding="utf-8").replace("mma_async(", "mma_asinc("), "gemm.cuir"), corpus.specification("gelu_gemm")()
     )
     assert not wrong and wrong.diagnostics
     right = VerifyReport("v", "k", "quick", {}, [Stage("numbers", "", "passed")])
