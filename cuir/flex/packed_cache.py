@@ -17,7 +17,7 @@ from .inputs import precision
 from .kernels import Level
 from .mods import identity
 from .packing import packed, strides_fit
-from .per_sequence import known_rule, launched, places, rule
+from .per_sequence import check_places, clear_strangers, known_rule, launched, places, rule
 from .serving_settings import SHORT
 
 
@@ -30,6 +30,7 @@ def attention_of_packed(
     lengths: int32 [B], of what the cache holds before new tokens k, v [TQ, HK, ...] are written behind it. chunk: tokens of a page that are fetched at a time. rest: as for `_over_pages`.
     """
     starts, ends = places("cu_seqlens_q", cu_seqlens_q, q)
+    check_places("q", starts, ends, len(q), max_seqlen_q)
 
     def append() -> None:
         if k is not None and v is not None:
@@ -38,7 +39,9 @@ def attention_of_packed(
 
     count = lengths if k is None else lengths + (ends - starts)
     longest = len(q) if max_seqlen_q is None else min(max_seqlen_q, len(q))
-    return _over_pages(q, keys, values, starts, ends, count, pages, chunk, longest, append, *rest)
+    o, lse = _over_pages(q, keys, values, starts, ends, count, pages, chunk, longest, append, *rest)
+    clear_strangers(o.transpose(0, 1), lse, starts, ends)
+    return o, lse
 
 
 def attention_of_equal(

@@ -75,6 +75,43 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
     return all_places[:-1], all_places[1:]
 
 
+def check_places(name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None) -> None:
+    """Check where sequences lie among so many tokens, and that none is longer than `most`, if their places are on the CPU.
+
+    A GPU is not waited for. name: q or k, as in cu_seqlens_q and max_seqlen_q. Raises CuirError U413.
+    """
+    if starts.device.type != "cpu" or len(starts) == 0:
+        return
+    places, lengths = [int(starts[0]), *ends.tolist()], (ends - starts).tolist()
+    hint = "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)"
+    shortest, longest = (f(range(len(lengths)), key=lengths.__getitem__) for f in (min, max))
+    if lengths[shortest] < 0:
+        wrong(
+            "U413",
+            f"cu_seqlens_{name} must not decrease, found {places[shortest]} and behind it {places[shortest + 1]} (sequence {shortest})",
+            hint,
+        )
+    if places[0] < 0 or places[-1] > tokens:
+        wrong("U413", f"cu_seqlens_{name} must lie from 0 to the {tokens} tokens of `{name}`, found {places[0]} to {places[-1]}", hint)
+    if most is not None and lengths[longest] > most:
+        wrong(
+            "U413",
+            f"max_seqlen_{name} must be at least the longest sequence, {lengths[longest]} tokens (sequence {longest}), found {most}",
+            f"max_seqlen_{name}={lengths[longest]}, or leave it out",
+        )
+
+
+def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
+    """Make O [H, TQ, DV] 0 and LSE [H, TQ] -inf in rows of no sequence, which a kernel does not write, if they are on the CPU."""
+    if o.device.type != "cpu":
+        return
+    outside = torch.ones(o.shape[1], dtype=torch.bool)
+    for start, end in zip(starts.tolist(), ends.tolist()):
+        outside[start:end] = False
+    if outside.any():
+        o[:, outside], lse[:, outside] = 0.0, -math.inf
+
+
 def known_rule(
     whole: Mod | None, mask_mod: Mod | None, score_mod: Any, who: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
 ) -> Known:
@@ -142,4 +179,4 @@ def entered_in_graph(
     return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
 
 
-__all__ = ["entered_in_graph", "known_rule", "launched", "mask_of", "places", "rule"]
+__all__ = ["check_places", "clear_strangers", "entered_in_graph", "known_rule", "launched", "mask_of", "places", "rule"]

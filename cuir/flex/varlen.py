@@ -36,7 +36,7 @@ from .mods import identity
 from .operator import define, entered_mods
 from .packed_training import differentiable_attention, differentiable_in_graph
 from .packing import autocast, autocasts, packed, strides_fit
-from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
+from .per_sequence import check_places, clear_strangers, entered_in_graph, known_rule, launched, mask_of, places, rule
 from .serving_settings import SHORT
 from .sizes import are_equal, have_equal_sizes, is_known
 
@@ -111,6 +111,8 @@ def _packed(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE of a call."""
     starts, ends = _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
+    check_places("q", starts[0], ends[0], q.shape[0], max_seqlen_q)
+    check_places("k", starts[1], ends[1], k.shape[0])
     o, lse = _attention(
         q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify,
         dropout,
@@ -298,6 +300,7 @@ def _attention(
         1, H, k.shape[0], min(longest, SHORT + 1), 1
     )  # the same for all lengths that share a kernel: nothing is made anew for others
     lse = launched(known.attention, known.data(who), at, len(starts[0]), given, (H, TQ), backend)
+    clear_strangers(o, lse, starts[0], ends[0])
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
 
 

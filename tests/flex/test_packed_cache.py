@@ -295,3 +295,18 @@ def test_a_call_that_is_refused_writes_nothing() -> None:
     whole = torch.zeros(1, 1, 2, 16).half().expand(1, 16, 2, 16)
     with pytest.raises(CuirError, match="U419"):
         attention_with_kv_cache(q, whole, whole, k, v, cache_seqlens=3, cu_seqlens_q=places, backend="interpret")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"cu_seqlens_q": torch.tensor([0, 5, 9])}, "cu_seqlens_q must lie from 0 to the 8 tokens of `q`, found 0 to 9"),
+        ({"max_seqlen_q": 2}, "max_seqlen_q must be at least the longest sequence, 3 tokens (sequence 0), found 2"),
+    ],
+)
+def test_places_on_a_cpu_are_checked(change: dict[str, Any], found: str) -> None:
+    cache = torch.zeros(2, 16, 1, 64).half()
+    given = {"cu_seqlens_q": torch.tensor([0, 3, 4]), "cache_seqlens": torch.tensor([3, 5]), "backend": "interpret", **change}
+    with pytest.raises(CuirError) as caught:
+        attention_with_kv_cache(torch.zeros(8, 2, 64).half(), cache, cache, **given)
+    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)

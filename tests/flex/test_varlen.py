@@ -254,6 +254,31 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str) -> None
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"cu_seqlens_q": [0, 4, 11]}, "cu_seqlens_q must lie from 0 to the 10 tokens of `q`, found 0 to 11"),
+        ({"cu_seqlens_k": [-5, 4, 10]}, "cu_seqlens_k must lie from 0 to the 10 tokens of `k`, found -5 to 10"),
+        ({"cu_seqlens_k": [0, 8, 3]}, "cu_seqlens_k must not decrease, found 8 and behind it 3 (sequence 1)"),
+        ({"max_seqlen_q": 5}, "max_seqlen_q must be at least the longest sequence, 6 tokens (sequence 1), found 5"),
+    ],
+)
+def test_places_on_a_cpu_are_checked(change: dict[str, Any], found: str, gradients: bool) -> None:
+    x = X.clone().requires_grad_(gradients)
+    changed = {n: torch.tensor(v) if isinstance(v, list) else v for n, v in change.items()}
+    with pytest.raises(CuirError) as caught:
+        varlen_attention(**{"q": x, "k": X, "v": X, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "interpret", **changed})
+    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)
+
+
+def test_rows_of_no_sequence_are_zeros_on_a_cpu() -> None:
+    places = torch.tensor([2, 4, 7], dtype=torch.int32)
+    o, lse = varlen_attention(X, X, X, places, places, return_lse=True, backend="interpret", verify="off")
+    outside = torch.tensor([0, 1, 7, 8, 9])
+    assert bool((o[outside] == 0).all()) and bool((lse[:, outside] == -math.inf).all()) and bool(lse[:, 2:7].isfinite().all())
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(
     ("change", "code"),
     [
         ({"score_mod": 3}, "X101"),
