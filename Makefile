@@ -23,12 +23,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with $$($(PYTHON) --version), once: PyTorch is a large download, this can take some minutes"
 	@test -x $(BIN)/python || { echo "1 of 2: the virtual environment"; $(PYTHON) -m venv $(VENV); }
 	@echo "2 of 2: the packages"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]' \
+		| sed -u -n -E 's/^(Collecting [^ ]+|  Downloading .*MB\)|Installing collected packages|Successfully installed).*/\1/p'
 	@touch $@
 	@echo "set up: make test, make demo, or $(BIN)/cuir --help"
 
 demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
 	@$(BIN)/cuir bridge $(VARIANT) --out $(OUT)/$(VARIANT)
+	@echo
+	@echo "next: . $(BIN)/activate   # puts cuir on the PATH"
+	@echo "      cuir bridge mine.py:my_mask    # a mask_mod or score_mod of your own, as for FlexAttention"
+	@echo "      docs/verification.md says what was tested, docs/flex.md how to call the kernel from PyTorch"
 
 test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
