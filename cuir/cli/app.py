@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .completion import complete_code, complete_kernel, complete_op, complete_program
-from .output import print_json, stdout
+from .output import print_json, stdout, styled
 
 app = typer.Typer(
     name="cuir", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
@@ -65,7 +65,7 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
         print_json({"ok": True, "diagnostics": [], "kernel": description})
         return
     console = stdout()
-    console.print(f"[bold green]ok[/]  {file}: kernel [bold]{checked.name}[/] ({checked.arch})")
+    console.print(styled(("ok", "bold green"), f"  {file}: kernel ", (checked.name, "bold"), f" ({checked.arch})"))
     for line in description["lines"]:
         console.print(f"    {line}", style="dim", soft_wrap=True)
 
@@ -124,7 +124,7 @@ def ops(
         if not chosen and written is None:
             raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
         if not chosen and not as_json:
-            stdout().print(f"{name} is no primitive: {written}", markup=False, highlight=False, soft_wrap=True)
+            stdout().print(f"{name} is no primitive: {written}", highlight=False, soft_wrap=True)
         elif as_json:
             print_json(
                 {
@@ -179,7 +179,7 @@ def explain(
                 }
             )
         else:
-            stdout().print(f"[bold]{entry.code}[/]  {entry.title}\n\n{entry.help}")
+            stdout().print(styled((entry.code, "bold"), f"  {entry.title}\n\n{entry.help}"))
     elif as_json:
         print_json(
             {"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]}

@@ -157,7 +157,7 @@ class _NoRule(Exception):
 def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
     if not as_json:
         for d in why:
-            stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", markup=False, soft_wrap=True)
+            stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", soft_wrap=True)
 
 
 def _by_rules(
@@ -234,7 +234,7 @@ def drift(asks: Asks) -> str:
 
 def print_drift(asks: Asks) -> None:
     if said := drift(asks):
-        stdout().print(f"note: {said}", markup=False, soft_wrap=True)
+        stdout().print(f"note: {said}", soft_wrap=True)
 
 
 def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
@@ -310,11 +310,9 @@ def _print(outcome: Outcome, asking: Asking, folder: Path, files: Mapping[str, s
         asked_stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         if asked_stages:
             print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in asked_stages])
-    console.print(
-        f"{outcome.why}; {asking.budget.summary()}", style="bold green" if outcome.ok else "bold red", markup=False, soft_wrap=True
-    )
+    console.print(f"{outcome.why}; {asking.budget.summary()}", style="bold green" if outcome.ok else "bold red", soft_wrap=True)
     print_drift(asking.asks)
     if files:
-        console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+        console.print(f"  in {folder}: {', '.join(files)}", soft_wrap=True)
     if verdict is not None and not verdict.ok:
         print_errors(verdict.diagnostics, False)

@@ -32,7 +32,7 @@ class Conversations:
             self.live = Live(get_renderable=self.table, console=stderr(), refresh_per_second=8)
             self.live.__enter__()
         elif not self.quiet:
-            stderr().print(self.title, markup=False, soft_wrap=True)
+            stderr().print(self.title, soft_wrap=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -42,7 +42,7 @@ class Conversations:
             self.live.__exit__(kind, error, trace)
         elif self.interrupted and not self.quiet:
             for event in busy:
-                stderr().print(f"  sample {event.sample}, attempt {event.attempt}: interrupted", markup=False, soft_wrap=True)
+                stderr().print(f"  sample {event.sample}, attempt {event.attempt}: interrupted", soft_wrap=True)
         if self.interrupted:
             raise Interrupted(step=busy[-1].kind if busy else "") from None
 
@@ -53,10 +53,10 @@ class Conversations:
         if self.live is not None:
             self.live.refresh()
         elif not self.quiet and event.kind == "judged":
-            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: {_line(event)}", markup=False, soft_wrap=True)
-            stderr().print(f"    so far: {event.budget.summary()}", markup=False, soft_wrap=True)
+            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: {_line(event)}", soft_wrap=True)
+            stderr().print(f"    so far: {event.budget.summary()}", soft_wrap=True)
         elif not self.quiet and event.kind == "asking":
-            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: asking", markup=False, soft_wrap=True)
+            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: asking", soft_wrap=True)
 
     def table(self) -> Any:
         from rich.console import Group

@@ -279,8 +279,8 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
             [(w[0], *(w[i] for i in shown), w[-1]) for w in why_failed(model_scores)],
         )
     if said := drift(rows):
-        console.print(f"note: {said}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"in {path}, {page}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)
+        console.print(f"note: {said}", highlight=False, soft_wrap=True)
+    console.print(f"in {path}, {page}" + (f"; left out: {missing}" if missing else f", {picture}"), soft_wrap=True)
     if not complete:
         stderr().print("not all samples came to their end (budget, or no answer): the same command goes on from here", soft_wrap=True)
     return 0

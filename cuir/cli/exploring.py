@@ -129,7 +129,6 @@ def explore_or_replay(
         stdout().print(
             f"{checked.name} with {describe_consts(checked.consts)}: {result.summary()}, {result.seconds:.1f} s",
             style="bold green" if result.ok else "bold red",
-            markup=False,
             soft_wrap=True,
         )
         _told(result.diagnostics, saved)
@@ -149,7 +148,6 @@ def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
     if saved is not None:
         stdout().print(
             f"the schedule is in {saved}; see it fail with data: the same command with --replay {saved} in place of --exhaustive and --out",
-            markup=False,
             soft_wrap=True,
         )
 
@@ -205,7 +203,6 @@ def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, fil
     else:
         stdout().print(
             f"no fault under this schedule of {steps} step{'s' * (steps != 1)}, which was written for {written.code}: {written.message}",
-            markup=False,
             soft_wrap=True,
         )
     return 0

@@ -226,12 +226,11 @@ def _explain(annotated: Reading, who: str, place: Path, folder: Path, as_json: b
     console.print(
         f"{place.name}: kernel {annotated.kernel}, {annotated.threads} threads, {len(annotated.calls)} low-level calls",
         style="bold",
-        markup=False,
     )
-    console.print(f"  {who}", markup=False, soft_wrap=True)
+    console.print(f"  {who}", soft_wrap=True)
     for line in lines:
-        console.print(f"    {line}", markup=False, soft_wrap=True)
-    console.print(f"  in {path}", markup=False, soft_wrap=True)
+        console.print(f"    {line}", soft_wrap=True)
+    console.print(f"  in {path}", soft_wrap=True)
 
 
 class _View:
@@ -274,7 +273,7 @@ def _beside(
     from llm.beside_source import beside_source
 
     if not quiet:
-        stderr().print("  beside the source kernel on the GPU", markup=False)
+        stderr().print("  beside the source kernel on the GPU")
     return beside_source(verdict.program, consts, expert, spec)
 
 
@@ -322,22 +321,21 @@ def _print(lifted: Lifted, who: str, asking: Asking, folder: Path, files: Mappin
         stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in stages])
         facts = verdict.extra.get("orchestration", {})
-        console.print(f"orchestration: as in the CUDA source, {who}", markup=False, soft_wrap=True)
+        console.print(f"orchestration: as in the CUDA source, {who}", soft_wrap=True)
         for text in facts.get("not_compared", ()):
-            console.print(f"  not known, and not compared: {text}", markup=False, soft_wrap=True)
+            console.print(f"  not known, and not compared: {text}", soft_wrap=True)
         for s in facts.get("settled", ()):
-            console.print(f"  settled by {s['by']}: {s['message']}; {s['reason']}", markup=False, soft_wrap=True)
+            console.print(f"  settled by {s['by']}: {s['message']}; {s['reason']}", soft_wrap=True)
         for text in facts.get("settled_without_effect", ()):
-            console.print(f"  settled, but there was no such difference: {text}", markup=False, soft_wrap=True)
+            console.print(f"  settled, but there was no such difference: {text}", soft_wrap=True)
     if beside is not None:
         console.print(
             "beside the source kernel: " + (f"skipped, {beside['skipped']}" if "skipped" in beside else beside["summary"]),
-            markup=False,
             soft_wrap=True,
         )
     said = f"{lifted.last.why}; {asking.budget.summary()}"
-    console.print(said, style="bold green" if lifted.ok else "bold red", markup=False, soft_wrap=True)
+    console.print(said, style="bold green" if lifted.ok else "bold red", soft_wrap=True)
     print_drift(asking.asks)
-    console.print(f"  in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+    console.print(f"  in {folder}: {', '.join(files)}", soft_wrap=True)
     if verdict is not None and not verdict.ok:
         print_errors(verdict.diagnostics, False)

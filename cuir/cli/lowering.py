@@ -91,9 +91,9 @@ def lower(
     for path in written:
         stderr().print(f"written: {path}", soft_wrap=True)
     if compiled is not None:
-        stdout().print(compiled.resources.as_text(), markup=False)
+        stdout().print(compiled.resources.as_text())
     if spilled:
-        stderr().print(f"warning: {spilled}", style="yellow", markup=False, soft_wrap=True)
+        stderr().print(f"warning: {spilled}", style="yellow", soft_wrap=True)
     return 0
 
 

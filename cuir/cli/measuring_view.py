@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..text.diagnostics import CuirError
 from .interruption import Interrupted
-from .output import plain, print_json, stderr, stdout
+from .output import plain, print_json, stderr, stdout, styled
 from .tables import print_table
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ class _View:
 
     def __enter__(self) -> Any:
         if not self.quiet and not plain():
-            self.status = stderr().status(self.title)
+            self.status = stderr().status(styled(self.title))
             self.status.__enter__()
         elif not self.quiet:
-            stderr().print(self.title, markup=False)
+            stderr().print(self.title)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -62,7 +62,7 @@ class _View:
     def note(self, text: str) -> None:
         if not self.quiet:
             console = self.status.console if self.status is not None else stderr()
-            console.print(f"  {text}", markup=False, soft_wrap=True)
+            console.print(f"  {text}", soft_wrap=True)
 
 
 class TuneView(_View):
@@ -132,10 +132,12 @@ def print_tuned(report: TuneReport, static: bool) -> None:
             "left out", ("how many", "why", "the last of them"), [(str(n), kind, example) for kind, (n, example) in reasons.items()]
         )
     if not report.complete:
-        console.print("[yellow]the limit of time was reached; the same command goes on from here[/]")
+        console.print("the limit of time was reached; the same command goes on from here", style="yellow")
     if report.best is not None:
         console.print(
-            f"[bold green]best[/]  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}", highlight=False, soft_wrap=True
+            styled(("best", "bold green"), f"  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}"),
+            highlight=False,
+            soft_wrap=True,
         )
         if report.best.built is not None and report.best.built.spills:
             spilled = f"warning: it spills {report.best.built.spills:,} bytes of registers a thread: every candidate spills, or was slower; smaller tiles in --space may fit"
@@ -182,14 +184,14 @@ def finish_bench(
         return 0 if good else 1
     console = stdout()
     for row in () if told else rows:
-        console.print(line(row), markup=False, highlight=False, soft_wrap=True)
+        console.print(line(row), highlight=False, soft_wrap=True)
     names, by_group = names_of_peers(rows), means(rows)
     if by_group:
         print_table("geometric means of cuir / peer (and the smallest)", ("rows", *names),
                     [(group, *(of[n].text if n in of else "" for n in names)) for group, of in by_group.items()])  # fmt: skip
     for text in summary(rows):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), markup=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), soft_wrap=True)
     if not complete:
-        console.print("[yellow]the limit of time was reached; the same command goes on from here[/]")
+        console.print("the limit of time was reached; the same command goes on from here", style="yellow")
     return 0 if good else 1

@@ -81,15 +81,15 @@ def _print(report: MutateReport, consts: str) -> None:
         [[row[c] for c in shown] for row in rows],
     )
     for fault in sorted({r.fault for r in report.results}):
-        stdout().print(f"{fault:>5}  {FAULTS[fault]}", style="dim", markup=False, soft_wrap=True)
+        stdout().print(f"{fault:>5}  {FAULTS[fault]}", style="dim", soft_wrap=True)
     stdout().print()
     for verdict, style in (("survived", "bold yellow"), ("crashed", "bold red"), ("out of time", "bold yellow")):
         for r in report.of(verdict):
             head = f"{verdict}: class {r.fault}, {r.operator} at {r.place[0]}:{r.place[1]}: {r.what}"
-            stdout().print(f"{head} {r.reason}".rstrip(), style=style, markup=False, soft_wrap=True)
+            stdout().print(f"{head} {r.reason}".rstrip(), style=style, soft_wrap=True)
             print_diff(r.diff.splitlines()[2:])
             stdout().print()
-    stdout().print(report.summary(), style="bold", markup=False, soft_wrap=True)
+    stdout().print(report.summary(), style="bold", soft_wrap=True)
 
 
 class _Bar:
@@ -105,16 +105,16 @@ class _Bar:
         if self.quiet:
             return self
         if plain():
-            stderr().print(self.title, markup=False, soft_wrap=True)
+            stderr().print(self.title, soft_wrap=True)
             return self
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[latest]}"),
+            TextColumn("{task.fields[latest]}", markup=False),
         )
         self.bar = Progress(*columns, console=stderr())
         self.task = self.bar.add_task(self.title, total=None, latest="")
@@ -128,7 +128,7 @@ class _Bar:
                 self.bar.update(self.task, latest="interrupted")
             self.bar.stop()
         elif interrupted and not self.quiet:
-            stderr().print(f"  interrupted after {self.done} mutants", markup=False)
+            stderr().print(f"  interrupted after {self.done} mutants")
         if interrupted:
             raise Interrupted(step=f"mutant {self.done + 1}") from None
 
@@ -138,6 +138,4 @@ class _Bar:
         if self.bar is not None:
             self.bar.update(self.task, completed=done, total=total, latest=f"class {one.fault}: {said}")
         elif not self.quiet:
-            stderr().print(
-                f"  {done:4d}/{total}  {one.seconds:6.1f} s  class {one.fault:2d}  {one.operator}: {said}", markup=False, soft_wrap=True
-            )
+            stderr().print(f"  {done:4d}/{total}  {one.seconds:6.1f} s  class {one.fault:2d}  {one.operator}: {said}", soft_wrap=True)

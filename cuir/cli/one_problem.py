@@ -61,17 +61,15 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
             }
         )
         return 0
-    stdout().print(f"{checked.name} with {describe_consts(checked.consts)}", markup=False, soft_wrap=True)
+    stdout().print(f"{checked.name} with {describe_consts(checked.consts)}", soft_wrap=True)
     for row in rows:
         stdout().print(
             ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n not in ("made positive", "scratch")),
-            markup=False,
             soft_wrap=True,
         )
     if positive := made_positive(rows):
         stdout().print(
             f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}",
-            markup=False,
             soft_wrap=True,
         )
     require_compared(checked, spec, rows)

@@ -13,18 +13,26 @@ from ..text.jsontext import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 def stdout() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    return Console(highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Text from strings and pairs of a string and its style. Brackets in strings are kept: no output is markup."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
 
 
 def exit_code(diagnostics: Iterable[Diagnostic]) -> int:

@@ -53,7 +53,7 @@ class Steps:
         elif not self.quiet and step.status != "running" and id(step) not in self.told:
             self.told.add(id(step))
             seconds = f"{step.seconds:7.2f} s" if step.status != "skipped" else " " * 9
-            stderr().print(f"  {step.name:10s} {_word(step.status):11s} {seconds}  {step.detail}", markup=False, soft_wrap=True)
+            stderr().print(f"  {step.name:10s} {_word(step.status):11s} {seconds}  {step.detail}", soft_wrap=True)
 
     def table(self) -> Any:
         from rich.console import Group

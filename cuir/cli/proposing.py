@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..text.diagnostics import CuirError, Diagnostic
-from .output import print_errors, print_json, stderr, stdout
+from .output import print_errors, print_json, stderr, stdout, styled
 
 if TYPE_CHECKING:
     from llm.loop import Verdict
@@ -63,7 +63,7 @@ def tune_programs(
     output_folder(folder, "tuned", target, source)
     with Apart() as apart, Worker(COMMAND) as worker:
         if not as_json:
-            stderr().print(f"{target} for {shape} ({dtype}): the program itself", markup=False, soft_wrap=True)
+            stderr().print(f"{target} for {shape} ({dtype}): the program itself", soft_wrap=True)
         tuning = Tuning.of(
             goal, _setting(made, space, shape, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
             apart, rounds,
@@ -209,16 +209,23 @@ def _print(
                     [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused])  # fmt: skip
     for name, verdict in considered:
         if not verdict.right:
-            stderr().print(f"{name} is refused ({verdict.stage}):", markup=False, soft_wrap=True)
+            stderr().print(f"{name} is refused ({verdict.stage}):", soft_wrap=True)
             print_errors(verdict.diagnostics, False)
         elif _unchanged(verdict):
-            console.print(verdict.diagnostics[0].message, markup=False, highlight=False, soft_wrap=True)
+            console.print(verdict.diagnostics[0].message, highlight=False, soft_wrap=True)
     if tuned.faster:
         print_diff((folder / "tuned.diff").read_text(encoding="utf-8").splitlines())
-        console.print(f"[bold green]faster[/]  {tuned.speedup:.3f} x the start, in {files['tuned.cuir']}", highlight=False, soft_wrap=True)
+        console.print(
+            styled(("faster", "bold green"), f"  {tuned.speedup:.3f} x the start, in {files['tuned.cuir']}"),
+            highlight=False,
+            soft_wrap=True,
+        )
     elif missing:
         console.print(
-            f"[yellow]not ranked[/]  {missing}: registers and traces do not tell which of two right programs is faster, so none is kept",
+            styled(
+                ("not ranked", "yellow"),
+                f"  {missing}: registers and traces do not tell which of two right programs is faster, so none is kept",
+            ),
             highlight=False,
             soft_wrap=True,
         )
@@ -230,7 +237,7 @@ def _print(
     else:
         console.print("nothing is faster than the start, which stays", highlight=False, soft_wrap=True)
     spent = f"; {asking.budget.summary()}" if asking else ""
-    console.print(f"{tuned.why}{spent}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{tuned.why}{spent}", highlight=False, soft_wrap=True)
     if asking is not None:
         print_drift(asking.asks)
 

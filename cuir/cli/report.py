@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checking.defaults import describe_consts
-from .output import stdout
+from .output import stdout, styled
 from .tables import print_diff, print_table
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
         ]
         print_table(f"time on {report.timing['device']}, {report.timing['problem']}", ("kernel", "time", "rate"), rows)
     for note in report.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
     if report.ok:
         console.print(
-            f"[bold green]{report.variant}: verified ({report.verification.runs if report.verification else 0} runs under different schedules){' and compiled' if report.resources else ''}{' and run' if report.timing else ''}[/]"
+            f"{report.variant}: verified ({report.verification.runs if report.verification is not None else 0} runs under different schedules){' and compiled' if report.resources else ''}{' and run' if report.timing else ''}",
+            style="bold green",
         )
     else:
-        console.print(f"[bold red]{report.variant}: failed[/]")
+        console.print(f"{report.variant}: failed", style="bold red")
     for text in report.missing:
         _indented("left out", text, "yellow")
     _indented(f"in {folder}", ", ".join(report.files))
@@ -55,18 +56,16 @@ def print_verification(report: Any) -> None:
     rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
     print_table(f"verification of {report.kernel} with {describe_consts(report.consts)}", ("question", "verdict", "time", "why"), rows)
     if report.left_open:
-        stdout().print(f"note: {report.left_open}", markup=False, highlight=False)
+        stdout().print(f"note: {report.left_open}", highlight=False)
 
 
 def print_run(result: Mapping[str, Any]) -> None:
     """What a run of one kernel came to."""
     console = stdout()
-    console.print(
-        f"[bold green]ok[/]  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}", highlight=False
-    )
-    console.print(f"    consts    {describe_consts(result['consts'])}", style="dim", markup=False, soft_wrap=True)
+    console.print(styled(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}"))
+    console.print(f"    consts    {describe_consts(result['consts'])}", style="dim", soft_wrap=True)
     rows = [(o["name"], o["shape"], o["dtype"], f"{o['mean']:.4g}", f"{o['largest']:.4g}", str(o["not_finite"])) for o in result["outputs"]]
     print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite"), rows)
     if result["note"]:
-        console.print(f"note: {result['note']}", markup=False, soft_wrap=True)
-    console.print(f"again: {result['replay']}", markup=False, soft_wrap=True, style="dim")
+        console.print(f"note: {result['note']}", soft_wrap=True)
+    console.print(f"again: {result['replay']}", soft_wrap=True, style="dim")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .output import stdout
+from .output import stdout, styled
 
 if TYPE_CHECKING:
     from ..checking.checked import Checked
@@ -48,7 +48,7 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
     from rich.text import Text
 
     if title:
-        stdout().print(title, style="bold", markup=False)
+        stdout().print(title, style="bold")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, name in enumerate(head):
         table.add_column(name, style="bold" if column == 0 else "", no_wrap=column == 0, overflow="fold", header_style="dim")
@@ -88,24 +88,17 @@ def print_entry(op: Op) -> None:
     from . import reference
 
     console = stdout()
-    console.print(
-        f"[bold]{_plain(reference.spelling(op))}[/]   [dim]{op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}[/]"
-    )
-    console.print(_plain(f"  {op.doc}"))
+    about = f"   {op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}"
+    console.print(styled((reference.spelling(op), "bold"), (about, "dim")))
+    console.print(f"  {op.doc}")
     for p in op.params:
-        console.print(f"    [bold]{p.name}[/]  {_plain(p.what)}" + (f" [dim](left out: {_plain(p.default)})[/]" if p.default else ""))
+        left_out = f" (left out: {p.default})" if p.default else ""
+        console.print(styled("    ", (p.name, "bold"), f"  {p.what}", (left_out, "dim")))
     for line in reference.effects(op):
-        console.print(f"    - {_plain(line)}")
+        console.print(f"    - {line}")
     if traits := reference.traits(op):
-        console.print(
-            f"    [dim]traits: {_plain(', '.join(name if value is True else f'{name}={value}' for name, value in traits.items()))}[/]"
-        )
+        shown = ", ".join(name if value is True else f"{name}={value}" for name, value in traits.items())
+        console.print(f"    traits: {shown}", style="dim")
     for consumer, place in reference.places(op.name).items():
-        console.print(f"    [dim]{consumer}: {place}[/]")
+        console.print(f"    {consumer}: {place}", style="dim")
     console.print()
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

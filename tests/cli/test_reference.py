@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cuir.cli import reference
 from cuir.ops import OPERATORS, TABLE
+from cuir.text.codes import CODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +47,25 @@ def test_places_in_the_interpreter_are_those_that_run() -> None:
     from cuir.interp.ops import RUNS
 
     assert reference.interpreter_places().keys() == RUNS.keys()
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
+def test_the_printed_entry_holds_its_words_and_brackets(cuir: Callable, name: str) -> None:
+    shown, op = _without_spaces(cuir("ops", name).out), reference.entries()[name]
+    for part in (reference.spelling(op), op.doc, *(p.what for p in op.params), *(p.default for p in op.params), *reference.effects(op)):
+        assert _without_spaces(part) in shown
+
+
+def test_every_printed_explanation_holds_its_words_and_brackets(cuir: Callable) -> None:
+    for code in CODES.values():
+        assert _without_spaces(cuir("explain", code.code).out) == _without_spaces(code.code + code.title + code.help)
+
+
+def test_no_command_prints_markup() -> None:
+    for file in (ROOT / "cuir" / "cli").glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "[/]" not in text and "markup=True" not in text, file.name
