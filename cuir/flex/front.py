@@ -338,9 +338,9 @@ def prepare(
             who, traced = identity(mask_mod, score_mod, *weights), None
     known = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
     data = known.data(who)
-    for p in data.captured:
+    for name, p in known.attention.captured_by_name(data):
         if isinstance(p.value, torch.Tensor) and not p.constant:
-            _check_captured(p.name, p.value, query)
+            _check_captured(name, p.value, query)
     ready = known.attention.ready(query, key, value, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)

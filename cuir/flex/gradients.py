@@ -413,11 +413,10 @@ def read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
     """The captured tensors of a call whose writes PyTorch counts, each once, with the names that they have in the mods."""
     if ready.data is None or ready.attention is None:
         return ()
-    names = {own: wanted for wanted, own in ready.attention.traced.asked}
     found: dict[int, tuple[torch.Tensor, str]] = {}
-    for own, parameter in zip(ready.data.captured, ready.attention.traced.parameters, strict=True):
-        if isinstance(own.value, torch.Tensor) and not own.value.is_inference():
-            found.setdefault(id(own.value), (own.value, names.get(parameter.name, own.name)))
+    for name, parameter in ready.attention.captured_by_name(ready.data):
+        if isinstance(parameter.value, torch.Tensor) and not parameter.value.is_inference():
+            found.setdefault(id(parameter.value), (parameter.value, name))
     return tuple(found.values())
 
 

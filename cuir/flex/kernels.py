@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -400,6 +400,12 @@ class Attention:
         return Ready(
             kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data, setting=consts
         ).pinned()
+
+    def captured_by_name(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
+        """Pairs of the name that a captured value has in the mods, for messages, and its parameter."""
+        names = self.traced.own_names
+        for parameter, traced in zip(data.captured, self.traced.parameters, strict=True):
+            yield names.get(traced.name, parameter.name), parameter
 
     def _settled(self, data: TransferResult, at: Lengths) -> bool:
         """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""

@@ -131,9 +131,9 @@ def launched(
     """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. by_setting: what is given besides,
     by the setting's const parameters. before: called when nothing can be refused any more. Raises CuirError."""
     device = given["Q"].device
-    for p in data.captured:
+    for name, p in attention.captured_by_name(data):
         if isinstance(p.value, torch.Tensor):
-            check_gradient(p.name, p.value)
+            check_gradient(name, p.value)
     attention.check_heads(data, replace(at, B=sequences))
     if backend == "interpret":
         consts = attention.settings.untuned(at)

@@ -34,7 +34,7 @@ class Doubles:
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters
-        self.names = {own: wanted for wanted, own in traced.asked}
+        self.names = traced.own_names
         self.keep, self.score, self.factor, self.sink = traced.keep, traced.score, traced.factor, traced.sink
 
     def check(self, given: Mapping[str, Any], at: Lengths | None, device: torch.device, pieces: Any) -> None:

@@ -43,6 +43,7 @@ class Reads:
         self.keep = Literal(True) if traced.keep is None else traced.keep
         self.rest = tuple(e for e in (traced.score, traced.factor, traced.sink) if e is not None)
         self.reads = traced.reads
+        self.own_names = traced.own_names
         known = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= known for i in r.indices))
         self.doubles = Doubles(traced)
@@ -61,7 +62,7 @@ class Reads:
             if isinstance(value, torch.Tensor) and value.dtype in WIDE and value.numel():
                 low, high = extremes[p.name]
                 if low < -(2**31) or high >= 2**31:
-                    raise CuirError.of("U417", f"`{p.name}` holds {low if low < -(2**31) else high}, and integers of a kernel have 32 bits",
+                    raise CuirError.of("U417", f"`{self.own_names.get(p.name, p.name)}` holds {low if low < -(2**31) else high}, and integers of a kernel have 32 bits",
                                        hint="number documents, offsets and the like anew, from 0")  # fmt: skip
         if min(at.B, at.H, at.M, at.N) == 0:
             return
@@ -148,8 +149,9 @@ class Reads:
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
                 position = int(evaluate(index, known))  # type: ignore[arg-type]
                 if position < 0 or (position >= size and not only_negative):
+                    name = self.own_names.get(read.value.id, read.value.id)
                     negative = "a negative index that is computed does not count from the end: add the length" if position < 0 else None
-                    return CuirError.of("U416", f"`{read.value.id}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read ({where})",
+                    return CuirError.of("U416", f"`{name}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read ({where})",
                                         None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
         return CuirError.of("U416", f"a captured tensor is read outside of it ({where})")
 

@@ -48,9 +48,14 @@ class Traced:
         return tuple(dict.fromkeys(n for e in parts if e is not None for n in walk(e) if isinstance(n, Subscript)))
 
     @property
+    def own_names(self) -> dict[str, str]:
+        """The names that captured values have in the mods, by those of their parameters, for messages."""
+        return {name: wanted for wanted, name in self.asked}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What whoever reads the kernel may want to know, in words."""
-        own = {name: plain(wanted) for wanted, name in self.asked}
+        own = {name: plain(wanted) for name, wanted in self.own_names.items()}
         decided = (f"`{name}` decided control flow while tracing: its value is part of the program" for name in self.decided)
         other = (
             f"`{own[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
