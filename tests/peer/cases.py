@@ -123,6 +123,6 @@ def load() -> dict[str, Case]:
 
 def load_reports() -> dict[str, Case]:
     """Load the cases of public reports, by name."""
-    from tests.peer.reports import calls, masks, scores  # noqa: F401
+    from tests.peer.reports import calls, idioms, masks, models, scores  # noqa: F401
 
     return {name: case for name, case in CASES.items() if case.file == REPORTS}
