@@ -42,7 +42,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     x = array(input)
     if dims is None or dims == ():
         return array(roll(x.reshape(-1), shifts, 0)).reshape(*x.shape)
-    by = {}
+    by: dict[int, int] = {}
     for dim, shift in zip(_each(dims), _each(shifts), strict=True):
         by[x.axis(dim)] = by.get(x.axis(dim), 0) + whole_number(shift)
     x.small([1], "shifted")

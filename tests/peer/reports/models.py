@@ -523,3 +523,23 @@ def merged_parts(t: Trial) -> Attempt:
         return call
 
     return Attempt(make, qkv(t))
+
+
+@behaviour(
+    USER + "masks in masks",
+    "a mod that calls `mask.mask_mod` of a mask whose blocks were made, under torch.compile",
+    why="U418: the mask holds more than is compared; write `inner = mask.mask_mod` before the mod, and `inner(...)` in it",
+    calls=("compiled",),
+)
+def mask_of_a_mask(t: Trial, call: str) -> None:
+    ids = torch.arange(S, device=t.device) // 30
+    whole = t.ours.create_block_mask(lambda b, h, q, k: ids[q] == ids[k], None, None, S, S, device=t.device)
+    blocks = (whole.kv_num_blocks, whole.kv_indices, whole.full_kv_num_blocks, whole.full_kv_indices, whole.BLOCK_SIZE)
+    inner = whole.mask_mod
+    mods = [lambda b, h, q, k: whole.mask_mod(b, h, q, k), lambda b, h, q, k: inner(b, h, q, k)]
+    masks = [t.ours.BlockMask.from_kv_blocks(*blocks, mod, whole.seq_lengths) for mod in mods]
+    refused, taken = (t.compile(attention(None, lambda api, mask=mask: mask)(t.ours)) for mask in masks)
+    x = t.qkv((B, H, S, D))
+    t.refused(lambda: refused(*x), "U418")
+    golden, eager = (dense_attention(*(y.to(d) for y in x), block_mask=masks[1]) for d in (torch.float64, torch.float32))
+    judge(golden, eager, taken(*x), "O")
