@@ -21,11 +21,14 @@ FORWARD = (
     "flashinfer#4452 shorter_cache[eager]",
     "flash-attention#443 packed_with_few_keys[eager]",
     "attention-gym#53 checkpoints[not reentrant]",
+    "user code: made in place masks_of_made_tensors[eager]",
+    "user code: block tables tables_of_blocks[eager]",
 )
 GRADIENTS = (
     "pytorch#162228 bias_matrix_made_inside[compiled]",
     "transformers#41026 sinks_by_renormalisation[eager]",
     "Graphormer: graphormer_layers.py graph_distances[eager]",
+    "user code: activations activations_of_scores[eager]",
 )
 
 
