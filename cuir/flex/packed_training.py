@@ -12,6 +12,7 @@ import torch
 
 from ..spec.specification import lengths_asked
 from ..variants.arguments import memory_of, state_of
+from ..variants.pairs import INDICES_OF_USER
 from .front import flex_attention
 from .graph_errors import at_tracing
 from .inputs import Seeded, capturing, check_differentiable
@@ -45,6 +46,11 @@ class Tables:
         """All of them, as arguments of an operator."""
         return [self.queries.sequence, self.queries.place, self.keys.sequence, self.keys.place, self.counts["M"], self.counts["N"]]
 
+    def indices_of_sequence(self, pair: Mapping[str, int]) -> dict[str, int]:
+        """Return b, h, q and k of a pair within its sequence, from its places in the long one. Waits for the device."""
+        q, k = pair["q"], pair["k"]
+        return {"b": int(self.queries.sequence[q]), "h": pair["h"], "q": int(self.queries.place[q]), "k": int(self.keys.place[k])}
+
     @staticmethod
     def of(tensors: list[torch.Tensor]) -> Tables:
         """The tables of what `tensors` gives."""
@@ -71,9 +77,13 @@ def differentiable_attention(
     blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
     q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
     drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
-    o, lse = flex_attention(
-        q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
-    )
+    entered = INDICES_OF_USER.set(tables.indices_of_sequence)
+    try:
+        o, lse = flex_attention(
+            q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
+        )
+    finally:
+        INDICES_OF_USER.reset(entered)
     return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
 
 

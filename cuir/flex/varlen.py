@@ -72,7 +72,7 @@ def varlen_attention(
 
     causal: a sequence's last query sees all its keys, the one before it a key less. score_mod(score, b, h, q_idx, kv_idx) and block_mask (a mask_mod
     (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx and kv_idx from 0 in each sequence, b as its number, and
-    by the names M and N, if they ask for them after `*`, its lengths. What they read outside of a captured tensor by q_idx or kv_idx is 0; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for
+    by the names M and N, if they ask for them after `*`, its lengths. What they read outside of a captured tensor by q_idx or kv_idx is 0, and with gradients refused; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for
     `flex_attention`.
 
     Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on.

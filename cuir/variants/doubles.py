@@ -19,6 +19,7 @@ from ..syntax.types import F32
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .evaluate import evaluate
+from .pairs import describe_pair
 from .traced import Traced
 
 LARGEST = torch.finfo(torch.float32).max
@@ -101,7 +102,7 @@ class Doubles:
         if self.keep is not None:
             kept = torch.as_tensor(evaluate(self.keep, wide, double=True))
             if self.keep in judged and (pair := _first(kept != evaluate(self.keep, narrow), place)) is not None:
-                self._refuse(self.keep, names, f"which changes whether the pair {_in_words(pair)} counts")
+                self._refuse(self.keep, names, f"which changes whether the pair {describe_pair(pair)} counts")
         logits = [e for e in (self.score, self.factor) if e in judged]
         if logits:
             for s in SCORES:
@@ -111,7 +112,7 @@ class Doubles:
                     for known, double in ((wide, True), (narrow, False))
                 )
                 if (pair := _first(_apart(a, b) & kept, place)) is not None:
-                    self._refuse(logits[0], names, f"which changes the score of the pair {_in_words(pair)}")
+                    self._refuse(logits[0], names, f"which changes the score of the pair {describe_pair(pair)}")
         if self.sink is not None and self.sink in judged:
             a, b = (
                 torch.as_tensor(evaluate(self.sink, known, double=double)).double() for known, double in ((wide, True), (narrow, False))
@@ -198,11 +199,6 @@ def _first(bad: torch.Tensor, place: Mapping[str, torch.Tensor]) -> dict[str, in
         return None
     first = bad.nonzero()[0].tolist()
     return {n: int(x[tuple(min(i, size - 1) for i, size in zip(first, x.shape))]) for n, x in place.items()}
-
-
-def _in_words(pair: Mapping[str, int]) -> str:
-    words = (("b", "b"), ("h", "h"), ("q", "q_idx"), ("k", "kv_idx"))
-    return "(" + ", ".join(f"{word}={pair[n]}" for n, word in words) + ")"
 
 
 __all__ = ["Doubles"]

@@ -20,6 +20,7 @@ from ..text.diagnostics import CuirError
 from .doubles import Doubles
 from .evaluate import evaluate
 from .names import apart
+from .pairs import describe_pair
 from .parameter import Parameter
 from .trace import trace
 from .traced import Traced
@@ -142,7 +143,7 @@ class Reads:
             raise self._error(doubtful, {**known, **pair}, pair, negative)
 
     def _error(self, doubtful: list[Subscript], known: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
-        where = ", ".join(f"{word}={pair[n]}" for n, word in (("b", "b"), ("h", "h"), ("q", "q_idx"), ("k", "kv_idx")))
+        where = describe_pair(pair)
         for read in doubtful:
             assert isinstance(read.value, Name)
             shape = known[read.value.id].shape
@@ -151,9 +152,9 @@ class Reads:
                 if position < 0 or (position >= size and not only_negative):
                     name = self.own_names.get(read.value.id, read.value.id)
                     negative = "a negative index that is computed does not count from the end: add the length" if position < 0 else None
-                    return CuirError.of("U416", f"`{name}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read ({where})",
+                    return CuirError.of("U416", f"`{name}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read {where}",
                                         None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
-        return CuirError.of("U416", f"a captured tensor is read outside of it ({where})")
+        return CuirError.of("U416", f"a captured tensor is read outside of it {where}")
 
 
 class _Extremes(dict[str, tuple[int, int]]):

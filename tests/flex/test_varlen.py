@@ -205,6 +205,21 @@ def test_gradients_of_what_a_mod_captures() -> None:
     assert (found.double() - wanted).norm() <= 2e-2 * wanted.norm()
 
 
+@pytest.mark.parametrize("nested_ones", [False, True])
+def test_a_read_outside_names_the_indices_of_its_sequence(nested_ones: bool) -> None:
+    made, table = Packed([7, 0, 13], [7, 0, 13], (2, 2)), torch.zeros(3, 10, requires_grad=True)
+
+    def biased(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s + table[b, k]
+
+    wrong = r"U416.*`table` has 10 elements along dim 1, and its element 10 is read \(b=2, h=0, q_idx=0, kv_idx=10\)"
+    with pytest.raises(CuirError, match=wrong):
+        if nested_ones:
+            flex_attention(*map(nested, (made.q, made.k, made.v)), biased, backend="interpret")
+        else:
+            made.called(score_mod=biased)
+
+
 def test_gradients_of_nested_tensors_with_holes() -> None:
     made, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
     leaves = tuple(with_holes(x).requires_grad_() for x in (made.q, made.k, made.v))
