@@ -168,7 +168,7 @@ def _variable(base: Any) -> Any:
                         captured.append(TensorVariable(proxy, **TensorVariable.specialize(example)))
                         values.append(example)
                     elif own.users:
-                        values.append(int(example))  # a number that torch.compile takes for dynamic: each value has a graph
+                        values.append(_fix_number(example, kind))
                     else:
                         values.append(0)  # the length of a captured tensor, which the mod does not ask for
                 mods.append((graph, values, code_of(mod)))
@@ -179,6 +179,18 @@ def _variable(base: Any) -> Any:
             return TupleVariable([TupleVariable(captured), ConstantVariable.create(handle)])
 
     return Variable
+
+
+def _fix_number(number: Any, kind: str) -> int | float:
+    """Guard a number that torch.compile takes for dynamic: each value has a graph. Raises CuirError X122 for one that data decide."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    try:
+        return float(number) if isinstance(number, (float, torch.SymFloat)) else int(number)
+    except GuardOnDataDependentSymNode:
+        refuse_unread(
+            kind, "it reads a number that data decide, such as .item() or the number of selected rows: capture it as a tensor", None
+        )
 
 
 def _reads_tensors(mod: Any) -> bool:

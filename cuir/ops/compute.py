@@ -86,8 +86,8 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
     "Beside halves `b` may be of 8-bit floats. "
-    "Operands of f32 say in how many `parts`, numbers of TF32 with 11 bits, the tensor core takes them: 1, rounded within 0.7 units in the last place, or 2, the nearest one "
-    "and what is left, cut off to TF32: as accurate as f32, with three products for one: that of both rests is left out. An infinite operand in 2 parts makes NaN.",
+    "Operands of f32 are taken in `parts` numbers of TF32 (11 bits): 1, rounded within 0.7 units in the last place, or 2, the nearest one and the rest cut off to TF32: "
+    "as accurate as f32, by three products; that of both rests is left out. An infinite operand in 2 parts makes NaN.",
 )
 def _mma(cx: CallContext) -> Type:
     t = _product(cx, "mma_sync", b_shared=False)
@@ -392,7 +392,7 @@ op(
     "compute",
     _TILE,
     reduces=True,
-    doc="The maximum of each column, [1, C]; NaN if one is in it. The warps of a warpgroup meet and exchange theirs in shared memory, 16 bytes a column.",
+    doc="The maximum of each column, [1, C]; NaN if one is in it. A warpgroup's warps meet and exchange in shared memory, 16 bytes a column.",
     evaluate=meaning("col_max"),
     traits=Traits(pure=True, column_reduction="max", slip="col_sum"),
 )(_column_reduction)
@@ -402,7 +402,7 @@ op(
     _TILE,
     sums=True,
     reduces=True,
-    doc="The sum of each column, [1, C], in no fixed order. The warps of a warpgroup meet and exchange theirs in shared memory, 16 bytes a column.",
+    doc="The sum of each column, [1, C], in no fixed order. Warps meet and exchange as for col_max.",
     evaluate=meaning("col_sum", rounded=False),
     traits=Traits(pure=True, column_reduction="sum", slip="col_max"),
 )(_column_reduction)

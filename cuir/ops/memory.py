@@ -103,7 +103,7 @@ def _cols(cx: CallContext) -> Type:
     Param("view", "Shared view or box of a tensor"),
     effects=Effects(accesses=(Access("view", "read", "generic"),)),
     traits=Traits(cost=10),
-    doc="Reads a view into registers; of `x.T` the transpose. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
+    doc="Reads a view (of `x.T` the transpose) into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
 )
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")

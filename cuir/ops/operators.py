@@ -311,7 +311,7 @@ def _view(cx: CallContext) -> Type:
     operator=True,
     spelling="x.T",
     traits=Traits(place=True),
-    doc="The transpose of a shared view, for products and for load: a bit of the descriptor, nothing moves. Register tiles have none: store one and load the view's .T.",
+    doc="The transpose of a shared view, for products and load: nothing moves. Of a register tile: store it, and load the view's .T.",
 )
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as theirs
 
-from cuir import create_block_mask, flex_attention
+from cuir import CuirError, create_block_mask, flex_attention
 from cuir.flex import and_masks
 
 B, H, S, D = 1, 2, 40, 64
@@ -339,3 +339,46 @@ def test_a_mod_from_inside_asks_for_lengths(how: str) -> None:
     f, slopes = Compiled(forward), torch.tensor([0.01, -0.02])
     torch.testing.assert_close(f(*QKV, slopes), forward(*QKV, slopes))
     assert len(f.graphs) == 1 and not [n for n in f.graphs[0].graph.nodes if "new_empty" in str(n.target)]
+
+
+FLOATS = (0.3, 0.7, 2.5, -1.5)
+
+
+def _window(c: float) -> Any:
+    mask = create_block_mask(lambda b, h, i, j: (i - j) * 0.5 < c, None, None, 20, 20, device="cpu")
+    return flex_attention(*FEW, block_mask=mask, backend="interpret")
+
+
+def _default(c: float) -> Any:
+    return flex_attention(*FEW, score_mod=lambda s, b, h, i, j, w=c: s * w, backend="interpret")
+
+
+def _local(c: float) -> Any:
+    double = 2 * c
+    return flex_attention(*FEW, score_mod=lambda s, b, h, i, j: s + double * j, backend="interpret")
+
+
+def _partial(c: float) -> Any:
+    return flex_attention(*FEW, score_mod=functools.partial(lambda s, b, h, i, j, w: s * w, w=c), backend="interpret")
+
+
+FEW = torch.randn(3, 1, 2, 20, 16, generator=torch.Generator().manual_seed(0)).unbind()
+
+
+@pytest.mark.parametrize("function", [_window, _default, _local, _partial])
+def test_floats_that_change_are_not_cut_to_integers(function: Callable[[float], Any]) -> None:
+    """A float becomes symbolic at its second value."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    for c in FLOATS:
+        torch.testing.assert_close(compiled(c), function(c))
+
+
+def test_numbers_that_data_decide_are_refused() -> None:
+    def attend(keep: torch.Tensor) -> Any:
+        n = keep.sum().item()
+        return flex_attention(*FEW, score_mod=lambda s, b, h, i, j: torch.where(j < n, s, -torch.inf), backend="interpret")
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), pytest.raises(CuirError, match=r"X122.*data decide"):
+        torch.compile(attend, backend="eager", fullgraph=True)(torch.ones(7, dtype=torch.int64))
