@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
 
 from ..calls.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
@@ -261,7 +262,7 @@ def _learns(x: torch.Tensor) -> bool:
 
 def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
     """A tensor [H, TQ, ...] as nested as query, [B, H, j, ...]."""
-    made: torch.Tensor = torch.nested.nested_tensor_from_jagged(
+    made: torch.Tensor = nested_view_from_values_offsets_lengths(  # torch.nested.nested_tensor_from_jagged warns of torch.fx
         x.transpose(0, 1), query._offsets, query._lengths, min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
     )
     return made.transpose(1, 2)

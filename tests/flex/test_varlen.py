@@ -131,6 +131,16 @@ def test_nested_tensors_are_packed_sequences() -> None:
     close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
 
 
+def test_nested_tensors_give_no_warning_of_the_internals_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(torch.fx._symbolic_trace, "is_fx_tracing_warning", lambda: warned.append("once"))
+    x = nested([torch.randn(3, 1, 64).half(), torch.randn(2, 1, 64).half()])
+    flex_attention(x, x, x, backend="interpret", verify="off")
+    x.requires_grad_()
+    flex_attention(x, x, x, backend="interpret", verify="off").values().sum().backward()
+    assert warned == []
+
+
 FILLED = torch.cat([torch.arange(20), torch.arange(25, 55)])  # rows of two sequences, which others lie between
 
 
