@@ -14,7 +14,7 @@ import typer
 from ..text.diagnostics import CuirError, Diagnostic
 from .completion import complete_kernel, complete_program, complete_specification
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
-from .output import print_errors, print_json, stderr, stdout
+from .output import exit_code, print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from llm.budget import Budget
@@ -194,7 +194,7 @@ def _by_rules(
     else:
         print_bridge(report, folder)
         print_errors(report.diagnostics, False)
-    return 0 if report.ok else 1
+    return 0 if report.ok else exit_code(report.diagnostics)
 
 
 def _by_model(

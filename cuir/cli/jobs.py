@@ -103,7 +103,7 @@ def bridge(
     else:
         print_bridge(report, folder)
         print_errors(report.diagnostics, False)
-    return 0 if report.ok else exit_code(report.diagnostics) if report.diagnostics else 1
+    return 0 if report.ok else exit_code(report.diagnostics)
 
 
 def verify(
@@ -207,7 +207,7 @@ def verify(
     else:
         print_verification(report)
         print_errors(diagnostics, False)
-    return 0 if report.ok else 1
+    return 0 if report.ok else exit_code(diagnostics)
 
 
 def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:

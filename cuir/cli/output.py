@@ -37,7 +37,8 @@ def styled(*parts: str | tuple[str, str]) -> Text:
 
 def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     """2 if the call is to blame (a file, an option, an argument, what is installed), 1 if the program is."""
-    return 2 if all(d.code in CODES and CODES[d.code].call for d in diagnostics) else 1
+    errors = list(diagnostics)
+    return 2 if errors and all(d.code in CODES and CODES[d.code].call for d in errors) else 1
 
 
 def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:

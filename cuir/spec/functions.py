@@ -57,10 +57,10 @@ class FunctionSpecification:
             if value is None and what != "reference":
                 continue
             if not callable(value):
-                raise CuirError.of("X105", f"{what} of `{self.name}` must be a function, found {type(value).__name__}")
+                raise CuirError.of("X105", f"{what} of the specification `{self.name}` must be a function, found {type(value).__name__}")
             variadic = [p for p in inspect.signature(value).parameters.values() if p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
             if variadic and what != "sizes":
-                raise CuirError.of("X105", f"{what} of `{self.name}` is called with names, found the parameter `{variadic[0]}`", function_span(value),
+                raise CuirError.of("X105", f"{what} of the specification `{self.name}` is called with names, found the parameter `{variadic[0]}`", function_span(value),
                                    "name what the kernel reads: def reference(q, k, v, scale)")  # fmt: skip
 
     @property
@@ -109,7 +109,7 @@ class FunctionSpecification:
             return _asked(self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype))
         except CuirError as error:
             diagnostic = error.diagnostics[0]
-            raise CuirError([replace(diagnostic, code="X107", message=f"`{self.name}` in {str(dtype).removeprefix('torch.')}: {diagnostic.message}",
+            raise CuirError([replace(diagnostic, code="X107", message=f"the specification `{self.name}` in {str(dtype).removeprefix('torch.')}: {diagnostic.message}",
                                      hint="it is evaluated in float64 and in the kernel's dtype, which is the yardstick for errors")]) from error  # fmt: skip
 
     def yardstick(self, given: Values, outputs: Sequence[str], exact: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:  # fmt: skip
@@ -130,7 +130,9 @@ class FunctionSpecification:
         values = self._called(self.inputs, "inputs", {**drawn, "sizes": dict(sizes), "generator": generator}, torch.float32)
         if not isinstance(values, Mapping):
             raise CuirError.of(
-                "X106", f"inputs of `{self.name}` gives a dict by name, found {type(values).__name__}", function_span(self.inputs)
+                "X106",
+                f"inputs of the specification `{self.name}` gives a dict by name, found {type(values).__name__}",
+                function_span(self.inputs),
             )
         return dict(values)
 
@@ -146,11 +148,13 @@ class FunctionSpecification:
             return None
         if not isinstance(lengths, Mapping) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in lengths.values()):
             raise CuirError.of(
-                "X106", f"sizes of `{self.name}` gives lengths by name, or None; found {lengths!r}", function_span(self.sizes)
+                "X106",
+                f"sizes of the specification `{self.name}` gives lengths by name, or None; found {lengths!r}",
+                function_span(self.sizes),
             )
         unknown = [n for n in lengths if n not in drawn]
         if unknown:
-            raise CuirError.of("X106", f"sizes of `{self.name}` gives `{unknown[0]}`, which is no dim or const of the kernel", function_span(self.sizes),
+            raise CuirError.of("X106", f"sizes of the specification `{self.name}` gives `{unknown[0]}`, which is no dim or const of the kernel", function_span(self.sizes),
                                f"it has: {', '.join(drawn)}")  # fmt: skip
         return {**drawn, **lengths}
 
@@ -162,20 +166,22 @@ class FunctionSpecification:
             result = {only[0]: result}
         elif isinstance(result, tuple):
             if len(result) not in (len(outputs), len(only)):
-                raise CuirError.of("X106", f"`{self.name}` gives {len(result)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
+                raise CuirError.of("X106", f"the specification `{self.name}` gives {len(result)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
                                    function_span(self.reference), "give all in this order, or a dict of some by name")  # fmt: skip
             result = dict(zip(outputs if len(result) == len(outputs) else only, result, strict=True))
         if not isinstance(result, Mapping) or not result or not all(x is None or isinstance(x, torch.Tensor) for x in result.values()):
-            raise CuirError.of("X106", f"`{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(result).__name__}",
+            raise CuirError.of("X106", f"the specification `{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(result).__name__}",
                                function_span(self.reference))  # fmt: skip
         if all(x is None for x in result.values()):
             raise CuirError.of(
-                "X106", f"`{self.name}` gives None for every output, so that nothing is asked of the kernel", function_span(self.reference)
+                "X106",
+                f"the specification `{self.name}` gives None for every output, so that nothing is asked of the kernel",
+                function_span(self.reference),
             )
         known = {n.lower(): n for n in outputs}
         unknown = [n for n in result if str(n).lower() not in known]
         if unknown:
-            raise CuirError.of("X106", f"`{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
+            raise CuirError.of("X106", f"the specification `{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
                                f"it writes: {', '.join(outputs)}")  # fmt: skip
         return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in result.items()}
 
@@ -195,7 +201,7 @@ class FunctionSpecification:
             ):
                 arguments[p.name] = given[tensors[0]]
             elif p.default is p.empty:
-                raise CuirError.of("X105", f"{what} of `{self.name}` asks for `{p.name}`, which the kernel does not read", function_span(function),
+                raise CuirError.of("X105", f"{what} of the specification `{self.name}` asks for `{p.name}`, which the kernel does not read", function_span(function),
                                    f"there are: {', '.join(given)}")  # fmt: skip
         try:
             with default_dtype(dtype), torch.enable_grad():
@@ -208,7 +214,9 @@ class FunctionSpecification:
     def _failed(self, what: str, function: Callable[..., Any], error: Exception) -> CuirError:
         first = (str(error).splitlines() or [""])[0]
         return CuirError.of(
-            "X113", f"{what} of `{self.name}` fails: {type(error).__name__}: {first}", user_span(error) or function_span(function)
+            "X113",
+            f"{what} of the specification `{self.name}` fails: {type(error).__name__}: {first}",
+            user_span(error) or function_span(function),
         )
 
 

@@ -11,11 +11,12 @@ from ..calls.binding import TORCH
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.user_code import function_span
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
 from .number_text import describe_overflow, show_different
 from .numeric import RATIO, RATIO_ROW, share
-from .problems import parts_of
+from .problems import Case, parts_of
 from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
@@ -105,16 +106,28 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
     """
     names, inputs = list(given.before), readable(checked, given)
     exact = given.exact if given.exact is not None else spec.exact(inputs, names)
+    _require_shapes(spec, exact, given, case)
     for name, wanted in exact.items():
-        if wanted.shape != given.outputs[name].shape:
-            raise CuirError.of("X106", f"`{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(given.outputs[name].shape)} in the case {case}",
-                               hint="the kernel's signature gives the shape")  # fmt: skip
         if wanted.numel() and bool(wanted.isnan().all()):
             raise CuirError.of(
-                "X106", f"`{spec.name}` gives NaN for all of {name} in the case {case}", hint="NaN says that nothing is asked there"
+                "X106",
+                f"the specification `{spec.name}` gives NaN for all of {name} in the case {case}",
+                hint="NaN says that nothing is asked there",
             )
     measure = _Measure(checked, spec, inputs, names, exact)
     return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
+
+
+def require_outputs(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw | Case) -> None:
+    """Evaluate the specification once. Raises CuirError X105, X106, X113 for names that the kernel lacks, other shapes, and an exception."""
+    _require_shapes(spec, spec.exact(readable(checked, given), list(given.before)), given, case)
+
+
+def _require_shapes(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], given: FunctionLaunch, case: Draw | Case) -> None:
+    for name, wanted in exact.items():
+        if wanted.shape != given.outputs[name].shape:
+            message = f"the specification `{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(given.outputs[name].shape)} in the case {case}"
+            raise CuirError.of("X106", message, function_span(spec.reference), "the kernel's signature gives the shape")
 
 
 class _Measure:

@@ -30,7 +30,7 @@ from .counters import uses_of_rings
 from .draws import Draw
 from .evaluate import kernel_names
 from .function_problems import draws, with_applicable_kinds
-from .functions import check_function
+from .functions import check_function, require_outputs
 from .inputs import FunctionLaunch, function_launch
 from .lengths import from_case, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
@@ -118,6 +118,14 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
         require_inputs_kept(checked)
     elif not checked.outputs:
         raise CuirError.of("V300", f"`{checked.name}` writes no tensor: there is nothing to compare", checked.origin.span)
+
+
+def require_outputs_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase) -> None:
+    """Raise CuirError for a function whose outputs are not the kernel's, before anything runs; mods have no names and shapes."""
+    if isinstance(spec, FunctionSpecification):
+        given = launch_of(program, checked, spec, case)
+        assert isinstance(given, FunctionLaunch)
+        require_outputs(checked, spec, given, case)
 
 
 def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, poison: bool = False) -> AnyLaunch:

@@ -48,6 +48,7 @@ from .spec_dispatch import (
     prepared,
     require_compared,
     require_judgeable,
+    require_outputs_of,
     ring_cases,
     schedule_cases,
     single_steps,
@@ -263,6 +264,7 @@ class _Verification:
                 self.progress(f"schedules: {done} of {total}")
 
             problems = schedule_cases(checked, self.spec)
+            require_outputs_of(self.program, checked, self.spec, problems[0])
             share = None if self.seeded is None else -(-self.seeded // len(problems))
             if has_splice_points(self.program) and is_attention(checked.origin):
                 self.orders = list(orders(self.program, checked))

@@ -316,14 +316,14 @@ def test_specifications_that_cannot_be_traced(cuir: Callable, tmp_path: Path, te
     path.write_text(text, encoding="utf-8")
     shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
     d = shown.json["diagnostics"][0]
-    assert shown.code == 1 and d["code"].startswith("X") and d["span"]["file"] == str(path) and d["span"]["line"] == line
+    assert shown.code == 2 and d["code"].startswith("X") and d["span"]["file"] == str(path) and d["span"]["line"] == line
 
 
 def test_a_specification_file_with_a_fault(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def keep(b, h, q, k:\n    return q > k\n", encoding="utf-8")
     shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
-    assert shown.code == 1 and shown.json["diagnostics"][0]["code"] == "X113" and shown.json["diagnostics"][0]["span"]["line"] == 1
+    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "X113" and shown.json["diagnostics"][0]["span"]["line"] == 1
     path.write_text("x = 1\n", encoding="utf-8")
     assert cuir("bridge", f"{path}:keep", "--json").json["diagnostics"][0]["code"] == "X112"
     assert cuir("bridge", f"{path}:x", "--json").json["diagnostics"][0]["code"] == "X115"
