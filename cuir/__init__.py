@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from .bridging import bridge
     from .calls.binding import bind
     from .checking.checked import Checked
@@ -100,6 +101,11 @@ __all__ = [
 
 class _Package(ModuleType):
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            self.__version__ = version("cubridge")
+            return self.__version__
         home = _MODULE_OF.get(name)
         if home is None:
             raise AttributeError(f"module 'cuir' has no attribute '{name}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -76,6 +77,10 @@ def test_public_names_exist(name: str) -> None:
 def test_no_module_is_called_like_a_public_function() -> None:
     modules = {p.stem if p.stem != "__init__" else p.parent.name for p in Path(cuir.__file__).parent.rglob("*.py")}
     assert not modules & {n for n in cuir.__all__ if isinstance(getattr(cuir, n), FunctionType)}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert cuir.__version__ == importlib.metadata.version("cubridge")
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

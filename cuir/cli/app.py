@@ -32,9 +32,9 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object and no
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        import cuir
 
-        print(f"cuir {version('cubridge')}")
+        print(f"cuir {cuir.__version__}")
         raise typer.Exit
 
 
