@@ -21,6 +21,7 @@ from ..variants import TransferResult
 from ..variants.arguments import State, memory_of, state_of
 from ..variants.evaluate import evaluate
 from ..variants.names import DROPOUT
+from ..variants.parameter import Parameter
 from . import backward_kernels
 from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
 from .differentiated_once import GradientError, differentiated_once
@@ -49,6 +50,7 @@ class Attention(backward_kernels.Attention, Protocol):
     settings: Settings
 
     def gradients(self, asked: Asked = ...) -> Gradients: ...
+    def captured_by_name(self, data: TransferResult) -> Iterable[tuple[str, Parameter]]: ...
 
 
 class Ready(Protocol):
