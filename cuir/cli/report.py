@@ -64,8 +64,19 @@ def print_run(result: Mapping[str, Any]) -> None:
     console = stdout()
     console.print(styled(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}"))
     console.print(f"    consts    {describe_consts(result['consts'])}", style="dim", soft_wrap=True)
-    rows = [(o["name"], o["shape"], o["dtype"], f"{o['mean']:.4g}", f"{o['largest']:.4g}", str(o["not_finite"])) for o in result["outputs"]]
-    print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite"), rows)
+    rows = [
+        (
+            o["name"],
+            o["shape"],
+            o["dtype"],
+            f"{o['mean']:.4g}",
+            f"{o['largest']:.4g}",
+            str(o["not_finite"]),
+            "-" if o["never_stored"] is None else f"{o['never_stored']:,}",
+        )
+        for o in result["outputs"]
+    ]
+    print_table("tensors written", ("name", "shape", "dtype", "mean", "largest", "not finite", "never stored"), rows)
     if result["note"]:
         console.print(f"note: {result['note']}", soft_wrap=True)
     console.print(f"again: {result['replay']}", soft_wrap=True, style="dim")

@@ -20,19 +20,22 @@ from ..checking.fold import literal, specialised
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
+from ..verification.inputs import overwritten
 from ..verification.memory import require_memory
 
 if TYPE_CHECKING:
     from ..interp import RunReport
 
 Number = int | float | bool
+# NaN of a payload that no arithmetic gives, as integers of the same size: elements that keep these bits were never stored
+_UNSTORED = {torch.float32: (torch.int32, 0x7FC0DEAD), torch.float16: (torch.int16, 0x7E2A), torch.bfloat16: (torch.int16, 0x7FEA)}
 
 
 def run_kernel(
     program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
     schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str, loader: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Makes tensors for the kernel (normal floats, zero integers), runs it, and says what it wrote. Raises CuirError."""
+    """Makes tensors for the kernel (normal floats, zero integers, NaN in outputs), runs it, and says what it wrote. Raises CuirError."""
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
@@ -52,14 +55,16 @@ def run_kernel(
     start = time.perf_counter()
     events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
-    written = [t.name for t in checked.outputs]
+    blank = overwritten(checked)
+    outputs = [_describe(t.name, arguments[t.name], t.name in blank) for t in checked.outputs]
+    note = "; ".join(filter(None, (_describe_unstored(outputs), note)))
     return {
         "kernel": checked.name,
         "consts": consts_as_json(checked.consts),
         "on": on,
         "seconds": seconds,
         "events": events,
-        "outputs": [_describe(name, arguments[name]) for name in written],
+        "outputs": outputs,
         "note": note,
         "trace": str(trace) if trace else None,
     }
@@ -104,11 +109,15 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
         )
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, Any] = dict(scalars)
+    blank = overwritten(checked)
     for t in checked.tensors:
         if t.scratch:
             continue
         shape = [int(dims[d]) if isinstance(d, str) else d for d in t.dims]
-        if t.dtype == I32 or t.written:
+        if t.name in blank and TORCH[t.dtype] in _UNSTORED:
+            bits, value = _UNSTORED[TORCH[t.dtype]]
+            made[t.name] = torch.full(shape, value, dtype=bits, device=device).view(TORCH[t.dtype])
+        elif t.dtype == I32 or t.written:
             made[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype], device=device)
         else:
             made[t.name] = torch.randn(shape, generator=generator).to(TORCH[t.dtype]).to(device)
@@ -195,15 +204,25 @@ def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[s
     return "compiled and launched", f"warning: {spilled}" if spilled else ""
 
 
-def _describe(name: str, tensor: torch.Tensor) -> dict[str, Any]:
+def _describe(name: str, tensor: torch.Tensor, blank: bool) -> dict[str, Any]:
+    """An output in numbers. blank: it began as NaN, so that elements that were never stored can be counted."""
     values = tensor.float()
     finite = values[torch.isfinite(values)]
     some = finite.numel() > 0
+    bits, value = _UNSTORED.get(tensor.dtype, (None, 0))
+    unstored = int((tensor.view(bits) == value).sum()) if blank and bits is not None else None
     return {
         "name": name,
         "shape": str(list(tensor.shape)),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "mean": float(finite.mean()) if some else float("nan"),
         "largest": float(finite.abs().max()) if some else float("nan"),
-        "not_finite": int(tensor.numel() - finite.numel()),
+        "not_finite": int(tensor.numel() - finite.numel()) - (unstored or 0),
+        "elements": tensor.numel(),
+        "never_stored": unstored,
     }
+
+
+def _describe_unstored(outputs: Sequence[Mapping[str, Any]]) -> str:
+    parts = [f"{o['never_stored']:,} of {o['elements']:,} elements of `{o['name']}`" for o in outputs if o["never_stored"]]
+    return f"warning: {' and '.join(parts)} were never stored: the caller finds there what was in memory before" if parts else ""

@@ -85,6 +85,11 @@ def added(checked: Checked) -> set[str]:
     return {name for name in names if name is not None}
 
 
+def overwritten(checked: Checked) -> set[str]:
+    """Names of outputs that the kernel neither reads nor adds to, so that their values before a run do not matter."""
+    return {t.name for t in checked.outputs} - _read_tensors(checked) - added(checked)
+
+
 def function_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None = None, poison: bool = False
 ) -> FunctionLaunch:

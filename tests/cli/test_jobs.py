@@ -159,6 +159,37 @@ def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
     assert cuir(*argv, "--trace", tmp_path / "no" / "trace.json").code == 2
 
 
+COPY = """\
+@kernel(arch="sm_90a")
+def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
+    work = tiles(M // 64)
+    with role("all", warpgroups=1):
+        for t in work:
+            store(Y[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]))
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("schedule", ["in_order", "all"])
+def test_run_counts_elements_that_were_never_stored(cuir: Callable, tmp_path: Path, dtype: str, schedule: str) -> None:
+    path = tmp_path / "copy.cuir"
+    path.write_text(COPY, encoding="utf-8")
+    argv = ("run", path, "-c", f"T={dtype}", "--schedule", schedule)
+    short = cuir(*argv, "-d", "M=150", "--json").json
+    assert short["outputs"][0]["never_stored"] == (150 - 128) * 64 and not short["outputs"][0]["not_finite"]
+    assert "1,408 of 9,600 elements of `Y` were never stored" in short["note"]
+    assert "1,408" in cuir(*argv, "-d", "M=150").out
+    whole = cuir(*argv, "-d", "M=128", "--json").json
+    assert whole["outputs"][0]["never_stored"] == 0 and "never stored" not in whole["note"]
+
+
+def test_numbers_that_a_kernel_computes_as_nan_are_not_counted_as_never_stored(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "root.cuir"
+    path.write_text(COPY.replace("load(X[t * 64 : t * 64 + 64, :])", "sqrt(load(X[t * 64 : t * 64 + 64, :]))"), encoding="utf-8")
+    output = cuir("run", path, "-c", "T=f32", "-d", "M=64", "--json").json["outputs"][0]
+    assert output["never_stored"] == 0 and output["not_finite"] > 0
+
+
 @pytest.mark.parametrize(
     ("ending", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("html", b"<!DOCTYPE html>"), ("json", b'{"traceEvents"')]
 )
