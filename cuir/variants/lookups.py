@@ -202,9 +202,16 @@ def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
     def element(index: Index) -> Any:
         x = values.element(index)
         bounds = [rows.element((*(index[:-1] if rows.ndim > 1 else ()), n)) for n in range(rows.shape[-1])]
-        # PyTorch goes on behind each boundary that is not beyond the value, so that a NaN stands behind all
-        passed = [_int(call("invert", (call("gt" if behind else "ge", (b, x), {}),), {})) for b in bounds]
-        return _joined("add", passed, 0)
+
+        def search(first: int, end: int) -> Any:
+            """Halve the boundaries as PyTorch does: what it gives for NaN and for boundaries out of order follows from its steps."""
+            if first == end:
+                return first
+            middle = first + (end - first) // 2
+            beyond = call("gt" if behind else "ge", (bounds[middle], x), {})
+            return call("where", (beyond, search(first, middle), search(middle + 1, end)), {})
+
+        return lift(search(0, len(bounds)))
 
     return shaped(values.shape, element, values.follows)
 

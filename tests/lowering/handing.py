@@ -145,16 +145,21 @@ static const uint32_t smem_address = 0;
 namespace core {
 // Registers of products in flight hold this NaN until a wait for them ends; then the sums. A register that then holds something else was written meanwhile.
 static const uint32_t TAKEN = 0x7fabcdefu;
-static std::map<float*, std::array<float, 4>> sums;
-static std::vector<float*> groups;   // one product each
-static int column, line;             // of this thread's first element
+struct State {                       // of a thread
+  std::map<float*, std::array<float, 4>> sums;
+  std::vector<float*> groups;        // one product each
+  int column, line;                  // of its first element
+};
+static State states[THREADS];
+static State& own() { return states[threadIdx.x]; }
 static bool taken(const float* d) {
   for (int i = 0; i < 4; ++i) if (uint32_t(__float_as_int(d[i])) != TAKEN) return false;
   return true;
 }
-static void clear(int row, int col) { sums.clear(); groups.clear(); line = row; column = col; }
+static void clear(int row, int col) { own() = {{}, {}, col, row}; }
 // 16 of the 64 steps of a[i] @ b[j].T; descriptors count 16 bytes, a is at 0, b behind 16384 bytes
 static void product(float (&d)[4], uint64_t a, uint64_t b, int adds) {
+  auto& [sums, groups, column, line] = own();
   const int i = int(a & 0xffff) / 512, j = (int(b & 0xffff) - 1024) / 512, first = int(a & 511) * 8;
   if (!sums.count(d)) sums[d] = {d[0], d[1], d[2], d[3]};
   else if (!taken(d)) __builtin_trap();
@@ -168,6 +173,7 @@ static void product(float (&d)[4], uint64_t a, uint64_t b, int adds) {
   groups.push_back(d);
 }
 static void finish(size_t pending) {
+  auto& [sums, groups, column, line] = own();
   while (groups.size() > 4 * pending) {   // of four steps each
     float* d = groups.front();
     groups.erase(groups.begin());

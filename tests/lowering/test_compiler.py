@@ -148,14 +148,3 @@ if cta_rank() == 0:
     both = lower(kernel(body, head, C=8))
     assert both.cluster == 2 and "MULTICAST" in both.source and "arrive_cluster(full + 0, lane, 2, lane)" in both.source
     assert "cluster_wait" in both.source and "block_rank_in_cluster" in both.source
-
-
-@pytest.mark.parametrize("tile", ["Y[rows(64)]", "cast(cols(64), f32)"])
-@pytest.mark.parametrize("reduction", ["row_max", "row_sum"])
-def test_a_tile_of_one_row_or_column_is_not_reduced(reduction: str, tile: str) -> None:
-    with pytest.raises(CuirError) as raised:
-        text(f"x = {tile}\ny = {reduction}(x)\nstore(Z[rows(64), cols(64)], zeros(f32, [64, 64]) + y)")
-    assert (
-        raised.value.diagnostics[0].code == "L002"
-        and f"`{reduction}` of a tile with one row or one column" in raised.value.diagnostics[0].message
-    )

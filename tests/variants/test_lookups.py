@@ -109,6 +109,15 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
 
 
 @settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.one_of(floats, st.just(math.nan)), max_size=9), floats, st.booleans())
+def test_boundaries_that_are_nan_or_out_of_order_are_searched_as_pytorch_does(bounds: list[float], score: float, right: bool) -> None:
+    row = torch.tensor(bounds)
+    place = tuple(torch.tensor(0) for _ in range(4))
+    found = evaluated(lambda s, b, h, q, k: torch.bucketize(s, row, right=right), place, score if bounds else 0.0)
+    assert round(float(found), 3) == int(torch.bucketize(torch.tensor(score), row, right=right))
+
+
 @given(st.data())
 def test_joined_tensors_are_read_at_any_place_as_pytorch_reads_them(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any))
