@@ -11,18 +11,26 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from ..syntax.types import BOOL, I32
+from ..text.source import Span
 from .answers import TRACE
 from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, lift, standing, to
-from .refusal import refuse
+from .refusal import refuse, user_place
 from .spelling import by_position, in_table, of_function, of_method
 
 MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
 Index = tuple[Any, ...]
+
+
+class Origin(NamedTuple):
+    """The read of a captured tensor whose dims an array has, for messages."""
+
+    place: Span
+    shape: torch.Size
 
 
 @dataclass(eq=False)
@@ -33,6 +41,7 @@ class Array(Rows):
     at: Callable[[Index], Any]
     follows: bool = False
     known: dict[Index, Any] = field(default_factory=dict)  # elements at constant places
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         self.shape = torch.Size(self.shape)
@@ -107,7 +116,7 @@ class Array(Rows):
         """The array of this shape whose element at an index is the one at source(index); a number if there are no dims."""
         if not shape:
             return self.element(source(()))
-        return Array(torch.Size(shape), lambda index: self.element(source(index)), self.follows)
+        return Array(torch.Size(shape), lambda index: self.element(source(index)), self.follows, origin=self.origin)
 
     def axis(self, dim: int, more: int = 0) -> int:
         n = self.ndim + more
@@ -424,7 +433,8 @@ def array(x: Any) -> Array:
     if isinstance(x, Array):
         return x
     if isinstance(x, TensorProxy):
-        return Array(x.size(), lambda index: x[index], x.follows)
+        origin = None if x.place is None else Origin(x.place, x.size())
+        return Array(x.size(), lambda index: x[index], x.follows, origin=origin)
     if isinstance(x, torch.Tensor) and x.ndim:
         values = x
 
@@ -451,8 +461,9 @@ def elementwise(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
             name, tuple(given), {n: named[n].element(_broadcast(index, named[n].shape)) if n in named else a for n, a in kwargs.items()}
         )
 
-    follows = any(a.follows for a in (*arrays.values(), *named.values()))
-    return Array(shape, element, follows) if shape else element(())
+    operands = (*arrays.values(), *named.values())
+    origin = next((a.origin for a in operands if a.origin is not None), None)
+    return Array(shape, element, any(a.follows for a in operands), origin=origin) if shape else element(())
 
 
 def _broadcast(index: Index, shape: torch.Size) -> Index:
@@ -495,7 +506,10 @@ def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if swapped:
         plain, args = plain[1:], args[::-1]
     if plain == "getitem":
-        return array(args[0])[args[1]]
+        result = array(args[0])[args[1]]
+        if isinstance(result, Array) and isinstance(args[0], TensorProxy) and (place := user_place()) is not None:
+            result.origin = Origin(place, result.shape)
+        return result
     args, kwargs = by_position(plain, tuple(args), kwargs)
     if plain in METHODS:
         member = FUNCTIONS[plain] if plain in FUNCTIONS else getattr(array(args[0]), plain)

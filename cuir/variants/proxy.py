@@ -18,6 +18,7 @@ from ..ops.meaning import convert, shortest
 from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
+from ..text.source import Span
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .evaluate import evaluate
 from .marks import is_detached, mark_detached, remove_marks
@@ -229,6 +230,7 @@ class TensorProxy(Rows):
     kind: type = torch.Tensor  # the tensor's class
     constant: bool = False  # detached: its elements have no gradient
     dtype: torch.dtype = torch.float32  # the tensor's own
+    place: Span | None = None  # of the read that gives this row, in the user's file
 
     def __getitem__(self, item: Any) -> Any:
         items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
@@ -239,7 +241,7 @@ class TensorProxy(Rows):
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
         indices = (*self.given, *items)
         if len(indices) < len(self.shape):
-            return replace(self, given=indices)
+            return replace(self, given=indices, place=user_place())
         if len(indices) > len(self.shape):
             refuse(f"`{self.own}` has {len(self.shape)} dims, found {len(indices)} indices")
         places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]

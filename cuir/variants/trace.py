@@ -41,7 +41,7 @@ from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from .answers import TRACE, Constant, Tracing
-from .arrays import CONSTANT
+from .arrays import CONSTANT, Array, array
 from .attributes import attributes_of, has_attributes, slots_of
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factored
@@ -247,14 +247,14 @@ class _Tracer:
         if (running := TRACE.get()) is not None and running.refused:
             raise running.refused[0]  # the mod caught it, and went another way than it does with tensors
         if isinstance(result, TensorProxy):
-            lift(result)  # which says how it is indexed
+            result = array(result)
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
-            raise CuirError.of(
-                "X123",
-                f"a mod gives one number, found {_shown(result)}",
-                function_span(mod),
-                "return the new score, or the bool of a mask",
-            )
+            found, at, hint = _shown(result), function_span(mod), "return the new score, or the bool of a mask"
+            if isinstance(result, Array) and result.origin is not None:
+                at = result.origin.place
+                found += f": `{at.text()}` has shape {list(result.origin.shape)}"
+                hint = "one index for each dim of the captured tensor, or a reduction of the row"
+            raise CuirError.of("X123", f"a mod gives one number, found {found}", at, hint)
         return lift(result)
 
     # ---- capturing
