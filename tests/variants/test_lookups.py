@@ -109,7 +109,6 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
 
 
 @settings(max_examples=40, deadline=None)
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(floats, st.just(math.nan)), max_size=9), floats, st.booleans())
 def test_boundaries_that_are_nan_or_out_of_order_are_searched_as_pytorch_does(bounds: list[float], score: float, right: bool) -> None:
     row = torch.tensor(bounds)
@@ -118,6 +117,7 @@ def test_boundaries_that_are_nan_or_out_of_order_are_searched_as_pytorch_does(bo
     assert round(float(found), 3) == int(torch.bucketize(torch.tensor(score), row, right=right))
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_joined_tensors_are_read_at_any_place_as_pytorch_reads_them(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any))
