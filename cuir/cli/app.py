@@ -122,7 +122,11 @@ def ops(
         chosen = [op for op in known.values() if name in (op.name, op.written)]
         written = instead(name)
         if not chosen and written is None:
-            raise CuirError.of("U106", f"no primitive or operator is called `{name}`", hint=suggestion(name, known, "the table holds"))
+            raise CuirError.of(
+                "U106",
+                f"no primitive or operator is called `{name}`",
+                hint=suggestion(name, known, "the table holds", [op.written for op in known.values()]),
+            )
         if not chosen and not as_json:
             stdout().print(f"{name} is no primitive: {written}", highlight=False, soft_wrap=True)
         elif as_json:

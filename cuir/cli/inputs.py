@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 SHOWN_CODES = 6  # of a family, in a hint
 
 
-def suggestion(word: str, known: Iterable[str], what: str) -> str:
-    """A hint that names the nearest known word, else all of them."""
+def suggestion(word: str, known: Iterable[str], what: str, spellings: Iterable[str] = ()) -> str:
+    """A hint that names the nearest known word, else all of them. spellings: other forms of known words, preferred where near.
+
+    A word is near to a name with a dot (`bar.wait`) if it is near to the part behind the dot.
+    """
     names = list(known)
-    near = difflib.get_close_matches(word, names, 1)
-    return f"did you mean `{near[0]}`?" if near else f"{what}: {', '.join(names) or 'none'}"
+    whole = {name: name for name in (*spellings, *names)}
+    parts = {name.rpartition(".")[2]: name for name in reversed(whole)}
+    near = difflib.get_close_matches(word, whole | parts, 1)
+    return f"did you mean `{(parts | whole)[near[0]]}`?" if near else f"{what}: {', '.join(names) or 'none'}"
 
 
 def suggest_codes(word: str) -> str:

@@ -69,3 +69,20 @@ def test_no_command_prints_markup() -> None:
     for file in (ROOT / "cuir" / "cli").glob("*.py"):
         text = file.read_text(encoding="utf-8")
         assert "[/]" not in text and "markup=True" not in text, file.name
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("wait", "bar.wait"),
+        ("expect", "bar.expect"),
+        ("arive", "bar.arrive"),
+        ("bar.wiat", "bar.wait"),
+        ("mma_wiat", "mma_wait"),
+        ("stroe", "store"),
+    ],
+)
+def test_a_word_is_near_to_the_part_of_a_name_behind_the_dot(cuir: Callable, word: str, near: str) -> None:
+    shown = cuir("ops", word)
+    assert shown.code == 2 and f"did you mean `{near}`?" in shown.err
+    assert cuir("ops", near).code == 0
