@@ -170,7 +170,7 @@ class _Job:
         if run == "yes":
             from .measure.gpu import need_gpu
 
-            need_gpu()
+            need_gpu('leave out --run (in Python run="yes") to do everything else')
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:

@@ -219,7 +219,7 @@ def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
         raise CuirError.of("U100", "--sanitizer is for a run on a GPU", hint="--gpu --sanitizer memcheck")
     if not gpu:
         return ""
-    need_gpu()
+    need_gpu("leave out --gpu to verify on the CPU alone")
     return find_sanitizer(sanitizer) if sanitizer is not None else ""
 
 
@@ -266,6 +266,7 @@ def run(
 
         return explore_or_replay(program, kernel, file, const or (), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
                                  grid=grid, data_seed=data_seed, seconds=seconds, out=out, file=replay, as_json=as_json)  # fmt: skip
+    typed = [f"{option} {value}" for name, value in (("on", on), ("loader", loader)) for option in asked_for(context, name)]
     given = [
         ("-k", [kernel] if kernel else []),
         ("-c", const or []),
@@ -278,7 +279,7 @@ def run(
     try:
         with allowing(budget):
             result = run_kernel(program, picked.name, consts, read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader)  # fmt: skip
+                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader, typed=" ".join(typed))  # fmt: skip
     except CuirError as error:
         raise replayable(error, command) from error
     by_loader = ["--loader", loader] if asked_for(context, "loader") else []

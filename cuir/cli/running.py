@@ -33,16 +33,18 @@ _UNSTORED = {torch.float32: (torch.int32, 0x7FC0DEAD), torch.float16: (torch.int
 
 def run_kernel(
     program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
-    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str, loader: str,
+    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str, loader: str, typed: str = "--on gpu",
 ) -> dict[str, Any]:  # fmt: skip
-    """Makes tensors for the kernel (normal floats, zero integers, NaN in outputs), runs it, and says what it wrote. Raises CuirError."""
+    """Makes tensors for the kernel (normal floats, zero integers, NaN in outputs), runs it, and says what it wrote. typed: the options that ask for a GPU. Raises CuirError."""
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
         from ..measure.gpu import need_gpu
+        from ..runtime.loader import require_loader
 
+        require_loader(loader)
+        need_gpu(f"leave out {typed} to run it in the interpreter")
         _require_package(loader)
-        need_gpu()
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):
             from ..choice import choose
@@ -180,10 +182,10 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
 
 
 def _require_package(loader: str) -> None:
-    """Raise CuirError for a loader that there is not, or whose package is not installed, before a GPU is looked for."""
-    from ..runtime.loader import PYCUDA, require_loader
+    """Raise CuirError for a loader whose package is not installed."""
+    from ..runtime.loader import PYCUDA
 
-    if require_loader(loader) == PYCUDA:
+    if loader == PYCUDA:
         from ..runtime.pycuda_loader import import_pycuda
 
         import_pycuda()

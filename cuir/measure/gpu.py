@@ -19,7 +19,7 @@ def no_gpu() -> str:
     return "" if runs((major, minor), "wgmma") else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
 
 
-def need_gpu(otherwise: str = "leave out --run (--on gpu, --gpu) to do everything else") -> None:
+def need_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
     """Raises CuirError U501 if there is no GPU that runs kernels with wgmma. otherwise: what can be done without one, for the hint."""
     reason = no_gpu()
     if reason:

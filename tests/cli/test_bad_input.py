@@ -281,12 +281,14 @@ def test_files_that_are_no_programs(cuir: Callable, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu(cuir: Callable, tmp_path: Path) -> None:
-    for argv in (
-        ("bridge", "causal", "--run", "--out", str(tmp_path)),
-        ("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "gpu"),
+    for typed, argv in (
+        ("--run", ("bridge", "causal", "--run", "--out", str(tmp_path))),
+        ("--on gpu", ("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "gpu")),
+        ("--gpu", ("verify", "gemm", "--gpu")),
     ):
         shown = cuir(*argv, "--json")
-        assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U501" and "--run" in shown.json["diagnostics"][0]["hint"]
+        (found,) = shown.json["diagnostics"]
+        assert shown.code == 2 and found["code"] == "U501" and f"leave out {typed} " in found["hint"]
 
 
 def test_no_nvcc(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
