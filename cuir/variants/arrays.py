@@ -511,6 +511,8 @@ def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             result.origin = Origin(place, result.shape)
         return result
     args, kwargs = by_position(plain, tuple(args), kwargs)
+    if plain == "item":
+        return call(plain, (_only_element(array(args[0])),), kwargs)
     if plain in METHODS:
         member = FUNCTIONS[plain] if plain in FUNCTIONS else getattr(array(args[0]), plain)
         try:
@@ -523,6 +525,12 @@ def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         f"`{name}` of a row or a view of a captured tensor cannot become part of a kernel",
         "compute it before the mod, and index the result in the mod",
     )
+
+
+def _only_element(x: Array) -> Any:
+    if x.numel() != 1 or x.follows:
+        refuse(f"`item` of elements of shape {list(x.shape)}", "it is of one element")
+    return x.element((0,) * x.ndim)
 
 
 def _operator(name: str) -> Callable[..., Any]:

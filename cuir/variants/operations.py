@@ -180,12 +180,12 @@ def _neg(x: Any) -> Proxy:
     return made(Unary("-", a.expr), a.element, a, value=operator.neg)
 
 
-@handles("pos", "positive", "contiguous", "clone", "item")
+@handles("pos", "positive", "contiguous", "clone")
 def _same(x: Any) -> Proxy:
     return lift(x)
 
 
-@handles("detach")
+@handles("detach", "item")  # of item PyTorch gives a number, which has no gradient
 def _detach(x: Any) -> Proxy:
     return without_gradient(lift(x))
 

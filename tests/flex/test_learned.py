@@ -260,6 +260,8 @@ def under_no_grad(t: Any) -> Any:
 DETACHING: dict[str, Callable[[Any], Any]] = {
     "a score": lambda t: lambda s, b, h, q, k: s.detach() * t[q],
     "an element": lambda t: lambda s, b, h, q, k: s * t[q].detach(),
+    "an item": lambda t: lambda s, b, h, q, k: s * t[3].item() + t[k],
+    "an item of a row": lambda t: lambda s, b, h, q, k: s * t[3:4].item() + t[5:6][None].item(),
     "a tensor": lambda t: lambda s, b, h, q, k: s * t.detach()[q],
     "some of both": lambda t: lambda s, b, h, q, k: s * t[k] + s.detach() * t[q].detach() + torch.detach(s),
     "within torch.no_grad": under_no_grad,

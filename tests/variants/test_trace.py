@@ -386,6 +386,7 @@ def test_rows_that_no_kernel_reads_are_refused() -> None:
     table, long = torch.zeros(4, 5), torch.zeros(4, 300)
     refused("X120", lambda s, b, h, q, k: s + long[h].sum(), "long[h].sum()", "300 elements are summed")
     refused("X120", lambda s, b, h, q, k: s + torch.dot(long[h], long[q]), "torch.dot(long[h], long[q])", "300 elements are summed")
+    refused("X120", lambda s, b, h, q, k: s + table[h].item(), "table[h].item()", "`item` of elements of shape [5]")
     refused("X123", lambda s, b, h, q, k: s + table[h], "table[h]", "found elements of shape [5]: `table[h]` has shape [5]")
     refused("X123", lambda s, b, h, q, k: 1 + (s * table[h, :2]).exp()[:1], "table[h, :2]", "shape [1]: `table[h, :2]` has shape [2]")
     refused("X123", lambda s, b, h, q, k: table[h], "table[h]", "`table[h]` has shape [5]")
