@@ -22,6 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from ..spec.specification import Specification, lengths_of
 from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
+from ..variants.pairs import Translate, translate_pairs
 from ..variants.parameter import Parameter
 from ..variants.rebuilt import rebuilt
 from .differentiated_once import differentiated_once
@@ -90,6 +91,10 @@ class Handled:
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
         spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
+
+    def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
+        """The indices that the user's mods see of a pair, where these mods stand for them with others."""
+        return None
 
     def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
         """The mask as it stands, None for one that its mask_mod says, which has no block_size here."""
@@ -334,7 +339,8 @@ def _ready_undropped(
     given, remembered = lasting(captured)
     mods, weights = handled.with_tensors(given), handled.with_sink(given)
     mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
-    ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
+    with translate_pairs(handled.indices_of_user(given)):
+        ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()

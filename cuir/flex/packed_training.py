@@ -12,7 +12,7 @@ import torch
 
 from ..spec.specification import lengths_asked
 from ..variants.arguments import memory_of, state_of
-from ..variants.pairs import INDICES_OF_USER
+from ..variants.pairs import Translate, translate_pairs
 from .front import flex_attention
 from .graph_errors import at_tracing
 from .inputs import Seeded, capturing, check_differentiable
@@ -77,13 +77,10 @@ def differentiable_attention(
     blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
     q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
     drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
-    entered = INDICES_OF_USER.set(tables.indices_of_sequence)
-    try:
+    with translate_pairs(tables.indices_of_sequence):
         o, lse = flex_attention(
             q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
         )
-    finally:
-        INDICES_OF_USER.reset(entered)
     return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
 
 
@@ -152,10 +149,15 @@ class _LongSequence(Handled):
     known: Mapping[str, int | None] = field(default_factory=dict)
 
     def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Mod | None, Mod | None]:
+        mask_mod, score_mod = self.of_one.with_tensors(captured[: len(self.of_one.stand_ins)])
+        return mods_of_long_sequence(rule(mask_mod, self.causal), score_mod, self._tables(captured), self.known)
+
+    def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
+        return self._tables(captured).indices_of_sequence
+
+    def _tables(self, captured: list[torch.Tensor]) -> Tables:
         count = len(self.of_one.stand_ins)
-        mask_mod, score_mod = self.of_one.with_tensors(captured[:count])
-        tables = Tables.of(captured[count : count + TABLES])
-        return mods_of_long_sequence(rule(mask_mod, self.causal), score_mod, tables, self.known)
+        return Tables.of(captured[count : count + TABLES])
 
 
 @at_tracing

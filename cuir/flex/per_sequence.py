@@ -75,24 +75,24 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
     return all_places[:-1], all_places[1:]
 
 
-def check_places(name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None) -> None:
+def check_places(
+    name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None, places: str = "cu_seqlens_{}"
+) -> None:
     """Check where sequences lie among so many tokens, and that none is longer than `most`, if their places are on the CPU.
 
-    A GPU is not waited for. name: q or k, as in cu_seqlens_q and max_seqlen_q. Raises CuirError U413.
+    A GPU is not waited for. name: of the tokens, q or k as in max_seqlen_q. places: their own name. Raises CuirError U413.
     """
     if starts.device.type != "cpu" or len(starts) == 0:
         return
-    places, lengths = [int(starts[0]), *ends.tolist()], (ends - starts).tolist()
+    lengths, places = (ends - starts).tolist(), places.format(name)
     hint = "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)"
     shortest, longest = (f(range(len(lengths)), key=lengths.__getitem__) for f in (min, max))
     if lengths[shortest] < 0:
-        wrong(
-            "U413",
-            f"cu_seqlens_{name} must not decrease, found {places[shortest]} and behind it {places[shortest + 1]} (sequence {shortest})",
-            hint,
-        )
-    if places[0] < 0 or places[-1] > tokens:
-        wrong("U413", f"cu_seqlens_{name} must lie from 0 to the {tokens} tokens of `{name}`, found {places[0]} to {places[-1]}", hint)
+        at = f"{int(starts[shortest])} and behind it {int(ends[shortest])} (sequence {shortest})"
+        wrong("U413", f"{places} must not decrease, found {at}", hint)
+    first, last = int(starts.min()), int(ends.max())
+    if first < 0 or last > tokens:
+        wrong("U413", f"{places} must lie from 0 to the {tokens} tokens of `{name}`, found {first} to {last}", hint)
     if most is not None and lengths[longest] > most:
         wrong(
             "U413",

@@ -187,6 +187,8 @@ def nested_attention(
     if key._offsets is not value._offsets or key._lengths is not value._lengths:
         _check_alike(key, value)
     starts, ends = zip(*map(_places, (query, key)), strict=True)
+    for name, x, start, end in (("query", q, starts[0], ends[0]), ("key", k, starts[1], ends[1])):
+        check_places(name, start, end, len(x), places="the offsets of `{}`")
     o, lse = _attention(
         q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), starts, ends, query._maybe_max_seqlen, score_mod, mask_of(block_mask), False, scale,
         (normalize, sink), backend, verify, dropout,

@@ -131,6 +131,20 @@ def test_nested_tensors_are_packed_sequences() -> None:
     close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
 
 
+@pytest.mark.parametrize(
+    ("offsets", "found"),
+    [
+        ([0, 3, 11], "the offsets of `query` must lie from 0 to the 10 tokens of `query`, found 0 to 11"),
+        ([0, 7, 3], "the offsets of `query` must not decrease, found 7 and behind it 3 (sequence 1)"),
+    ],
+)
+def test_offsets_of_nested_tensors_on_a_cpu_are_checked(offsets: list[int], found: str) -> None:
+    x = torch.nested.nested_tensor_from_jagged(torch.zeros(10, 1, 64).half(), torch.tensor(offsets)).transpose(1, 2)
+    with pytest.raises(CuirError) as caught:
+        flex_attention(x, x, x, backend="interpret", verify="off")
+    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)
+
+
 def test_nested_tensors_give_no_warning_of_the_internals_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(torch.fx._symbolic_trace, "is_fx_tracing_warning", lambda: warned.append("once"))
@@ -215,8 +229,8 @@ def test_gradients_of_what_a_mod_captures() -> None:
     assert (found.double() - wanted).norm() <= 2e-2 * wanted.norm()
 
 
-@pytest.mark.parametrize("nested_ones", [False, True])
-def test_a_read_outside_names_the_indices_of_its_sequence(nested_ones: bool) -> None:
+@pytest.mark.parametrize("call", ["packed", "nested", "compiled"])
+def test_a_read_outside_names_the_indices_of_its_sequence(call: str) -> None:
     made, table = Packed([7, 0, 13], [7, 0, 13], (2, 2)), torch.zeros(3, 10, requires_grad=True)
 
     def biased(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -224,7 +238,9 @@ def test_a_read_outside_names_the_indices_of_its_sequence(nested_ones: bool) -> 
 
     wrong = r"U416.*`table` has 10 elements along dim 1, and its element 10 is read \(b=2, h=0, q_idx=0, kv_idx=10\)"
     with pytest.raises(CuirError, match=wrong):
-        if nested_ones:
+        if call == "compiled":
+            torch.compile(lambda: made.called(score_mod=biased), backend="aot_eager")()
+        elif call == "nested":
             flex_attention(*map(nested, (made.q, made.k, made.v)), biased, backend="interpret")
         else:
             made.called(score_mod=biased)
