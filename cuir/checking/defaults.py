@@ -59,8 +59,13 @@ def label(consts: Mapping[str, Const]) -> str:
 
 
 def describe_consts(consts: Mapping[str, Const]) -> str:
-    """Consts in a line for people: `BM=128, BN=128`."""
-    return ", ".join(f"{name}={value}" for name, value in consts.items())
+    """Consts in a line for people: `BM=128, BN=128`, or `no consts`."""
+    return ", ".join(f"{name}={value}" for name, value in consts.items()) or "no consts"
+
+
+def parenthesise_consts(consts: Mapping[str, Const]) -> str:
+    """Consts behind a title, `  (BM=128, BN=128)`; nothing where there are none."""
+    return f"  ({describe_consts(consts)})" if consts else ""
 
 
 def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:

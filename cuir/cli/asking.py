@@ -180,9 +180,9 @@ def _by_rules(
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
             raise _NoRule(error.diagnostics) from error
         raise
-    from ..checking.defaults import describe_consts
+    from ..checking.defaults import parenthesise_consts
 
-    with Steps(f"{title} -> {target.name}, by rules  ({describe_consts(consts)})", quiet=as_json) as steps:
+    with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(consts)}", quiet=as_json) as steps:
 
         def tell(step: Step) -> None:
             if step.status != "skipped":  # what a transfer does not do at all is no news
@@ -205,7 +205,7 @@ def _by_model(
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 
-    from ..checking.defaults import describe_consts
+    from ..checking.defaults import parenthesise_consts
     from .asking_view import Conversations
     from .inputs import read_specification
 
@@ -213,7 +213,7 @@ def _by_model(
     known = read_specification(origin_spec, ()) if origin_spec is not None else None
     with Apart() as apart:
         task = Transfer(Job(program, kernel, load, consts, level), known, apart, seconds)
-        with Conversations(f"{title} -> {task.target.name}, by {asking.asks.model}  ({describe_consts(consts)})", quiet=as_json) as view:
+        with Conversations(f"{title} -> {task.target.name}, by {asking.asks.model}{parenthesise_consts(consts)}", quiet=as_json) as view:
             outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
     files = _written(outcome.verdict, program, kernel, task.target.name, folder)
     if as_json:

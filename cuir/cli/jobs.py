@@ -84,7 +84,7 @@ def bridge(
 ) -> int:  # fmt: skip
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridging import bridge as run_bridge
-    from ..checking.defaults import describe_consts, select_main_consts
+    from ..checking.defaults import parenthesise_consts, select_main_consts
     from .inputs import output_folder, read_origin, read_variant
     from .progress import Steps
     from .report import print_bridge
@@ -95,7 +95,7 @@ def bridge(
     origin, program, picked, consts = read_origin(origin, kernel, dtype, head_dim, const or ())
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
-    with Steps(f"{origin} -> {specification.name}  ({describe_consts(select_main_consts(picked, consts))})", quiet=as_json) as steps:
+    with Steps(f"{origin} -> {specification.name}{parenthesise_consts(select_main_consts(picked, consts))}", quiet=as_json) as steps:
         report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
                             compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
     if as_json:
@@ -131,7 +131,7 @@ def verify(
 
     from ..bridging import Step
     from ..checking.checker import pick_kernel
-    from ..checking.defaults import describe_consts, select_main_consts
+    from ..checking.defaults import parenthesise_consts, select_main_consts
     from ..interp.budget import allowing
     from ..syntax.types import DType
     from ..verification import verify as run_verify
@@ -169,7 +169,7 @@ def verify(
     if problem is not None:
         with allowing(budget):
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
-    title = f"{target} against {specification.name}  ({describe_consts(select_main_consts(pick_kernel(program, kernel), consts))})"
+    title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
     if replay is not None or exhaustive:
         from ..checking.checker import check
         from ..verification.problems import is_attention

@@ -67,7 +67,7 @@ def lift(
     """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
     from llm.ptx.compiling import Build
 
-    from ..checking.defaults import describe_consts
+    from ..checking.defaults import parenthesise_consts
     from ..tuning.space import plain as plain_consts
     from .inputs import output_folder, read_attention, read_specification
 
@@ -109,7 +109,7 @@ def lift(
 
     job = job_of(annotated, place.stem, target, load, consts, effort, read_settled(settle, annotated) if settle is not None else ())
     with Apart() as apart:
-        view = _View(f"{source} -> CuIR, by {asking.asks.model}  ({describe_consts(consts)})", as_json)
+        view = _View(f"{source} -> CuIR, by {asking.asks.model}{parenthesise_consts(consts)}", as_json)
         try:
             lifted = run_lift(
                 job, annotated, asking.asks, asking.budget, apart, samples, attempts, time_limit, view, asking.recorder, view.step

@@ -34,7 +34,7 @@ def mutate(
 ) -> None:  # fmt: skip
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
     from ..checking.checker import pick_kernel
-    from ..checking.defaults import consts_as_json, describe_consts, with_defaults
+    from ..checking.defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
     from ..mutation import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..syntax.printer import show
     from .inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
@@ -56,7 +56,7 @@ def mutate(
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with (
         goes_on_from(out),
-        _Bar(f"{len(todo)} mutants of {program} against {variant}  ({describe_consts(specialised)})", quiet=as_json) as bar,
+        _Bar(f"{len(todo)} mutants of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json) as bar,
     ):
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
     if as_json:

@@ -63,7 +63,9 @@ def print_run(result: Mapping[str, Any]) -> None:
     """What a run of one kernel came to."""
     console = stdout()
     console.print(styled(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}"))
-    console.print(f"    consts    {describe_consts(result['consts'])}", style="dim", soft_wrap=True)
+    console.print(f"    consts    {describe_consts(result['consts']) if result['consts'] else 'none'}", style="dim", soft_wrap=True)
+    if result["trace"]:
+        console.print(f"    trace     written to {result['trace']}", style="dim", soft_wrap=True)
     rows = [
         (
             o["name"],

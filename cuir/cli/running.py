@@ -20,11 +20,12 @@ from ..checking.fold import literal, specialised
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
+from ..text.plurals import count_noun, make_singular
 from ..verification.inputs import overwritten
 from ..verification.memory import require_memory
 
 if TYPE_CHECKING:
-    from ..interp import RunReport
+    from ..interp import RunReport, Schedule
 
 Number = int | float | bool
 # NaN of a payload that no arithmetic gives, as integers of the same size: elements that keep these bits were never stored
@@ -128,7 +129,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
 
 def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
     """What the run did, and what it cannot show."""
-    from ..interp import Schedule, Trace, run
+    from ..interp import Trace, run
 
     if schedule == "all":
         from ..verification.schedules import run_under_all
@@ -140,12 +141,22 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
     from ..interp.trace_files import write_trace
 
     recorded = Trace() if trace is not None else None
-    report = run(checked, arguments, grid=grid, schedule=Schedule.parse(schedule), trace=recorded)
+    report = run(checked, arguments, grid=grid, schedule=_read_schedule(schedule), trace=recorded)
     if recorded is not None and trace is not None:
         write_trace(recorded, trace, f"{checked.name} with {describe_consts(checked.consts)}")
-    counts = [f"{count:,} {what}" for what, count in sorted(report.events.items())]
-    units, ctas = (f"{n} {what}{'s' * (n != 1)}{of}" for n, what, of in ((report.units, "unit", " of work"), (report.grid, "CTA", "")))
-    return ", ".join([f"{units} on {ctas} of {report.workers} workers", *counts]), few_rounds(checked, arguments, report)
+    counts = [count_noun(count, make_singular(what)) for what, count in sorted(report.events.items())]
+    units, ctas, workers = (count_noun(n, what) for n, what in ((report.units, "unit"), (report.grid, "CTA"), (report.workers, "worker")))
+    return ", ".join([f"{units} of work on {ctas} of {workers}", *counts]), few_rounds(checked, arguments, report)
+
+
+def _read_schedule(text: str) -> Schedule:
+    """One schedule. Raises CuirError U111, whose hint has what `cuir run` takes besides."""
+    from ..interp import Schedule
+
+    try:
+        return Schedule.parse(text)
+    except CuirError as error:
+        raise CuirError(replace(d, hint=f"{d.hint}, all") for d in error.diagnostics) from None
 
 
 def few_rounds(checked: Checked, arguments: Mapping[str, Any], report: RunReport) -> str:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..text.plurals import count_noun
 from .output import stdout, styled
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def facts(checked: Checked) -> dict[str, Any]:
         + "; ".join(
             f"{r.name}: {r.workers} x {r.threads} threads" + (f", {r.registers} registers" if r.registers else "") for r in checked.roles
         ),
-        f"shared    {checked.shared_bytes:,} of {limit:,} bytes in {len(checked.shared)} arrays",
+        f"shared    {checked.shared_bytes:,} of {limit:,} bytes in {count_noun(len(checked.shared), 'array')}",
         "barriers  " + (", ".join(f"{b.name}{f'[{b.stages}]' if b.stages else ''}" for b in checked.barriers.values()) or "none"),
     ]
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..text.plurals import count_noun
 from ..text.source import Span
 from .skeleton import NOW, Fence, Landing, Retire, Skeleton, Step, Touch
 
@@ -238,7 +239,7 @@ class Execution:
         bar, about, label = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker].label
         bar.now.append(len(self.past) - 1)
         if bar.pending == 0:
-            self._stop(Fault("S402", f"`{about.text}` takes {about.count} arrivals a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
+            self._stop(Fault("S402", f"`{about.text}` takes {count_noun(about.count, 'arrival')} a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
                              step.span, (), "arrive for the next phase only after a wait that knows this one over; or the count is too small", self._closure(*bar.now)))  # fmt: skip
             return
         bar.clock |= self.known[worker]
@@ -278,7 +279,7 @@ class Execution:
         bar.now.append(len(self.past) - 1)
         bar.warps += trace.warps
         if (bar.warps < about.warps) != (len(bar.now) < about.count) or bar.warps > about.warps:
-            self._stop(Fault("S406", f"`{about.text}` opens at {about.count} arrivals of {about.warps} warps in all; here {len(bar.now)} of {bar.warps} warps can come, the last from {trace.label}",
+            self._stop(Fault("S406", f"`{about.text}` opens at {count_noun(about.count, 'arrival')} of {count_noun(about.warps, 'warp')} in all; here {len(bar.now)} of {count_noun(bar.warps, 'warp')} can come, the last from {trace.label}",
                              step.span, (), "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", self._closure(*bar.now)))  # fmt: skip
             return
         bar.clock |= self.known[worker]
@@ -454,5 +455,7 @@ class Execution:
         bar, about = self.bars[step.bars[0]], self.skeleton.bars[step.bars[0]]
         if about.named:
             return f"waits at `{about.text}`, where {len(bar.now)} of {about.count} have arrived"
-        missing = f"{about.count - bar.pending} of {about.count} arrivals" + (f", {bar.bytes} bytes missing" if bar.bytes > 0 else "")
+        missing = f"{about.count - bar.pending} of {count_noun(about.count, 'arrival')}" + (
+            f", {bar.bytes} bytes missing" if bar.bytes > 0 else ""
+        )
         return f"waits for parity {step.value} of `{about.text}`, which is in phase {bar.phase} with {missing}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..text.plurals import count_noun
 from ..text.source import Span
 from .clocks import Clock
 from .state import State
@@ -84,7 +85,7 @@ class Mbarrier(State):
 
     def missing(self) -> str:
         """Why the current phase is not over, in words."""
-        parts = [f"{self.count - self.pending} of {self.count} arrivals"]
+        parts = [f"{self.count - self.pending} of {count_noun(self.count, 'arrival')}"]
         if self.bytes > 0:
             parts.append(f"{self.bytes} of {self.expected} bytes missing")
         elif self.bytes < 0:

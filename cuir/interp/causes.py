@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..text.plurals import count_noun
 from ..text.source import Span
 from .barriers import Event, Mbarrier
 from .chains import (
@@ -19,7 +20,6 @@ from .chains import (
     arrivals_of,
     astray,
     came_twice,
-    counted,
     extra_arrival,
     find_crowded_barrier,
     idle_wait,
@@ -309,7 +309,7 @@ def unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
 def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
     """S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
     arrived = arrivals_of(bar, bar.phase)
-    message = f"`{bar.text}` takes {counted(bar.count, 'arrival')} a phase; one more came from {w.label} while phase {bar.phase} still misses {counted(bar.bytes, 'byte')}"
+    message = f"`{bar.text}` takes {count_noun(bar.count, 'arrival')} a phase; one more came from {w.label} while phase {bar.phase} still misses {count_noun(bar.bytes, 'byte')}"
     mine = next((e for e in arrived if e.worker == w.number), None)
     cause = came_twice(bar, bar.phase)
     if cause is None and (mine is None or len({e.worker for e in arrived} | {w.number}) > bar.count):
@@ -346,7 +346,7 @@ def too_early(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
 
 def too_many_bytes(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
     """S403: a copy lands in a phase that has all of its arrivals, and expects less."""
-    message = f"phase {bar.phase} of `{bar.text}` expected {counted(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"
+    message = f"phase {bar.phase} of `{bar.text}` expected {count_noun(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"
     expects = list(reversed(arrivals_of(bar, bar.phase)))
     others = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != span))
     said = (

@@ -15,6 +15,7 @@ from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..syntax.nodes import Call, For, If, Stmt
 from ..syntax.walk import walk
+from ..text.plurals import count_noun
 from ..text.source import Span
 from .barriers import KEPT, Event, Mbarrier, NamedBarrier
 from .machine import Machine
@@ -167,10 +168,6 @@ def labels(events: Iterable[Event]) -> str:
     return ", ".join(dict.fromkeys(e.label for e in events)) or "nobody"
 
 
-def counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' if n != 1 else ''}"
-
-
 def already(bar: Mbarrier, wait: Event) -> str:
     """A wait that returned at once, and why."""
     over = (
@@ -198,9 +195,9 @@ def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     )
     groups, left = divmod(able, bar.count)
     if hardware and bar.count > 1 and not left:
-        said = f"{groups} groups of {bar.count} workers share `{bar.text}`: {who}; the hardware knows nobody by name, so a phase ends after any {counted(bar.count, 'arrival')}, of whichever group"
+        said = f"{groups} groups of {bar.count} workers share `{bar.text}`: {who}; the hardware knows nobody by name, so a phase ends after any {count_noun(bar.count, 'arrival')}, of whichever group"
         return Cause([(said, bar.span)], f"a named barrier for each group: a ring of them, named_barrier({bar.count}, stages={groups}), or one under a name of its own", 2)  # fmt: skip
-    return Cause([(f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {who}; a phase ends after {counted(bar.count, 'arrival')}, before the others have come", bar.span)],
+    return Cause([(f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {who}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come", bar.span)],
                  f"the count is the number of workers that arrive in a phase, here {able}", 2)  # fmt: skip
 
 
@@ -267,9 +264,9 @@ def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     if expected == brought or not (expects or copies):
         return None
     places = list(dict.fromkeys(c.span for c in copies))
-    each = f" by {counted(len(copies), 'copy') if len(copies) == 1 else f'{len(copies)} copies'}"
+    each = f" by {count_noun(len(copies), 'copy')}"
     if expects:
-        said = f"{counted(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
+        said = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
         notes: list[Said] = [(said, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
     else:
         arrived = arrivals_of(bar, phase)
@@ -295,7 +292,7 @@ def astray(m: Machine, bar: Mbarrier) -> Cause | None:
     most = max(ring, key=lambda b: sum(b.came.values()))
     here = sum(bar.came.values())
     if most is not bar and most.last is not None and sum(most.came.values()) > here + most.count and (not here or stage < ring.index(most)):
-        return Cause([(f"{most.last.label} arrives on `{most.text}` here, which has had {counted(sum(most.came.values()), 'arrival')} so far, while `{bar.text}` has had {here or 'none'}", most.last.span)],
+        return Cause([(f"{most.last.label} arrives on `{most.text}` here, which has had {count_noun(sum(most.came.values()), 'arrival')} so far, while `{bar.text}` has had {here or 'none'}", most.last.span)],
                      "arrive on the stage that was used: the i-th use is of stage i % n", 2)  # fmt: skip
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..checking.checked import Barrier
 from ..text.diagnostics import CuirError
+from ..text.plurals import count_noun
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .chains import (
     Cause,
@@ -15,7 +16,6 @@ from .chains import (
     arrivals_of,
     astray,
     came_twice,
-    counted,
     place_of,
     ring_of,
     text_of,
@@ -101,7 +101,7 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
     able, arrived = text.arriving(name), arrivals_of(bar, bar.phase)
     who = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
     if able < bar.count:
-        return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {counted(able, 'worker')} of {who} can arrive on it, once a phase each", bar.span)],
+        return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {count_noun(able, 'worker')} of {who} can arrive on it, once a phase each", bar.span)],
                      f"the count is the number of workers that arrive in a phase, here {able}", 4)  # fmt: skip
     early = came_twice(bar, bar.phase)
     if name in text.pairs:
@@ -129,7 +129,7 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             default=None,
         )
         at = last.span if last is not None else next(u.span for u in text.of("arrives", name))
-        return Cause([(f"{x.label} has arrived {counted(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more", at)],
+        return Cause([(f"{x.label} has arrived {count_noun(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more", at)],
                      f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns" + (f", this is wait {waits} at least" if waits > came else ""), 3)  # fmt: skip
     if early is not None:
         return early
@@ -184,7 +184,7 @@ def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
         text, name = text_of(m.launch.checked), place_of(m, bar)[0]
         able = text.arriving(name)
         if len(came) < bar.count:
-            who = f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{counted(able, 'worker')} can come to it"
+            who = f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{count_noun(able, 'worker')} can come to it"
             return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {who}", bar.span)],
                          "the count of a named barrier is the number of workers that come to it, those that only arrive() too", 4 if able < bar.count else 0)  # fmt: skip
     here = {a.label for a in bar.arrivals}
@@ -192,7 +192,7 @@ def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     if absent:
         x = absent[0]
         where = "is at its end" if x.finished else f"waits at `{x.block.barrier.text}`" if x.block is not None else "has not come"
-        return Cause([(f"no arrival of {x.label} on `{bar.text}` has come for this turn: it has come {counted(bar.came[x.number], 'time')}, and {where}", x.block.span if x.block is not None else None)],
+        return Cause([(f"no arrival of {x.label} on `{bar.text}` has come for this turn: it has come {count_noun(bar.came[x.number], 'time')}, and {where}", x.block.span if x.block is not None else None)],
                      f"the workers of `{bar.text}` come to it equally often, on every path", 1 + x.finished)  # fmt: skip
     return Cause([(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [], "the workers of a named barrier come to it equally often, on every path")  # fmt: skip
 

@@ -6,10 +6,10 @@ Invariant: whoever changes what a blocked worker may wait for says so to the mac
 from __future__ import annotations
 
 from ..text.diagnostics import CuirError
+from ..text.plurals import count_noun
 from ..text.source import Span
 from . import causes
 from .barriers import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
-from .chains import counted
 from .clocks import Clock
 from .faults import fault
 from .machine import Machine, Worker
@@ -117,8 +117,10 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
 
 def other_warps(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
     """The hardware would open the barrier for other arrivals than its count says."""
-    here = f"{counted(len(bar.arrivals), 'arrival')} of {counted(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
-    return fault(m, "S406", f"`{bar.text}` opens at {counted(bar.count, 'arrival')} of {counted(bar.warps, 'warp')} in all, found {here}", span,
+    here = (
+        f"{count_noun(len(bar.arrivals), 'arrival')} of {count_noun(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
+    )
+    return fault(m, "S406", f"`{bar.text}` opens at {count_noun(bar.count, 'arrival')} of {count_noun(bar.warps, 'warp')} in all, found {here}", span,
                  "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", [("declared here", bar.span)])  # fmt: skip
 
 

@@ -47,9 +47,9 @@ def describe_spills(cuda: Cuda, resources: Resources) -> str:
         return ""
     roles = ", ".join(f"{r.name} {r.registers}" for r in cuda.checked.roles if r.registers is not None)
     own = f"; its roles have {roles}" if roles else ""
-    tiles = describe_consts({n: v for n, v in cuda.checked.consts.items() if type(v) is int and n not in cuda.checked.dims})
+    tiles = {n: v for n, v in cuda.checked.consts.items() if type(v) is int and n not in cuda.checked.dims}
     return (
         f"`{cuda.name}`: tiles do not fit the registers, {resources.spill_stores:,} bytes of stores and {resources.spill_loads:,} bytes of loads spill to memory "
         f"with {resources.registers} registers a thread{own}: try smaller tiles, or more warpgroups for them"
-        + (f" (consts: {tiles})" if tiles else "")
+        + (f" (consts: {describe_consts(tiles)})" if tiles else "")
     )

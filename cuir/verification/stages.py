@@ -281,8 +281,10 @@ class _Verification:
             if checked.tiles is None:
                 stage.reason = f"{runs} runs under different schedules, all alike; without tiles(...) the kernel is launched as one {'cluster' if checked.cluster > 1 else 'CTA'}"
             self.runs = runs
-            if not rings:
+            if not rings and checked.longest_ring > 1:
                 stage.reason += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
+            elif not rings and any(not b.hardware for b in checked.barriers.values()):
+                stage.reason += "; no problem that the specification and memory admit takes a CTA to the third phase of its barriers"
             if self.level == "full":
                 stage.reason += f"; {self.explored(checked)}"
 

@@ -273,3 +273,31 @@ def test_a_report_tells_the_command_that_replays_it(cuir: Callable) -> None:
     assert words[0] == "cuir" and "random:4" in words
     again = cuir(*words[1:], "--json").json["diagnostics"]
     assert [(d["code"], d["message"], d["span"]) for d in again] == [(d["code"], d["message"], d["span"]) for d in first]
+
+
+PLAIN = """\
+@kernel(arch="sm_90a")
+def double(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            x = load(X[t * 64 : t * 64 + 64, :])
+            store(Y[t * 64 : t * 64 + 64, :], x + x)
+"""
+
+
+def test_a_kernel_without_consts_and_rings_is_described_without_empty_texts(cuir: Callable, tmp_path: Path) -> None:
+    path, mine = tmp_path / "double.cuir", tmp_path / "mine.py"
+    path.write_text(PLAIN, encoding="utf-8")
+    mine.write_text("def reference(x):\n    return x + x\n", encoding="utf-8")
+    verified = cuir("verify", path, "--against", mine)
+    assert verified.code == 0 and "()" not in verified.err and "verification of double with no consts" in verified.out
+    assert "rings of 1 stages" not in verified.out
+    ran = cuir("run", path, "-d", "M=64", "--trace", tmp_path / "x.json")
+    assert ran.code == 0 and "consts    none" in ran.out and "1 unit of work on 1 CTA of 1 worker" in ran.out
+    assert f"written to {tmp_path / 'x.json'}" in "".join(ran.out.split("\n"))
+
+
+def test_the_hint_for_an_unknown_schedule_of_run_has_all(cuir: Callable) -> None:
+    (found,) = cuir("run", "gemm", "-d", "M=64,N=64,K=64", "--schedule", "foo", "--json").json["diagnostics"]
+    assert found["code"] == "U111" and found["hint"].endswith(", all") and "in_order" in found["hint"]

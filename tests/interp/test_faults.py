@@ -164,8 +164,8 @@ def test_deadlock_names_every_blocked_worker(pipe) -> None:
     found = {d.message for d in ran.error.diagnostics}
     assert found == {
         "deadlock: load[0] waits for phase 0 of `empty[0]`, which is in phase 0 with 0 of 2 arrivals",
-        "deadlock: compute[0] waits for phase 1 of `full[0]`, which is in phase 1 with 0 of 1 arrivals",
-        "deadlock: compute[1] waits for phase 1 of `full[0]`, which is in phase 1 with 0 of 1 arrivals",
+        "deadlock: compute[0] waits for phase 1 of `full[0]`, which is in phase 1 with 0 of 1 arrival",
+        "deadlock: compute[1] waits for phase 1 of `full[0]`, which is in phase 1 with 0 of 1 arrival",
     }
     assert any("load[0] arrived last" in n.message for d in ran.error.diagnostics for n in d.notes)
 
@@ -183,4 +183,4 @@ def test_deadlock_names_those_first_who_wait_for_each_other(attention) -> None:
 def test_deadlock_counts_missing_bytes(pipe) -> None:
     ran = pipe(("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) + 16)"))
     assert ran.error is not None
-    assert any("1 of 1 arrivals, 16 of 8208 bytes missing" in d.message for d in ran.error.diagnostics)
+    assert any("1 of 1 arrival, 16 of 8208 bytes missing" in d.message for d in ran.error.diagnostics)

@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...text.plurals import count_noun
+
 Frame = list[Any]  # what each value of the IR is worth to a worker; the first is the worker itself
 Waiting = Generator["Wait", None, None]
 
@@ -48,7 +50,7 @@ class Mbarrier:
 
     def arrive(self, expected: int = 0) -> None:
         if not self.pending:
-            raise Fault(f"`{self.text}` has all {self.count} arrivals of phase {self.phase}, and another one comes")
+            raise Fault(f"`{self.text}` has all {count_noun(self.count, 'arrival')} of phase {self.phase}, and another one comes")
         self.pending -= 1
         self.bytes += expected
         self._end()
@@ -67,7 +69,7 @@ class Mbarrier:
             self.phase, self.pending = self.phase + 1, self.count
 
     def missing(self) -> str:
-        return f"phase {self.phase} with {self.count - self.pending} of {self.count} arrivals, {self.bytes} bytes missing"
+        return f"phase {self.phase} with {self.count - self.pending} of {count_noun(self.count, 'arrival')}, {count_noun(self.bytes, 'byte')} missing"
 
 
 @dataclass

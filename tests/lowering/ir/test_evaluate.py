@@ -182,7 +182,7 @@ def test_a_deadlock_names_the_waits() -> None:
     built = build(kernel("full[0].expect(64)\nfull[0].wait(0)"))
     with pytest.raises(
         Fault,
-        match=r"deadlock: all\[0\] of cluster 0 waits for parity 0 of `full\[0\] of cluster 0`, which is in phase 0 with 1 of 1 arrivals, 64 bytes missing; all\[0\] of cluster 1",
+        match=r"deadlock: all\[0\] of cluster 0 waits for parity 0 of `full\[0\] of cluster 0`, which is in phase 0 with 1 of 1 arrival, 64 bytes missing; all\[0\] of cluster 1",
     ):
         evaluate(built, arguments(kernel("full[0].expect(64)\nfull[0].wait(0)"), {"M": 64}))
     head = 'k(X: Global[f16, M, 64]):\n    turn = named_barrier(2)\n    with role("all", warps=1):\n        turn.sync()\n'
@@ -192,7 +192,7 @@ def test_a_deadlock_names_the_waits() -> None:
 
 
 @pytest.mark.parametrize(("body", "said"), [
-    ("full[0].arrive()\nfull[1].expect(8)\nfull[1].arrive()", r"all\[0\].*`mbarrier.arrive` at k.cuir:10: `full\[1\].*` has all 1 arrivals of phase 0, and another one comes"),
+    ("full[0].arrive()\nfull[1].expect(8)\nfull[1].arrive()", r"all\[0\].*`mbarrier.arrive` at k.cuir:10: `full\[1\].*` has all 1 arrival of phase 0, and another one comes"),
     ("store(s[n], zeros(f16, [64, 64]))", r"`tile.at` at k.cuir:8: `s` has 2 elements in dim 0, and 1 from 2 on are reached for"),
     ("full[n].arrive()", "there is no barrier 2 in a ring of 2"),
     ("store(Y[M], scale)", "`Y` has no element 100 in dim 0, whose length is 100"),
