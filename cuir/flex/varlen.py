@@ -79,7 +79,8 @@ def varlen_attention(
     Gradients, where q, k, v or what mods capture requires one, are those of `flex_attention` of one long sequence with a mask of documents, whose kernels such a call runs on.
     dropout_p, dropout_seed: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with or without gradients.
 
-    Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence.
+    Gives O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32; O = 0 and LSE = -inf for a query without keys, and anything for rows of no sequence (on a CPU as without keys).
+    On a CPU cu_seqlens must lie within the tokens, and max_seqlen_q must be right (U413).
     Lengths are read on the device: other ones need no other kernel and no synchronisation, in a CUDA graph either. A sequence's rows have the same bits
     whatever the other sequences hold. Raises CuirError: U4xx, U109, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ class Traced:
         parts = (self.keep, self.score, self.factor, self.sink)
         return tuple(dict.fromkeys(n for e in parts if e is not None for n in walk(e) if isinstance(n, Subscript)))
 
-    @property
+    @functools.cached_property
     def own_names(self) -> dict[str, str]:
         """The names that captured values have in the mods, by those of their parameters, for messages."""
         return {name: wanted for wanted, name in self.asked}
