@@ -28,7 +28,7 @@ class Reference:
         path = folder / FILE
         if not path.is_file():
             raise CuirError.of("U121", f"{folder} has no {FILE}", hint="--reference names a folder that holds it")
-        self.module = import_file(path)
+        self.module = import_file(path, "the reference")
         sets = getattr(self.module, "SETS", None)
         golden = sets.get(SET) if isinstance(sets, Mapping) else None
         if not isinstance(golden, Mapping) or not all(isinstance(c, Mapping) and "D" in c for c in golden.values()):

@@ -195,8 +195,8 @@ def _converted(key: str, value: Parameter, signature: inspect.Signature, owner: 
         ) from None
 
 
-def import_file(path: Path) -> ModuleType:
-    """The module of a user's file. Raises CuirError X113 with the line that fails."""
+def import_file(path: Path, role: str = "the specification") -> ModuleType:
+    """The module of a user's file. role: of the file, for messages. Raises CuirError X113 with the line that fails."""
     spec = importlib.util.spec_from_file_location(f"cuir_user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -204,7 +204,9 @@ def import_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything
-        raise CuirError.of("X113", f"`{path}` cannot be imported: {type(error).__name__}: {error}", user_span(error, str(path))) from error
+        raise CuirError.of(
+            "X113", f"{role} `{path}` cannot be imported: {type(error).__name__}: {error}", user_span(error, str(path))
+        ) from error
     return module
 
 
@@ -214,4 +216,4 @@ def _called(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]
     except CuirError:
         raise
     except Exception as error:  # as above
-        raise CuirError.of("X113", f"`{name}` fails: {type(error).__name__}: {error}", user_span(error)) from error
+        raise CuirError.of("X113", f"the specification `{name}` fails: {type(error).__name__}: {error}", user_span(error)) from error

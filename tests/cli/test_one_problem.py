@@ -54,7 +54,8 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
         ("def reference(a):\n    return a\n\ndef inputs(sizes):\n    return 3\n", "X106", "inputs"),
         ("def reference(a):\n    return a[:, 1:]\n", "X106", "the specification `wrong` gives C of shape"),
         ("def reference(a):\n    return None\n", "X106", "the specification `wrong` gives"),
-        ("def reference(a:\n    return a\n", "X113", "SyntaxError"),
+        ("def reference(a:\n    return a\n", "X113", "cannot be imported: SyntaxError"),
+        ("import nothing_of_that_name\n", "X113", "the specification `"),
     ],
 )
 def test_wrong_functions_are_told_with_their_place(cuir: Callable, tmp_path: Path, text: str, code: str, says: str) -> None:
