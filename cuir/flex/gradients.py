@@ -366,6 +366,9 @@ class _Differentiable(torch.autograd.Function):
         needed = ctx.needs_input_grad
         if do is None and dlse is None:
             return (None,) * len(needed)
+        if not all(x is None or torch._C._has_storage(x) for x in (do, dlse)):
+            wrong("U403", "gradients of a batch of outputs at once, which stand in no place of their own",
+                  "torch.autograd.grad for one output after the other, without is_grads_batched or vectorize")  # fmt: skip
 
         def first() -> tuple[torch.Tensor | None, ...]:
             given = torch.zeros_like(o) if do is None else do

@@ -194,7 +194,7 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
     """Raises CuirError U413."""
     if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
         hint = "scale.item()" if isinstance(scale, torch.Tensor) and scale.numel() == 1 else None
-        raise CuirError.of("U413", f"scale must be a positive number, found {scale!r}", hint=hint)
+        raise CuirError.of("U413", f"scale must be a finite number, found {scale!r}", hint=hint)
     if scale is not None and not SCALES[0] <= scale <= SCALES[1]:
         raise CuirError.of("U413", f"scale must be from {SCALES[0]:.2g} to {SCALES[1]:.0e}, found {scale!r}")
     if backend not in BACKENDS:

@@ -11,7 +11,7 @@ from torch._functorch import config
 from torch.nn.attention.flex_attention import create_block_mask as create_theirs
 
 import cuir
-from cuir import create_block_mask, flex_attention, varlen_attention
+from cuir import CuirError, create_block_mask, flex_attention, varlen_attention
 from cuir.spec import Specification
 
 N, D = 48, 16
@@ -175,3 +175,10 @@ def test_an_optimizer_that_steps_before_the_backward_pass_is_told_which_tensor_i
         table.add_(1)
     with pytest.raises(RuntimeError, match=r"U421.*`table`.*at version 1; expected version 0"):
         o.float().sum().backward()  # type: ignore[union-attr]
+
+
+def test_gradients_of_a_batch_of_outputs_at_once_are_refused() -> None:
+    q, k, v = (torch.randn(1, 2, 20, 16, requires_grad=True) for _ in range(3))
+    o = flex_attention(q, k, v, backend="interpret")
+    with pytest.raises(CuirError, match=r"U403.*a batch of outputs at once"):
+        torch.autograd.grad(o, [q], torch.randn(3, 1, 2, 20, 16), is_grads_batched=True)
