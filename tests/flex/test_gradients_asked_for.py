@@ -33,10 +33,13 @@ def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The launches from now on: kernels, and what they are given."""
     launches: list[tuple[str, dict[str, Any]]] = []
-    interpreted = gradients._interpreted
-    monkeypatch.setattr(
-        gradients, "_interpreted", lambda checked: lambda **given: (launches.append((checked.name, given)), interpreted(checked)(**given))
-    )
+    launch = gradients._Interpreted.launch
+
+    def record(self: Any, arguments: dict[str, Any]) -> object:
+        launches.append((self.checked.name, arguments))
+        return launch(self, arguments)
+
+    monkeypatch.setattr(gradients._Interpreted, "launch", record)
     return launches
 
 

@@ -113,10 +113,6 @@ def test_more_named_barriers_than_the_hardware_has() -> None:
     assert refused(body, head) == ("L004", 7)
 
 
-def test_what_the_lowering_cannot_do() -> None:
-    assert refused("x = row_max(zeros(f32, [64, 1]) + scale)\nstore(Y[rows(64)], x)") == ("L002", 8)
-
-
 # ---- random kernels
 @examples(0.5)
 @given(kernels())

@@ -86,6 +86,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.refuses: set[str] = set()
+        self.first_offset = 0
 
     def note(self, name: str, *values: Any) -> None:
         self.calls.append((name, *values) if values else name)
@@ -140,7 +141,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
     monkeypatch.setattr(pycuda_loader, "import_pycuda", lambda: recorder)
     monkeypatch.setattr(pycuda_loader, "relaxed_capture", relaxed)
-    monkeypatch.setattr(PyCudaFunction, "_count_resident", lambda *_: 5)
+    monkeypatch.setattr(PyCudaFunction, "_examine_copy", lambda *_: (5, recorder.first_offset))
     monkeypatch.setattr(External, "calls", recorder.calls, raising=False)
     monkeypatch.setattr(torch.cuda, "ExternalStream", External)
     return recorder
@@ -171,6 +172,15 @@ def test_a_launch_on_the_default_stream_is_one_call_in_the_context(cuda: Cuda, r
     assert recorder.calls == once
     loaded.start(launch)
     assert recorder.calls == 2 * once
+
+
+def test_the_buffer_of_a_launch_begins_where_the_parameter_space_does(cuda: Cuda, recorder: Recorder) -> None:
+    recorder.first_offset = 4
+    loaded = load(cuda, recorder)
+    assert loaded.prepare(3, 0, packed(b"\x01")).arguments == np.void(b"\x00\x00\x00\x00\x01")
+    recorder.calls.clear()
+    loaded.start(loaded.prepare(3, 0, packed(b"\x01")))
+    assert recorder.calls[1][:2] == ("launch", b"\x00\x00\x00\x00\x01")
 
 
 def test_a_stream_of_torch_and_one_of_pycuda_wait_for_each_other(cuda: Cuda, recorder: Recorder) -> None:
