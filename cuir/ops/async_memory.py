@@ -72,8 +72,8 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     traits=Traits(one_lane=True, joins_worker=True),
-    doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; it lands by subtracting the bytes of the full box from the barrier's phase, "
-    'also where the box sticks out of the tensor (that part reads 0). cluster=True: lands at the same place of every CTA of the cluster ("x", "y": in line), on each one\'s barrier. '
+    doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; landing subtracts the bytes of the full box from the barrier's phase, "
+    'also where it sticks out of the tensor (which reads 0). cluster=True: lands at the same place of every CTA of the cluster ("x", "y": in line), on each one\'s barrier. '
     'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache. Ordinary stores to the box need fence_async(tensors=True) before it.',
 )
 def _copy_bulk(cx: CallContext) -> Type:
