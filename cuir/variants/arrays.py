@@ -477,7 +477,7 @@ def _has_dims(x: Any) -> bool:
 METHODS = {
     n
     for n in vars(Array)
-    if not n.startswith("_") and n not in ("at", "element", "small", "viewed", "axis", "bounds", "folded", "known", "follows")
+    if not n.startswith("_") and n not in ("at", "element", "small", "viewed", "axis", "bounds", "folded", "known", "follows", "origin")
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # of tensors that are no methods of the first one (joins.py, lookups.py)
 
