@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from .graph_errors import at_tracing
 from .inputs import IN_TRANSFORM, wrong
 
+_TENSOR = torch.Tensor
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _MODES = torch._C._len_torch_dispatch_stack
 _TRANSFORM = torch._C._functorch.maybe_current_level
@@ -19,9 +20,11 @@ _TRANSFORM = torch._C._functorch.maybe_current_level
 
 def is_dispatched(query: Any, key: Any, value: Any) -> bool:
     """Decide whether a call of these tensors goes to the dispatcher. Warm calls ask this."""
-    if not (type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN) and any(map(_stands_for_others, (query, key, value))):
+    if _MODES() or _TRANSFORM() is not None or forward_ad._current_level >= 0:
         return True
-    return _MODES() > 0 or _TRANSFORM() is not None or forward_ad._current_level >= 0
+    if type(query) is type(key) is type(value) is _TENSOR:
+        return False
+    return any(type(x) not in _PLAIN and _stands_for_others(x) for x in (query, key, value))
 
 
 def _stands_for_others(x: Any) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ..spec.dropout import Dropout
@@ -142,11 +143,13 @@ def flex_attention(
     without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
     traced, U5xx for what is missing here, and what verification finds.
     """
-    if return_aux is not None and not isinstance(return_aux, AuxRequest):
-        wrong("U413", f"return_aux must be an AuxRequest, found {return_aux!r}", "AuxRequest(lse=True)")
-    if return_lse and return_aux is not None:
-        wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
-    most = return_aux is not None and bool(getattr(return_aux, "max_scores", False))
+    most = False
+    if return_aux is not None:
+        if not isinstance(return_aux, AuxRequest):
+            wrong("U413", f"return_aux must be an AuxRequest, found {return_aux!r}", "AuxRequest(lse=True)")
+        if return_lse:
+            wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
+        most = bool(getattr(return_aux, "max_scores", False))
     if _ANY_AUTOCAST() and autocasts(query):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
@@ -156,21 +159,37 @@ def flex_attention(
             )  # fmt: skip
     if scale is not None:
         query, scale = signed(query, plain_number(scale))
-    if sink is not None:
+    dropout: Seeded | None = None
+    weights: tuple[Any, ...] = ()
+    if sink is not None or most or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
         sink = plain_number(sink)
-    dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, query)
-    dispatched = torch.compiler.is_compiling() or is_dispatched(query, key, value)
-    if dispatched and isinstance(query, torch.Tensor) and query.is_nested:
-        return _nested(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, normalize, sink, dropout, backend, verify
-        )
-    if dispatched and (
-        traced := _dispatched(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout)
-    ):
-        return _given(traced, return_lse, return_aux)
-    weights = () if normalize == "softmax" and sink is None and not most and dropout is None else (normalize, sink, most)
-    if dropout is not None:
-        weights = (*weights, True)
+        dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, query)
+        if dropout is not None:
+            weights = (normalize, sink, most, True)
+        elif sink is not None or most or normalize != "softmax":
+            weights = (normalize, sink, most)
+    if is_compiling() or is_dispatched(query, key, value):
+        if isinstance(query, torch.Tensor) and query.is_nested:
+            return _nested(
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                return_lse,
+                return_aux,
+                normalize,
+                sink,
+                dropout,
+                backend,
+                verify,
+            )
+        if traced := _dispatched(
+            query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout
+        ):
+            return _given(traced, return_lse, return_aux)
     outputs = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights, dropout)
     if outputs is None:
         check_options(scale, backend, verify)
@@ -184,6 +203,8 @@ def flex_attention(
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
         outputs = ready.with_dropout(dropout)(query, key, value)
+    if return_aux is None:
+        return outputs[:2] if return_lse else outputs[0]
     return _given(outputs, return_lse, return_aux)
 
 
@@ -291,7 +312,8 @@ def _warm(
     if ready is None:
         return None
     known.last = options, ready
-    return ready.pinned().with_dropout(dropout)(query, key, value)
+    ready = ready.pinned()
+    return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
 
 
 def _options(

@@ -140,10 +140,12 @@ def check_numbers(name: str, x: torch.Tensor) -> None:
 
 def check_wrapped(what: str, x: torch.Tensor) -> None:
     """Raises CuirError U403 for a tensor that stands for others."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
         message, hint = IN_TRANSFORM
         wrong("U403", message.replace("the call", what), hint)
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
         wrong("U410", f"{what} has a tangent, and attention has no derivative in forward mode", "torch.autograd.grad, by reverse mode")
 
 

@@ -111,7 +111,9 @@ class Ready:
         again = self.repeated(query, key, value)
         if again is not None:
             return again
-        given = {"Q": query, "K": key, "V": value, **dict(zip(DROPOUT, self.seed))}
+        given = {"Q": query, "K": key, "V": value}
+        if self.seed:
+            given |= zip(DROPOUT, self.seed)
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         o = output_for(query, self.columns)
