@@ -120,8 +120,18 @@ def normalize(input: Any, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Any
 
 @function("cosine_similarity")
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    lengths = [call("clamp_min", (vector_norm(x, 2, dim), eps), {}) for x in (x1, x2)]
+    lengths = [array(x).folded(dim, False, "summed", _length_at_least(eps), lift, eps) for x in (x1, x2)]
     return call("div", (vecdot(x1, x2, dim=dim), call("mul", tuple(lengths), {})), {})
+
+
+def _length_at_least(eps: float) -> Callable[[Sequence[Any]], Any]:
+    """Return the fold to a length of eps or more; as in PyTorch, the bound stops no derivative."""
+
+    def fold(items: Sequence[Any]) -> Any:
+        length = lift(_euclidean(items))
+        return attach_partials(lift(call("clamp_min", (length, eps), {})), lambda z, n: (1.0,), length)
+
+    return fold
 
 
 @function("linalg_vecdot")

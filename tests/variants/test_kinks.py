@@ -95,6 +95,7 @@ MORE_ROWS: dict[str, Callable[[Any], Any]] = {
     "order 3 of two": lambda r: torch.linalg.vector_norm(r[..., :2], 3, -1), "order 0.5 of two": lambda r: torch.linalg.vector_norm(r[..., 1:3], 0.5, -1), "norm of two": lambda r: r[..., :2].norm(dim=-1), "norm of relu": lambda r: torch.relu(r).norm(dim=-1),
     "biased deviation": lambda r: r.std(-1, unbiased=False), "deviation of equal elements": lambda r: r[..., 1:3].std(-1) + r[..., 0], "softmax of two": lambda r: r[..., :2].softmax(-1)[..., 0],
     "layer norm with weight": lambda r: F.layer_norm(r[..., :2], (2,), like(r, [2.0, -1.0]), like(r, [0.5, 0.25]))[..., 1], "logsumexp of two": lambda r: r[..., 1:3].logsumexp(-1),
+    "cosine below its eps": lambda r: F.cosine_similarity(r[..., :2], r[..., 2:], -1, 1.5),
 }  # fmt: skip
 SIZES_AND_PLACES = {
     "ndim", "dim", "size", "numel", "device", "T", "mT", "unsqueeze", "squeeze", "permute", "transpose", "swapaxes", "swapdims", "t", "expand", "expand_as", "broadcast_to", "reshape", "view", "flatten", "unflatten",
