@@ -1,4 +1,4 @@
-"""What a mod is: its code and what it captures, told apart by what becomes part of a kernel and what a launch passes. Owns no tracing."""
+"""The identity of a mod: its code and captures, split into what becomes part of a kernel and what a launch passes. No tracing."""
 
 from __future__ import annotations
 

@@ -21,12 +21,7 @@ def compile(
     consts: Mapping[str, Const] | None = None,
     loader: str = DRIVER,
 ) -> CompiledKernel:
-    """Check (a program), lower and compile a kernel; cached on disk.
-
-    program: a parsed program, the path of a file, a checked or a lowered kernel. kernel: its name, if there are several. consts: const parameters by name.
-    loader: who compiles, loads and launches: "driver" (nvcc, and the CUDA driver API through cuda-bindings) or "pycuda" (a `PyCudaKernel`).
-    Raises CuirError with every error of the program, U503 without nvcc, or U510 without PyCUDA.
-    """
+    """Check (a program), lower and compile a kernel; cached on disk. Arguments and errors are those of `public_compile.compile`."""
     build, wrap = _loading(require_loader(loader))
     if isinstance(program, (Checked, Cuda)):
         return wrap(build(lower(program) if isinstance(program, Checked) else program), None)

@@ -43,7 +43,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A call that was examined, to be made with other tensors that lie as the first ones did.
+    """A checked call that can be repeated with other tensors of the same layout.
 
     like: whether tensors are such ones, their addresses aside. allocated: what each call allocates, the `written` tensors, in the kernel's order, and scratch
     behind them. plan: of launches that are given the addresses of a call's tensors and of these. kept: tensors that every call has, and their memory,
@@ -133,7 +133,7 @@ class CompiledKernel:
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
 
     def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Again | None:
-        """A call that was made, for other tensors that lie as these do; None where such a call could not be told from others.
+        """Return the checked call for other tensors of this layout; None if such a call cannot be recognised.
 
         arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
         these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;

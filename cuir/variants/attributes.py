@@ -1,15 +1,15 @@
-"""Attributes of the user's objects, in `__dict__` and in slots, without a call of their own `__getattr__`."""
+"""Attributes of the user's objects, in `__dict__` and in slots, read without calling their `__getattr__`."""
 
 from __future__ import annotations
 
 import types
 from typing import Any
 
-EMPTY = object()  # in a slot that nothing lies in
+EMPTY = object()  # the value of a slot that was never set
 
 
 def slots_of(value: Any) -> list[tuple[str, Any]]:
-    """What lies in the slots of an object of a Python class."""
+    """Return the names and values of an object's slots, without those that were never set."""
     slots = ((n, slot_of(value, n)) for n in slot_names(type(value)))
     return [(n, v) for n, v in slots if v is not EMPTY]
 
@@ -20,7 +20,7 @@ def slot_names(cls: type) -> list[str]:
 
 
 def slot_of(value: Any, name: str) -> Any:
-    """EMPTY for one that nothing lies in; the object's own `__getattr__` is not asked."""
+    """Return a slot's value, or EMPTY if it was never set; the object's own `__getattr__` is not called."""
     try:
         return object.__getattribute__(value, name)
     except AttributeError:
@@ -28,7 +28,7 @@ def slot_of(value: Any, name: str) -> Any:
 
 
 def attributes_of(value: Any) -> Any:
-    """`__dict__`, None for an object that has none, whatever its own `__getattr__` makes of the question."""
+    """Return `__dict__`, or None for an object that has none or whose class raises when asked for it."""
     try:
         return getattr(value, "__dict__", None)
     except Exception:  # the object's own `__getattribute__` may raise anything
@@ -36,7 +36,7 @@ def attributes_of(value: Any) -> Any:
 
 
 def has_attributes(value: Any) -> bool:
-    """An object of a class of the user's, or of PyTorch's, that has attributes of its own."""
+    """Return whether an object has attributes of its own, in `__dict__` or in slots."""
     return isinstance(attributes_of(value), dict) or bool(slots_of(value))
 
 

@@ -157,7 +157,7 @@ def _divisor(x: Value, e: Expr) -> Value:
 
 
 class _InDouble(_Evaluation):
-    """With f64 tensors as PyTorch has them."""
+    """An evaluation that keeps f64 tensors in f64, as PyTorch does."""
 
     def converted(self, x: Value, dtype: DType) -> Value:
         x = self.held(x)

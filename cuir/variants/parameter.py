@@ -48,6 +48,6 @@ class Parameter:
 
 
 def with_parameters(kernel: Kernel, new: tuple[Param, ...]) -> Kernel:
-    """With more values behind the last run-time parameter."""
+    """Insert parameters behind the last one that is not a const."""
     first_const = next((i for i, p in enumerate(kernel.params) if isinstance(p.type, ConstType)), len(kernel.params))
     return replace(kernel, params=(*kernel.params[:first_const], *new, *kernel.params[first_const:]))

@@ -137,7 +137,7 @@ def _row_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def _col_sum(x: torch.Tensor) -> torch.Tensor:
-    """In an order that depends on neither the layout nor the number of CTAs in a batch."""
+    """Add each column in an order that depends on neither the layout nor the number of CTAs in a batch."""
     return x.contiguous().sum(-2, keepdim=True)
 
 

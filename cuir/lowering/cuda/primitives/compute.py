@@ -28,7 +28,7 @@ def row_max(role: RolePrinter, op: ops.Apply) -> None:
 
 @prints("row_sum")
 def row_sum(role: RolePrinter, op: ops.Apply) -> None:
-    """Of the whole row."""
+    """Print the sum of each whole row."""
     x, target, t = op.arguments[0], role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT) and isinstance(x.type, TileT)
     if x.type.shape[1] == 1:
