@@ -99,7 +99,7 @@ def _usage_errors() -> Any:
 
 
 def _usage_message(error: Any) -> str:
-    """The parser's words; of an unknown option with the near ones alone, since it takes any two options with dashes for alike."""
+    """Return the parser's message, with suggestions for an unknown option that resemble it."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if getattr(error, "possibilities", None) is None or option is None or context is None:
         return str(error.format_message())

@@ -150,7 +150,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
 
 
 def _read_schedule(text: str) -> Schedule:
-    """One schedule. Raises CuirError U111, whose hint has what `cuir run` takes besides."""
+    """Parse one schedule. Raises CuirError U111, whose hint adds `all`, which `cuir run` also takes."""
     from ..interp import Schedule
 
     try:

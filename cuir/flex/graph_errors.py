@@ -57,7 +57,7 @@ class _InGraph(CuirError):
 
 @functools.cache
 def _of_tracing() -> type[CuirError]:
-    """A kind that torch.compile raises without the frames of its tracer."""
+    """Return an error class that torch.compile raises without the frames of its tracer."""
     from torch._dynamo.exc import ShortenTraceback
 
     class Traced(_InGraph, ShortenTraceback):
@@ -72,7 +72,7 @@ def _of_tracing() -> type[CuirError]:
 
 @functools.cache
 def _of_operator() -> type[CuirError]:
-    """A kind that torch.compile raises as it is where it asks for an operator's shapes: it lets indices of dims that are not there through."""
+    """Return an error class that torch.compile does not wrap while it infers an operator's shapes: it re-raises IndexError."""
 
     class Operator(_InGraph, IndexError):
         pass

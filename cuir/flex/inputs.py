@@ -210,7 +210,10 @@ def _is_number(x: object) -> bool:
 
 
 def plain_integer(x: Any) -> Any:
-    """An integer as one of Python: NumPy's, or an object with `__index__`. Anything else, bools too, is given back as it is, and so are tensors, which a device may have yet to compute."""
+    """Return an integer (NumPy's, an object with `__index__`) as a Python int.
+
+    Anything else is returned unchanged, tensors included: reading one would wait for its device.
+    """
     if x is None or isinstance(x, (int, torch.SymInt, torch.Tensor)) or not hasattr(x, "__index__"):
         return x
     try:

@@ -119,7 +119,7 @@ def _variable(base: Any) -> Any:
         return mod.get_code() if isinstance(mod, functions.BaseUserFunctionVariable) else None
 
     def asked_for(mod: Any) -> list[str]:
-        """The lengths that a mod takes by keyword, and has no values for."""
+        """Return the names of the lengths that a mod takes by keyword and has no values for."""
         if isinstance(mod, functions.FunctoolsPartialVariable):
             return [n for n in asked_for(mod.func) if n not in mod.keywords]
         if not isinstance(mod, functions.BaseUserFunctionVariable):

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def plain_number(x: Any) -> Any:
-    """A real number as an int or a float of Python, NumPy's and fractions included. Anything else, bools and tensors too, is given back as it is."""
+    """Return a real number (NumPy's, a fraction) as a Python int or float.
+
+    Anything else, bools and tensors included, is returned unchanged.
+    """
     if x is None or isinstance(x, (int, float)) or not isinstance(x, numbers.Real):
         return x
     return operator.index(x) if isinstance(x, numbers.Integral) else float(x)

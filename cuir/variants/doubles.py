@@ -68,7 +68,7 @@ class Doubles:
             self._compare(judged, narrow | place, wide | place, place, rounded or numbers)
 
     def _rounded(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Tensors that hold numbers which f32 does not, with their largest magnitudes. Raises CuirError U417 for numbers beyond f32."""
+        """Return the tensors with values that f32 cannot represent, and their largest magnitudes. Raises CuirError U417 for numbers beyond f32."""
         found = []
         for t in (x.detach() for x in tensors.values()):
             size = torch.where(t.isfinite(), t, 0.0).abs().max()
