@@ -52,6 +52,8 @@ class Turns:
 class Compiler:
     """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
 
+    data = True  # whether numbers are moved and computed, or synchronisation alone is run
+
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
         self.deciders = deciding(checked) if perturbs else frozenset[Itself]()
@@ -332,7 +334,9 @@ def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
 
 
 class Site:
-    """A call or operator in the text, as the meaning of its entry sees it when code is made."""
+    """A call or operator in the text, as the meaning of its entry sees it when code is made. values: whether what it moves and computes is asked for."""
+
+    values = True
 
     def __init__(self, compiler: Compiler, op: Op, args: Mapping[str, Expr], node: Expr):
         self.compiler, self.op, self.args, self.node = compiler, op, args, node

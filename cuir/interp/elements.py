@@ -40,6 +40,8 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     if not tensor.t.numel():
         return
     enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset)
+    if not m.launch.data:
+        return
     where = offset.expand(shape)[inside]
     data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)[inside].to(tensor.flat.dtype)
     tensor.flat.index_put_((where,), data, accumulate=add)

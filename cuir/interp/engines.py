@@ -22,7 +22,7 @@ def enter_copy(m: Machine, copy: Copy) -> None:
     """Writing the destination counts as done: who reads it early is told of the race, before it has a value; without detection it gets poison."""
     ref = copy.target
     copy.read = enter_read(m, copy.actor, copy.box, copy.proxy, None, copy.awaited)
-    if not m.launch.detect:
+    if not m.launch.detect and m.launch.data:
         ref.values(m.shared).fill_(POISON[ref.alloc.dtype])
     m.shared[ref.cta].wrote(ref)
     if copy.bar is not None:
@@ -55,13 +55,15 @@ def act(m: Machine, action: Action) -> None:
     elif isinstance(action, Copy):
         _copy(m, action)
     elif isinstance(action, Store):
-        action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, action.add)
+        if m.launch.data:
+            action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, action.add)
     else:
         raise AssertionError(action)
 
 
 def _copy(m: Machine, copy: Copy) -> None:
-    copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
+    if m.launch.data:
+        copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
     if copy.bar is not None:
         event = protocol.land(m, copy.bar, copy.target.nbytes, copy.actor, copy.time)
         copy.records[0].done = event
@@ -71,6 +73,9 @@ def _copy(m: Machine, copy: Copy) -> None:
 
 
 def _multiply(m: Machine, p: Product) -> None:
+    if not m.launch.data:
+        p.value, p.c = torch.zeros((1, 1, 1)), None
+        return
     c = p.c
     if isinstance(c, Product):
         act(m, c)

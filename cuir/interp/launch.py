@@ -103,21 +103,8 @@ def run(
                 raise CuirError.of("U111", f"the schedule is of cluster {schedule.cluster}, and the launch has {launch.grid}", None, "replay it with the dims and the grid that it was made with")  # fmt: skip
             _finish(Machine(launch, np.array([schedule.cluster])))
         else:
-            for first in range(0, launch.grid, max(1, lanes)):
-                _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
-    workers = sum(p.workers for p in launch.programs)
-    return RunReport(
-        dict(launch.counts),
-        units,
-        launch.area / 2,
-        launch.grid,
-        workers,
-        launch.batches,
-        launch.splits,
-        str(schedule),
-        time.perf_counter() - begin,
-        dict(launch.rounds),
-    )
+            run_batches(launch, lanes)
+    return report_of(launch, units, time.perf_counter() - begin)
 
 
 def prepare(
@@ -160,6 +147,7 @@ def prepare(
         trace,
         noise=noise,
         budget=Budget(budget),
+        data=compiler.data,
     )
     return launch, _plan(launch, code, grid), code.compiler
 
@@ -172,6 +160,29 @@ class _Code:
     before: list[Instruction]  # the declarations
     programs: list[Program]
     count: Evaluate | None  # of units of work
+
+
+def run_batches(launch: Launch, lanes: int = LANES) -> None:
+    """Run a launch that is ready, so many CTAs (or clusters) at once."""
+    for first in range(0, launch.grid, max(1, lanes)):
+        _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
+
+
+def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
+    """What a launch that has run did."""
+    workers = sum(p.workers for p in launch.programs)
+    return RunReport(
+        dict(launch.counts),
+        units,
+        launch.area / 2,
+        launch.grid,
+        workers,
+        launch.batches,
+        launch.splits,
+        str(launch.schedule),
+        seconds,
+        dict(launch.rounds),
+    )
 
 
 def run_each(launch: Launch) -> None:
@@ -217,7 +228,7 @@ def forget_entered(checked: Checked) -> None:
 
 
 def _compilers(checked: Checked) -> list[Compiler]:
-    return [made.compiler for made in checked.made.values() if isinstance(made, _Code)]
+    return [made.compiler for made in checked.made.values() if isinstance(made, _Code) and made.compiler.data]
 
 
 def _finish(machine: Machine) -> None:

@@ -69,6 +69,7 @@ class Launch:
     area: float = 0.0  # of products, in 128 x 128 x 128
     rounds: dict[str, int] = field(default_factory=dict)  # of each ring of mbarriers, in the CTA that goes round it most
     budget: Budget = field(default_factory=Budget)
+    data: bool = True  # whether numbers are moved and computed (without_data.py)
 
 
 class Block(State):
@@ -142,7 +143,9 @@ class Machine(State):
         workers = per_cta * ctas
         rings = [(b, cta) for cta in range(ctas) for b in checked.barriers.values()]
         entries = sum(b.stages or 1 for b, _ in rings if not b.hardware)
-        self.shared: list[Shared] = [RUNS[maker("array").name](checked.shared, len(clusters), launch.device) for _ in range(ctas)]
+        self.shared: list[Shared] = [
+            RUNS[maker("array").name](checked.shared, len(clusters) if launch.data else 1, launch.device) for _ in range(ctas)
+        ]
         self.trackers = [Tracker() for _ in range(ctas)]
         self.barriers: dict[tuple[str, int], list[Mbarrier | NamedBarrier]] = {}
         entry = workers

@@ -14,7 +14,7 @@ import torch
 
 from ..ops.meaning import DivisionByZero, f32, wrap
 from ..ops.meaning.tiles import HELD, STORED
-from ..syntax.types import BOOL, DTYPES, I32, DType
+from ..syntax.types import BOOL, DTYPES, I32, DType, TileType
 
 Scalar = int | float | bool | np.ndarray
 POISON: dict[DType, float | int | bool] = {d: math.nan if d.is_float else {I32: -0x21524111, BOOL: True}[d] for d in DTYPES.values()}
@@ -59,6 +59,11 @@ def tile_operand(v: Any, device: torch.device) -> Any:
     return torch.from_numpy(v).to(device).reshape(-1, 1, 1)
 
 
+def blank(kind: TileType, device: torch.device) -> torch.Tensor:
+    """A stand-in for a tile in a run without data: its shape, one element of memory."""
+    return torch.zeros((), dtype=HELD[kind.dtype], device=device).expand(1, kind.rows, kind.cols)
+
+
 __all__ = [
     "HELD",
     "POISON",
@@ -66,6 +71,7 @@ __all__ = [
     "Diverge",
     "DivisionByZero",
     "Scalar",
+    "blank",
     "collapse",
     "f32",
     "split_by",

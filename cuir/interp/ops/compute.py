@@ -19,7 +19,7 @@ from ..memory import SharedRef
 from ..places import shared_place
 from ..races import touch
 from ..registry import runs
-from ..values import HELD, tile_operand
+from ..values import HELD, blank, tile_operand
 from .operators import binary, combine, of_scalars, of_tiles, unary
 
 
@@ -102,15 +102,19 @@ def mma(site: Site) -> Evaluate:
     c = site.value("c") if site.has("c") else None
     fresh = c is not None and site.fresh("c")
     parts = site.const("parts") if site.has("parts") else 0
+    values, t = site.values, site.result()
+    assert isinstance(t, TileType)
 
     def run(w: Worker) -> torch.Tensor:
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
         touch(op, w, w.actor(span, "the product"), _shared(operands), w.event())
+        w.m.count("products")
+        if not values:
+            return blank(t, site.device)
         x, y = (v.values(w.m.shared) if isinstance(v, SharedRef) else v for v in operands.values())
         if acc is not None and not fresh:
             acc = acc.clone()
-        w.m.count("products")
         w.m.launch.area += w.m.lanes * x.shape[1] * x.shape[2] * y.shape[2] / 128**3
         if parts:
             x, y = tiles.in_parts(x, y, parts)

@@ -17,7 +17,7 @@ from ..races import touch
 from ..registry import runs
 from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef
-from ..values import HELD, collapse, tile_operand
+from ..values import HELD, blank, collapse, tile_operand
 
 runs("shared")(Shared)
 
@@ -69,25 +69,25 @@ def cols(site: Site) -> Evaluate:
 
 @runs("load")
 def load(site: Site) -> Evaluate:
-    op, span = site.op, site.span
+    op, span, values, t = site.op, site.span, site.values, site.result()
+    assert isinstance(t, TileType)
     if site.is_shared("view"):
         place = shared_place(site, "view")
 
         def load_shared(w: Worker) -> torch.Tensor:
             ref = place(w)
             touch(op, w, w.actor(span, "the load"), {"view": ref}, w.event())
-            return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format)
+            return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format) if values else blank(t, site.device)
 
         return load_shared
-    box, t = box_place(site, "view"), site.result()
-    assert isinstance(t, TileType)
-    proxy = op.effects.proxy("view")
+    box, proxy = box_place(site, "view"), op.effects.proxy("view")
 
     def load_tensor(w: Worker) -> torch.Tensor:
-        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device)
+        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device) if values else blank(t, site.device)
         ref = box(w)
         enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
-        ref.tensor.fetch(ref, out)
+        if values:
+            ref.tensor.fetch(ref, out)
         return out
 
     return load_tensor
@@ -95,7 +95,7 @@ def load(site: Site) -> Evaluate:
 
 @runs("store")
 def store(site: Site) -> Evaluate:
-    op, span, value = site.op, site.span, site.value("tile")
+    op, span, value, values = site.op, site.span, site.value("tile"), site.values
     mask = site.value("mask") if site.has("mask") else None
     add = bool(site.const("add", False))
     place = site.type("place")
@@ -103,8 +103,11 @@ def store(site: Site) -> Evaluate:
         at = shared_place(site, "place")
 
         def store_shared(w: Worker) -> int:
-            ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask else None
+            ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask and values else None
             touch(op, w, w.actor(span, "the store"), {"place": ref}, w.event())
+            if not values:
+                w.m.shared[ref.cta].wrote(ref)
+                return GO
             target = ref.values(w.m.shared)
             if keep is not None:
                 v = torch.where(keep, v, target)
@@ -123,8 +126,9 @@ def store(site: Site) -> Evaluate:
             ref, v = box(w), value(w)
             if mask is None:
                 enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
-                ref.tensor.deliver(ref, v, w.m.lanes, add)
-            else:
+                if values:
+                    ref.tensor.deliver(ref, v, w.m.lanes, add)
+            elif values or ref.tensor.shadow is not None:
                 scatter(w.m, w.actor(span, "the store"), ref.tensor, _coordinates(ref, v), v, mask(w), add)
             return GO
 
@@ -133,6 +137,9 @@ def store(site: Site) -> Evaluate:
     single = isinstance(place, Scalar)
 
     def store_elements(w: Worker) -> int:
+        if not values and tensor(w).shadow is None:
+            value(w)
+            return GO
         where: list[Any] = [collapse(i(w)) for i in indices]
         v = value(w)
         actor = w.actor(span, "the store")

@@ -19,7 +19,7 @@ from ..machine import Evaluate, Worker
 from ..places import indices_of, is_shared, shared_place, tensor_of
 from ..races import touch
 from ..registry import runs
-from ..values import HELD, collapse, tile_operand, uniform
+from ..values import HELD, blank, collapse, tile_operand, uniform
 
 
 def of_tiles(op: Op, dtype: DType) -> Any:
@@ -151,25 +151,42 @@ def choice(site: Site) -> Evaluate:
 
 @runs("element")
 def element(site: Site) -> Evaluate:
-    span, op = site.span, site.op
+    span, op, values = site.span, site.op, site.values
     if is_shared(site, "place"):
         place = shared_place(site, "place")
 
         def read_shared(w: Worker) -> Any:
             ref = place(w)
             touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
+            if not values:
+                return 0
             held = ref.values(w.m.shared).cpu().numpy()
             return collapse(held.astype(np.int64) if held.dtype == np.int32 else held.copy())
 
         return read_shared
     tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
-    return lambda w: elements.element(w.m, w.actor(span, "the read"), tensor(w), [collapse(i(w)) for i in indices])
+
+    def read(w: Worker) -> Any:
+        t = tensor(w)
+        if not values and t.shadow is None:
+            return 0
+        return elements.element(w.m, w.actor(span, "the read"), t, [collapse(i(w)) for i in indices])
+
+    return read
 
 
 @runs("gather")
 def gather(site: Site) -> Evaluate:
-    tensor, indices, span = tensor_of(site, "place"), indices_of(site, "place"), site.span
-    return lambda w: elements.gather(w.m, w.actor(span, "the read"), tensor(w), [collapse(i(w)) for i in indices])
+    tensor, indices, span, values, kind = tensor_of(site, "place"), indices_of(site, "place"), site.span, site.values, site.result()
+    assert isinstance(kind, TileType)
+
+    def read(w: Worker) -> torch.Tensor:
+        t = tensor(w)
+        if not values and t.shadow is None:
+            return blank(kind, site.device)
+        return elements.gather(w.m, w.actor(span, "the read"), t, [collapse(i(w)) for i in indices])
+
+    return read
 
 
 @runs("view", "T")

@@ -1,0 +1,319 @@
+"""Slice of a kernel's roles that its protocol needs: statements with effects on barriers, engines and memory, and the names that decide where, when and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..checking.checked import BoundCall, Checked, Role
+from ..checking.views import root_name
+from ..ops.base import PRODUCTS, Effects
+from ..ops.expressions import operator
+from ..syntax.nodes import Assign, Attribute, Call, Expr, ExprStmt, For, If, Name, Node, Slice, Stmt, Subscript
+from ..syntax.types import Scalar, TileType
+from ..syntax.walk import Itself, names_read, walk
+from ..text.diagnostics import Diagnostic
+
+MASK = "mask"  # the argument that says which elements a store reaches
+
+
+@dataclass
+class RoleSlice:
+    """Parts of one role: names whose values the protocol needs, names that may hold products in flight or their operands, and statements that are kept."""
+
+    needed: set[str] = field(default_factory=set)
+    watched: set[str] = field(default_factory=set)
+    kept: set[Itself] = field(default_factory=set)
+
+    def keeps(self, stmt: Stmt) -> bool:
+        return Itself(stmt) in self.kept
+
+
+@dataclass
+class ControlSlice:
+    """What synchronisation needs of a kernel.
+
+    inputs: tensors that the kernel only reads, whose elements decide control flow or places. unwatched: written tensors with places that
+    hang on data, whose races are not looked for. refusal: why control flow needs data that a run without them lacks, if it does.
+    """
+
+    roles: dict[str, RoleSlice] = field(default_factory=dict)
+    inputs: set[str] = field(default_factory=set)
+    unwatched: set[str] = field(default_factory=set)
+    refusal: Diagnostic | None = None
+
+
+def control_slice(checked: Checked) -> ControlSlice:
+    """The slice of all roles, kept with the kernel."""
+    if control_slice not in checked.made:
+        found = ControlSlice()
+        written = {t.name for t in checked.tensors if t.written}
+        for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
+            found.inputs |= _tensors_read(checked, top)
+            if found.inputs & written:
+                found.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
+        for role in checked.roles:
+            _RoleSlicer(checked, role, found).slice()
+        checked.made[control_slice] = found
+    result: ControlSlice = checked.made[control_slice]
+    return result
+
+
+def has_effects(checked: Checked, node: Node) -> bool:
+    """Whether evaluating the node itself, not what is inside of it, acts on barriers, engines, or memory that the kernel writes."""
+    bound = checked.find_call(node)
+    if bound is not None:
+        if bound.op.effects == Effects():
+            return False
+        return _acts(checked, bound)
+    return is_read(checked, node) and is_watched(checked, root_name(node))  # type: ignore[arg-type]
+
+
+def is_read(checked: Checked, node: Node) -> bool:
+    """Whether a node is a subscript that reads elements, not a place that some call is given."""
+    return isinstance(node, Subscript) and not node.place and isinstance(checked.find_type(node), (Scalar, TileType))
+
+
+def is_data(checked: Checked, bound: BoundCall, arg: str) -> bool:
+    """Whether an argument of a call with effects is moved or computed with, and decides nothing."""
+    effects = bound.op.effects
+    if arg == MASK or arg in (effects.completes, effects.arrives, effects.waits, effects.expects):
+        return False
+    if any(a.arg == arg for a in effects.accesses) and bound.args[arg].place and isinstance(bound.args[arg], (Subscript, Attribute)):
+        return False
+    return isinstance(checked.find_type(bound.args[arg]), TileType) or any(a.mode != "read" and not a.late for a in effects.accesses)
+
+
+def _acts(checked: Checked, bound: BoundCall) -> bool:
+    """Whether a call with effects has one that a run without data can see: a read of a tensor that is only read has none."""
+    effects = bound.op.effects
+    if effects != Effects(accesses=effects.accesses):
+        return True
+    roots = [root_name(bound.args[a.arg]) for a in effects.accesses if a.arg in bound.args]
+    return bound.op.traits.product or any(is_watched(checked, r) for r in roots)
+
+
+def is_watched(checked: Checked, root: str | None) -> bool:
+    """Whether accesses to an array or tensor are watched for races: it is shared memory, or the kernel writes it."""
+    return root in checked.shared or any(t.name == root and t.written for t in checked.tensors)
+
+
+def _tensors_read(checked: Checked, node: Node) -> set[str]:
+    """Tensors whose elements a tree reads."""
+    names = {t.name for t in checked.tensors}
+    reads = set[str]()
+    for n in walk(node):
+        bound = checked.find_call(n)
+        if bound is not None:
+            reads |= {str(root_name(bound.args[a.arg])) for a in bound.op.effects.accesses if a.mode == "read" and a.arg in bound.args}
+        elif is_read(checked, n):
+            reads.add(str(root_name(n)))  # type: ignore[arg-type]
+    return reads & names
+
+
+def _refuse(why: str, at: Node) -> Diagnostic:
+    return Diagnostic("V202", why, at.span, (), "such a launch is run with data")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Of an expression: the names that it reads, and whether something in it has effects."""
+
+    names: frozenset[str]
+    acts: bool
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A statement, and the branches and loops that it stands in."""
+
+    stmt: Stmt
+    around: tuple[Stmt, ...]
+
+    @property
+    def guards(self) -> Iterator[Expr]:
+        """Conditions and bounds of what it stands in."""
+        for outer in self.around:
+            yield from _decides(outer)
+
+
+class _RoleSlicer:
+    def __init__(self, checked: Checked, role: Role, into: ControlSlice):
+        self.checked, self.role, self.into = checked, role, into
+        self.found = RoleSlice()
+        self.facts: dict[int, _Facts] = {}
+        self.statements = list(_placed(role.body, ()))
+        self.definitions: dict[str, list[list[Expr]]] = {}  # of each name what each of its values hangs on
+        for p in self.statements:
+            if isinstance(p.stmt, Assign):
+                self.definitions.setdefault(p.stmt.targets[0], []).append([p.stmt.value, *p.guards])
+            elif isinstance(p.stmt, For):
+                self.definitions.setdefault(p.stmt.target, []).append([*_decides(p.stmt), *p.guards])
+        self.tainted: set[str] = set()
+        self._taint()
+
+    def of(self, e: Expr) -> _Facts:
+        facts = self.facts.get(id(e))
+        if facts is None:
+            acts = any(has_effects(self.checked, n) for n in walk(e))
+            facts = self.facts[id(e)] = _Facts(frozenset(names_read(e)), acts)
+        return facts
+
+    # ---- what hangs on data
+    def _taint(self) -> None:
+        """Names whose values hang on products, on shared memory, or on tensors that the kernel writes."""
+        while True:
+            more = {
+                name
+                for name, definitions in self.definitions.items()
+                if name not in self.tainted and any(self.is_tainted(e) for exprs in definitions for e in exprs)
+            }
+            if not more:
+                return
+            self.tainted |= more
+
+    def is_tainted(self, e: Expr) -> bool:
+        facts = self.of(e)
+        return facts.acts or not self.tainted.isdisjoint(facts.names)
+
+    # ---- the slice
+    def slice(self) -> None:
+        self.into.roles[self.role.name] = self.found
+        self._watch()
+        while True:
+            before = len(self.found.kept), len(self.found.needed)
+            for p in self.statements:
+                self._enter(p)
+            if (len(self.found.kept), len(self.found.needed)) == before:
+                break
+        self._judge()
+
+    def _watch(self) -> None:
+        """Names that may hold products, and register operands of products."""
+        watched, aliases = self.found.watched, list[tuple[str, str]]()
+        for p in self.statements:
+            if not isinstance(p.stmt, (Assign, ExprStmt)):
+                continue
+            value = p.stmt.value
+            if isinstance(p.stmt, Assign) and isinstance(value, Name):
+                aliases.append((p.stmt.targets[0], value.id))
+            for n in walk(value) if self.of(value).acts else ():
+                bound = self.checked.find_call(n)
+                if bound is not None and PRODUCTS in (bound.op.effects.group, bound.op.effects.drains):
+                    watched |= {e.id for e in bound.args.values() if isinstance(e, Name) and e.id in self.definitions}
+                    if isinstance(p.stmt, Assign) and value is n:
+                        watched.add(p.stmt.targets[0])
+        before = -1
+        while before != len(watched):
+            before = len(watched)
+            for pair in aliases:
+                if not watched.isdisjoint(pair):
+                    watched.update(pair)
+
+    def _enter(self, p: _Placed) -> None:
+        stmt, found = p.stmt, self.found
+        needed = isinstance(stmt, Assign) and stmt.targets[0] in found.needed
+        keep = needed or any(self.of(e).acts for e in _values(stmt))
+        if not keep and isinstance(stmt, Assign) and stmt.targets[0] in found.watched:
+            keep = not any(self.is_tainted(g) for g in p.guards)  # arithmetic on an accumulator under a vote of data is left out
+        if not keep:
+            return
+        found.kept |= {Itself(s) for s in (stmt, *p.around)}
+        wanted = [*p.guards, *_decides(stmt)]
+        wanted += [e for e, root in self._controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
+        if needed and isinstance(stmt, Assign):
+            wanted.append(stmt.value)
+        for e in wanted:
+            found.needed |= self.of(e).names & self.definitions.keys()
+
+    def _controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
+        """Expressions of a statement's effects that decide a place, with the root of the place; or a time or a count, with None."""
+        for value in _values(stmt):
+            for n in walk(value) if self.of(value).acts else ():
+                if not has_effects(self.checked, n):
+                    continue
+                bound = self.checked.find_call(n)
+                if bound is None:
+                    yield from ((i, root_name(n)) for i in _indices(n))  # type: ignore[arg-type]
+                    continue
+                places = [a.arg for a in bound.op.effects.accesses if a.arg in bound.args]
+                written = next((root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.mode != "read" and a.arg in bound.args), None)  # fmt: skip
+                for arg, e in bound.args.items():
+                    if is_data(self.checked, bound, arg):
+                        continue
+                    if arg == MASK:
+                        if written not in self.checked.shared:  # an array is accessed as a whole
+                            yield e, written
+                    elif arg not in places:
+                        yield e, None
+                    elif is_watched(self.checked, root_name(e)):
+                        yield from ((i, root_name(e)) for i in _indices(e))
+
+    # ---- refusals
+    def _judge(self) -> None:
+        """What of the slice data decide: races at such places of tensors are not looked for; anything else refuses the run."""
+        for p in self.statements:
+            if not self.found.keeps(p.stmt):
+                continue
+            for e in _decides(p.stmt):
+                self._require(e, "whether this happens, or how often, hangs on data")
+                self._read(e)
+            for e, root in self._controls(p.stmt):
+                if root is None or root in self.checked.shared:
+                    self._require(e, "which part of shared memory, which stage, parity or number of bytes this is hangs on data")
+                elif self.is_tainted(e):
+                    self.into.unwatched.add(root)
+                self._read(e)
+            if isinstance(p.stmt, Assign) and p.stmt.targets[0] in self.found.needed and not self.is_tainted(p.stmt.value):
+                self._read(p.stmt.value)
+            if any(self._has_lazy_effect(e) for e in _values(p.stmt)):
+                self._refuse("an access on one side of a choice: whether it happens hangs on data", p.stmt)
+
+    def _read(self, e: Expr) -> None:
+        self.into.inputs |= _tensors_read(self.checked, e)
+
+    def _require(self, e: Expr, why: str) -> None:
+        if self.is_tainted(e):
+            self._refuse(why, e)
+
+    def _refuse(self, why: str, at: Node) -> None:
+        if self.into.refusal is None:
+            self.into.refusal = _refuse(why, at)
+
+    def _has_lazy_effect(self, e: Expr) -> bool:
+        for n in walk(e) if self.of(e).acts else ():
+            operation = operator(n)
+            if operation is not None and operation[0].traits.lazy:
+                sides = dict(zip((x.name for x in operation[0].params), operation[1]))
+                if any(self.of(sides[s]).acts for s in operation[0].traits.lazy):
+                    return True
+        return False
+
+
+def _placed(body: Sequence[Stmt], around: tuple[Stmt, ...]) -> Iterator[_Placed]:
+    for stmt in body:
+        yield _Placed(stmt, around)
+        for inner in (stmt.body, stmt.orelse) if isinstance(stmt, If) else (stmt.body,) if isinstance(stmt, For) else ():
+            yield from _placed(inner, (*around, stmt))
+
+
+def _decides(stmt: Stmt) -> tuple[Expr, ...]:
+    """The condition of a branch, the bounds of a loop."""
+    if isinstance(stmt, If):
+        return (stmt.cond,)
+    return tuple(stmt.iter.args) if isinstance(stmt, For) and isinstance(stmt.iter, Call) else ()
+
+
+def _values(stmt: Stmt) -> tuple[Expr, ...]:
+    """What a statement evaluates itself, beside the statements in it."""
+    return (stmt.value,) if isinstance(stmt, (Assign, ExprStmt)) else _decides(stmt)
+
+
+def _indices(place: Expr) -> list[Expr]:
+    """Expressions in the subscripts of a place that say where it begins."""
+    found: list[Expr] = []
+    while isinstance(place, (Subscript, Attribute)):
+        for i in place.indices if isinstance(place, Subscript) else ():
+            found += [e for e in (i.start, i.stop) if e is not None] if isinstance(i, Slice) else [i]
+        place = place.value
+    return found

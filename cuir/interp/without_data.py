@@ -1,0 +1,216 @@
+"""Runs of a launch with its synchronisation alone: barriers, engines, groups and races as ever, and no numbers moved or computed.
+
+Statements that the protocol does not need are left out (control_slice.py); a tile that a kept one is given is a stand-in without values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..calls.binding import Argument
+from ..checking.checked import Checked, typed
+from ..checking.views import Drop, root_name, view_of
+from ..ops.base import Op
+from ..ops.expressions import subscript
+from ..ops.meaning.tiles import exact_products, one_thread
+from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Slice, Stmt, Subscript
+from ..syntax.types import TileType
+from ..syntax.walk import children
+from ..text.diagnostics import CuirError
+from .actions import Product, Taken
+from .code import Compiler, Site, settled
+from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
+from .groups import check_rebinding
+from .launch import Grid, RunReport, prepare, report_of, run_batches
+from .machine import Evaluate, Instruction, Worker
+from .registry import RUNS
+from .schedule import Schedule
+from .values import blank
+
+
+def run_without_data(
+    checked: Checked,
+    arguments: Mapping[str, Argument],
+    *,
+    grid: Grid | None = None,
+    schedule: Schedule | None = None,
+    budget: float | None = None,
+) -> RunReport:
+    """Run a launch's synchronisation alone, under a schedule (in order if left out).
+
+    arguments: as for `run`; only tensors in `control_slice(checked).inputs` are read, none is written. Raises CuirError as `run` does for deadlocks,
+    overruns, races and values in flight, and V202 for a kernel whose control flow hangs on data that such a run does not have.
+    """
+    begin = time.perf_counter()
+    found = control_slice(checked)
+    if found.refusal is not None:
+        raise CuirError([found.refusal])
+    schedule = schedule or Schedule()
+    with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
+        launch, units, _ = prepare(
+            checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget
+        )  # fmt: skip
+        for name in found.unwatched:
+            launch.tensors[name].shadow = None
+        run_batches(launch)
+    return report_of(launch, units, time.perf_counter() - begin)
+
+
+class SynchronisationCompiler(Compiler):
+    """Code of the statements that the protocol needs."""
+
+    data = False
+
+    def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
+        super().__init__(checked, device, costs, perturbs)
+        self.slice: ControlSlice = control_slice(checked)
+        self.here: RoleSlice | None = None  # of the role that is compiled; None in declarations
+
+    # ---- statements
+    def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
+        role = next((r for r in self.checked.roles if r.body is stmts), None)
+        if role is not None:
+            self.here = self.slice.roles[role.name]
+        super().block(stmts, code)
+
+    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+        if self.here is None or self.here.keeps(stmt):
+            super().statement(stmt, code)
+
+    def assign(self, stmt: Assign) -> Instruction:
+        name, span = stmt.targets[0], stmt.span
+        here = self.here
+        if here is None or name in here.needed:
+            return super().assign(stmt)
+        value, alias = self.stand_in(stmt.value), isinstance(stmt.value, Name)
+        if name not in here.watched:
+            return _dropped(value)
+
+        def bind(w: Worker) -> None:
+            v = value(w)
+            if not alias and v.__class__ is torch.Tensor:
+                v = v[:]  # a product takes over all names that hold one object
+            old = w.frame.get(name)
+            if old.__class__ is Product or w.groups.operands:
+                check_rebinding(w, name, old, v, span)
+            w.frame[name] = v
+
+        return bind
+
+    def effect(self, value: Expr) -> Instruction:
+        if self.here is None or not isinstance(value, Call) or not has_effects(self.checked, value):
+            return _dropped(self.stand_in(value))
+        return self.acting(value)
+
+    # ---- expressions without values
+    def acting(self, e: Expr) -> Evaluate:
+        """A call or read with effects, of which the data are left out."""
+        if isinstance(e, Call):
+            bound = self.checked.call(e)
+            return RUNS[bound.op.name](_SiteWithoutData(self, bound.op, bound.args, e))
+        op = subscript(self.checked.type_of(e))
+        return RUNS[op.name](_SiteWithoutData(self, op, {op.params[0].name: e}, e))
+
+    def stand_in(self, e: Expr) -> Evaluate:
+        """What evaluating an expression does, and a value of its shape without meaning."""
+        if isinstance(e, Name):
+            return self.name_held(e)
+        if has_effects(self.checked, e):
+            return self.acting(e)
+        effects, blank = self.effects_inside(e), self.blank(e)
+
+        def run(w: Worker) -> object:
+            for effect in effects:
+                effect(w)
+            return blank
+
+        return run
+
+    def blank(self, e: Expr) -> object:
+        """A value of an expression's shape without meaning."""
+        kind = self.checked.type_of(e)
+        if not isinstance(kind, TileType):
+            return 0
+        return blank(kind, self.device)
+
+    def effects_inside(self, e: Expr) -> list[Evaluate]:
+        """What the operands of an expression do; a name that holds a product in flight may not be read."""
+        found: list[Evaluate] = []
+        for part in children(e):
+            if isinstance(part, Name):
+                if self.here is not None and part.id in self.here.watched and isinstance(part.type, TileType):
+                    found.append(self.name_read(part))
+            elif isinstance(part, Expr) and has_effects(self.checked, part):
+                found.append(self.acting(part))
+            else:
+                found += self.effects_inside(part)  # type: ignore[arg-type]
+        return found
+
+    def name_held(self, e: Name) -> Evaluate:
+        """What a name holds, a product in flight too; a stand-in for what no statement that is kept has bound."""
+        name, blank = e.id, self.blank(e)
+        return lambda w: w.frame.get(name, blank)
+
+    def name_read(self, e: Name) -> Evaluate:
+        """A read of what a name holds. Raises CuirError M405, M408 where it is in flight or taken over."""
+        held, name, span = self.name_held(e), e.id, e.span
+
+        def read(w: Worker) -> object:
+            v = held(w)
+            return settled(w, name, v, span) if isinstance(v, (Product, Taken)) else v
+
+        return read
+
+
+class _SiteWithoutData(Site):
+    """A call of which only what decides places and times has a value."""
+
+    values = False
+
+    def __init__(self, compiler: SynchronisationCompiler, op: Op, args: Mapping[str, Expr], node: Expr):
+        super().__init__(compiler, op, {n: _at_the_start(compiler, e) for n, e in args.items()}, node)
+        self.alone, self.bound = compiler, compiler.checked.find_call(node)
+
+    def value(self, arg: str) -> Evaluate:
+        e = self.args[arg]
+        if self.bound is None or not is_data(self.alone.checked, self.bound, arg):
+            return super().value(arg)
+        return self.alone.name_read(e) if isinstance(e, Name) else self.alone.stand_in(e)
+
+    def held(self, arg: str) -> Evaluate:
+        return self.alone.stand_in(self.args[arg])
+
+
+def _dropped(value: Evaluate) -> Instruction:
+    """A statement whose value nobody needs."""
+
+    def run(w: Worker) -> None:
+        value(w)
+
+    return run
+
+
+def _at_the_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
+    """A box at the start of a tensor, where nobody asks which part of the tensor it is."""
+    root = root_name(e)
+    tensor = next((t for t in compiler.checked.tensors if t.name == root), None)
+    if tensor is None or not isinstance(e, Subscript):
+        return e
+    if is_watched(compiler.checked, root) and root not in compiler.slice.unwatched:
+        return e
+    view = view_of(e, len(tensor.dims))
+    if view is None or any(isinstance(p, Drop) and isinstance(compiler.checked.find_type(p.index), TileType) for p in view.parts):
+        return e
+    zero = Literal(0, span=e.span)
+    indices = tuple(
+        zero if isinstance(p, Drop) else Slice(span=e.span) if p.size is None else Slice(zero, Literal(p.size, span=e.span), span=e.span)
+        for p in view.parts
+    )
+    moved = typed(replace(e, indices=indices), compiler.checked.type_of(e))
+    object.__setattr__(moved, "place", e.place)
+    return moved

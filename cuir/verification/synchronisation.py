@@ -1,0 +1,153 @@
+"""Runs of a problem's synchronisation alone, for launches of thousands of steps or units of work that data would make slow."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..calls.binding import TORCH
+from ..calls.requirements import COPY_ALIGNMENT, copied
+from ..checking.checked import Checked, TensorParam
+from ..interp import RunReport, Schedule, run
+from ..interp.control_slice import control_slice
+from ..interp.launch import Grid
+from ..interp.without_data import run_without_data
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.specification import LENGTHS, Lengths, Specification
+from ..syntax.types import I32
+from ..text.diagnostics import CuirError
+from ..variants import captured_arguments
+from .draws import MOST_ELEMENTS, Draw, elements_of, known_sizes, shape_of_tensor
+from .inputs import _scalar
+from .kinds import tensor_of
+from .lengths import from_case
+from .memory import memory_error, require_memory
+from .numeric import with_note
+from .problems import Case
+from .spec_dispatch import AnyCase, launch_of
+
+
+@dataclass(frozen=True)
+class SynchronisationRun:
+    """A launch that ran without a fault. alone: without data; else `reason` says why control flow needed them."""
+
+    report: RunReport
+    alone: bool
+    reason: str = ""
+
+
+def needs_data(checked: Checked) -> str:
+    """Why a kernel's synchronisation cannot be run without data, in words; "" if it can."""
+    refusal = control_slice(checked).refusal
+    return f"line {refusal.span.line}: {refusal.message}" if refusal is not None and refusal.span is not None else ""
+
+
+def run_synchronisation(
+    checked: Checked,
+    spec: AnySpecification,
+    draw: AnyCase,
+    grid: Grid | None = None,
+    schedule: Schedule | None = None,
+    budget: float | None = None,
+) -> SynchronisationRun:
+    """Run a problem with its synchronisation alone: deadlocks, overruns, phases, byte counts, values in flight, missing fences and races.
+
+    draw: lengths of the kernel's dims, or of an attention; they may be far beyond those of problems with data. Elements of tensors are made only where
+    control flow reads them. A kernel whose control flow hangs on what it computes is run with data if the problem is small enough.
+
+    Raises CuirError: the fault, as `run` tells it; V202 where data are needed and the problem is too large for them; U125 for more memory than there is.
+    """
+    found = control_slice(checked)
+    try:
+        if isinstance(draw, Case) and isinstance(spec, FunctionSpecification):
+            draw = from_case(checked, spec, draw)
+        if found.refusal is None:
+            arguments = make_arguments(checked, spec, draw)
+            return SynchronisationRun(run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget), True)
+        if max((elements_of(t, sizes_of(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
+            raise CuirError([found.refusal])
+        given = launch_of(checked.program, checked, spec, draw)
+        report = run(checked, given.arguments(), grid=grid, schedule=schedule, budget=budget)
+        return SynchronisationRun(report, False, needs_data(checked))
+    except CuirError as error:
+        raise with_note(error, f"in the case {draw}, run for its synchronisation") from error
+    except (MemoryError, RuntimeError) as error:
+        if (told := memory_error(error)) is not None:
+            raise told from error
+        raise
+
+
+def sizes_of(checked: Checked, draw: AnyCase) -> dict[str, int]:
+    """Lengths of the kernel's run-time dims and its integer consts for a problem; dims that an attention problem does not name are 1."""
+    at = {n: getattr(draw.lengths, n) for n in LENGTHS} if isinstance(draw, Case) else dict(draw.sizes)
+    return {**known_sizes(checked), **{d: at.get(d, 1) for d in checked.dims}}
+
+
+def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Any]:
+    """Arguments whose elements have values only where control flow reads them. Raises CuirError X108, U125, and what the specification raises."""
+    sizes = sizes_of(checked, draw)
+    require_memory(checked, sizes)
+    generator = torch.Generator().manual_seed(draw.seed)
+    values: dict[str, Any] = {s.name: _scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
+    wanted = control_slice(checked).inputs
+    if isinstance(spec, Specification):
+        values |= _captured(checked, spec, draw)
+    elif spec.inputs is not None and (wanted or any(s.dtype == I32 for s in checked.scalars)):
+        values |= _given(checked, spec, sizes, generator, values)
+    shapes = [(t, x) for t in checked.tensors if isinstance(x := values.get(t.name), torch.Tensor)]
+    sizes |= {d: int(x.shape[i]) for t, x in shapes for i, d in enumerate(t.dims) if isinstance(d, str)}
+    for t in checked.tensors:
+        if t.scratch or t.name in values:
+            continue
+        if t.name in wanted and t.dtype == I32:
+            raise CuirError.of("X108", f"`{checked.name}` reads `{t.name}`, integers whose meaning its signature does not say", checked.origin.span,
+                               f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})")  # fmt: skip
+        values[t.name] = (
+            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in wanted else _empty(checked, t, sizes)
+        )
+    return values
+
+
+def _captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
+    """What mods capture, as the kernel takes it."""
+    at = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
+    return captured_arguments(checked.program, checked.origin, spec, at, consts=checked.consts)
+
+
+def _given(
+    checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the specification's `inputs` gives, under the kernel's names; tensors that it asks for are zeros."""
+    assert spec.inputs is not None
+    names = {t.name.lower(): t for t in checked.tensors} | {s.name.lower(): s for s in checked.scalars}
+    asked = {p.lower() for p in inspect.signature(spec.inputs).parameters}
+    drawn: dict[str, Any] = dict(scalars)
+    for t in checked.tensors:
+        if t.name.lower() in asked:
+            if elements_of(t, sizes) > MOST_ELEMENTS:
+                raise CuirError.of("V202", f"`inputs` of `{spec.name}` asks for `{t.name}`, which has {elements_of(t, sizes):,} elements in this problem", checked.origin.span,
+                                   "such a launch is run with data")  # fmt: skip
+            drawn[t.name] = torch.zeros(shape_of_tensor(t, sizes), dtype=TORCH[t.dtype])
+    made: dict[str, Any] = {}
+    for name, value in spec.made(sizes, generator, drawn).items():
+        p = names.get(name.lower())
+        if p is not None:
+            made[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+    return made
+
+
+def _empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.Tensor:
+    """A tensor without values, of which the system gives no memory before somebody writes it; rows as engines need them."""
+    shape = shape_of_tensor(t, sizes)
+    if t.name not in copied(checked) or len(shape) < 2:
+        return torch.empty(shape, dtype=TORCH[t.dtype])
+    each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
+    return torch.empty([*shape[:-1], -(-shape[-1] // each) * each], dtype=TORCH[t.dtype])[..., : shape[-1]]
+
+
+__all__ = ["Draw", "SynchronisationRun", "make_arguments", "needs_data", "run_synchronisation", "sizes_of"]

@@ -1,0 +1,175 @@
+"""Runs of synchronisation alone: the same verdict on the protocol as runs with data, place and words included, and long launches in little time."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corpus
+from corpus.computes import COMPUTES
+from cuir import CuirError, check, parse, run
+from cuir.checking.checked import Checked
+from cuir.interp import Schedule
+from cuir.interp.control_slice import control_slice
+from cuir.interp.launch import entered_blocks, forget_entered
+from cuir.interp.without_data import run_without_data
+from cuir.syntax.types import F16, I32
+from tests.explore.test_agreement import CONSUMER, LINES, PRODUCER, program
+from tests.interp.line_faults import line_faults
+from tests.strategies.arguments import arguments
+from tests.strategies.effort import examples
+
+FAULTY = Path(corpus.__file__).parent / "faulty"
+RUN = re.compile(r"^# run: (.*)$", re.MULTILINE)
+SCHEDULES = ["in_order", "random:1", "adversarial:2", "adversarial:engines_first", "adversarial:reverse", "adversarial:starve:1"]
+OF_DATA = {"M402", "M414"}  # places of tensors that are only read are left out
+
+
+def verdict(checked: Checked, given: Mapping[str, Any], schedule: str, alone: bool, grid: int | None = None) -> tuple[Any, ...]:
+    """Code, place and words of the fault, or what a run without one did."""
+    try:
+        runs = run_without_data if alone else run
+        report = runs(checked, given, schedule=Schedule.parse(schedule), grid=grid)
+    except CuirError as error:
+        first = error.diagnostics[0]
+        return first.code, first.span, first.message, first.notes
+    return "", report.events, report.units, report.rounds, report.batches
+
+
+def agree(text: str, lengths: Mapping[str, int], schedules: list[str], consts: Mapping[str, Any] | None = None) -> set[str]:
+    """The codes of faults, with and without data alike."""
+    checked = check(parse(text, "k.cuir"), None, consts)
+    codes = set()
+    for schedule in schedules:
+        with_data = verdict(checked, arguments(checked, lengths), schedule, False)
+        if control_slice(checked).refusal is not None:
+            return {"V202"}
+        alone = verdict(checked, arguments(checked, lengths), schedule, True)
+        if with_data[0] not in OF_DATA:
+            assert with_data == alone, f"{schedule}\n{text}"
+        codes.add(with_data[0])
+    return codes
+
+
+@examples(1)
+@given(st.tuples(st.integers(1, 2), st.integers(1, 2)), st.lists(st.lists(LINES, min_size=1, max_size=4), min_size=2, max_size=3))
+def test_any_lines(counts: tuple[int, int], workers: list[list[str]]) -> None:
+    agree(program(counts, workers), {}, SCHEDULES[:4])
+
+
+@examples(1)
+@given(st.data())
+def test_a_right_pipeline_with_a_line_more_or_less(data: st.DataObject) -> None:
+    producer, consumer = list(PRODUCER), list(CONSUMER)
+    for lines in (producer, consumer):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        if data.draw(st.booleans()):
+            del lines[at]
+        else:
+            lines.insert(at, data.draw(LINES))
+    agree(program((1, 1), [producer, consumer]), {}, SCHEDULES[:4])
+
+
+@pytest.mark.parametrize("path", sorted(f for f in FAULTY.glob("*.cuir") if RUN.search(f.read_text())), ids=lambda p: p.stem)
+def test_programs_of_the_corpus_of_faults(path: Path) -> None:
+    text = path.read_text()
+    lengths = {n: int(v) for n, v in (item.split("=") for item in RUN.search(text)[1].split())}  # type: ignore[index]
+    codes = agree(text, lengths, SCHEDULES)
+    assert "" in codes if path.stem.startswith("clean") else path.stem[:4] in codes | {"V202"}
+
+
+def test_line_faults_of_a_product() -> None:
+    """Each kind of fault, in a kernel with a ring, products in flight and bulk stores."""
+    text = (FAULTY / "clean_product.cuir").read_text()
+    lengths = {n: int(v) for n, v in (item.split("=") for item in RUN.search(text)[1].split())}  # type: ignore[index]
+    faults = list(line_faults(text))
+    chosen = random.Random(0).sample(faults, min(12, len(faults)))
+    codes = set[str]()
+    for fault in chosen:
+        codes |= agree(fault.text, lengths, ["in_order", "random:1"])
+    assert len(codes - {""}) > 2
+
+
+FLAG = """
+@kernel(arch="sm_90a")
+def k(X: Global[f32, 64, 64], F: Global[i32, N], Y: Global[f32, 64, 64]):
+    sX, bar = shared(f32, [64, 64]), mbarrier(1)
+    with role("all", warpgroups=1):
+        x = load(X[0:64, :])
+        {condition}
+            bar.arrive()
+            bar.wait(0)
+        store(Y[0:64, :], x)
+"""
+
+
+@pytest.mark.parametrize(("condition", "inputs"), [("if X[0, 0] > 0.0:", {"X"}), ("if F[0] > 0:", {"F"}), ("if N > 0:", set())])
+def test_control_flow_that_inputs_decide(condition: str, inputs: set[str]) -> None:
+    text = FLAG.format(condition=condition)
+    found = control_slice(check(parse(text, "k.cuir")))
+    assert found.refusal is None and found.inputs == inputs
+    assert agree(text, {"N": 4}, ["in_order"]) == {""}
+
+
+def test_control_flow_that_results_decide_is_refused() -> None:
+    text = FLAG.format(condition="if F[0] > 0:").replace("store(Y[0:64, :], x)", "store(F[1], 2)")
+    found = control_slice(check(parse(text, "k.cuir")))
+    assert found.refusal is not None and found.refusal.code == "V202" and found.refusal.span.text() == "F[0] > 0"  # type: ignore[union-attr]
+    with pytest.raises(CuirError) as caught:
+        run_without_data(check(parse(text, "k.cuir")), {"X": torch.ones(64, 64), "F": torch.ones(4).int(), "Y": torch.ones(64, 64)})
+    assert caught.value.diagnostics[0].code == "V202"
+
+
+def test_kernels_of_the_corpus_need_no_data_but_integers() -> None:
+    for name, place in {**corpus.programs(), **corpus.kernels()}.items():
+        tree = parse(place.read_text(encoding="utf-8"), f"{name}.cuir")
+        for kernel, computed in COMPUTES[name].items():
+            dims = {p.name for p in tree.kernels()[kernel].params}
+            consts = {n: v for n, v in {"T": F16, "D": 64, **computed.tested}.items() if n in dims}
+            checked = check(tree, kernel, consts)
+            found = control_slice(checked)
+            assert found.refusal is None and not found.unwatched
+            assert all(t.dtype == I32 for t in checked.tensors if t.name in found.inputs)
+
+
+def product(lengths: Mapping[str, int]) -> tuple[Checked, dict[str, Any]]:
+    tree = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"), "gemm.cuir")
+    checked = check(tree, "gemm", {"T": F16})
+    shapes = {"A": ("M", "K"), "Bt": ("N", "K"), "C": ("M", "N"), "bias": ("N",)}
+    dtypes = {"bias": torch.float32}
+    return checked, {n: torch.empty([lengths[d] for d in dims], dtype=dtypes.get(n, torch.float16)) for n, dims in shapes.items()}
+
+
+def test_long_launches_take_little_time_and_move_no_data() -> None:
+    checked, given = product({"M": 128, "N": 256, "K": 600 * 64})
+    given["C"].fill_(3.0)
+    report = run_without_data(checked, given, grid=1)
+    assert report.events["products"] == 1200 and report.seconds < 5
+    assert bool((given["C"] == 3.0).all())
+
+
+def test_lines_are_not_counted_as_reached() -> None:
+    checked, given = product({"M": 130, "N": 256, "K": 64})
+    forget_entered(checked)
+    run_without_data(checked, given)
+    assert entered_blocks(checked) == []
+
+
+def test_a_fault_that_only_many_steps_show() -> None:
+    """A release that stops after step 300: every wait behind it hangs."""
+    checked, given = product({"M": 128, "N": 256, "K": 600 * 64})
+    text = checked.origin.span.source.text.replace(
+        "if k > 0:\n                    empty", "if k > 0 and k < 300:\n                    empty"
+    )
+    faulty = check(parse(text, "gemm.cuir"), "gemm", {"T": F16})
+    with pytest.raises(CuirError) as caught:
+        run_without_data(faulty, given, grid=1)
+    assert caught.value.diagnostics[0].code == "D401"
