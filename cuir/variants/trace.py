@@ -175,7 +175,8 @@ class _Tracer:
         )
         sink = self.sink(h)
         if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
-            score = Binary("+", score, Binary("*", Name("S"), Literal(0.0)))
+            zero = Binary("+", Binary("-", q.expr, q.expr), Binary("-", k.expr, k.expr))  # S * 0 would be NaN where S overflows
+            score = Binary("+", score, to(Proxy(zero, I32, True), F32).expr)
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
         return Traced(

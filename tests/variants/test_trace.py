@@ -505,3 +505,10 @@ def test_the_exponential_of_a_negative_square() -> None:
     for other in others:
         text = trace(Specification("other", None, other))
         assert "LOG2E" in show(text.score) + show(text.factor)
+
+
+@pytest.mark.parametrize("mod", [lambda s, b, h, q, k: -0.1 * (q - k).abs(), lambda s, b, h, q, k: torch.where(h > 0, 2.0, 1.0)])
+def test_a_mod_that_ignores_the_score_gives_numbers_where_products_overflow(mod: Any) -> None:
+    spec = Specification("ignores", score_mod=mod)
+    S = np.full((AT.M, AT.N), np.inf, dtype=np.float32)
+    np.testing.assert_array_equal(scores(spec, 1, 2, S), scores(spec, 1, 2, np.zeros_like(S)))
