@@ -191,7 +191,9 @@ def _expand(block_mask: Any, count: torch.Tensor, indices: torch.Tensor, M: int,
     """Expand lists of blocks to pairs, [B', H', M, N]."""
     rows, columns = block_mask.BLOCK_SIZE
     columns_of_blocks = -(-block_mask.seq_lengths[1] // columns)
-    blocks = pytorch._ordered_to_dense(count, indices, columns_of_blocks).bool()
+    listed = torch.arange(indices.shape[-1], device=indices.device) < count[..., None]
+    places = torch.where(listed, indices, columns_of_blocks).long()  # a column beyond the others takes what is not listed
+    blocks = torch.zeros(*count.shape, columns_of_blocks + 1, dtype=torch.bool, device=count.device).scatter_(-1, places, True)[..., :-1]
     return blocks.repeat_interleave(rows, -2).repeat_interleave(columns, -1)[..., :M, :N]
 
 
