@@ -37,6 +37,7 @@ from .inputs import (
     precision,
     seeded,
     signed,
+    stand_for_others,
     wrong,
 )
 from .kernels import Attention, Level, Ready, made, name_of, traced_with
@@ -82,8 +83,8 @@ class Known:
             return self.transferred
         captured = list(self.transferred.captured)
         for parameter, place in self.places:
-            captured[parameter] = replace(captured[parameter], value=who.tensors[place])
-        return replace(self.transferred, captured=tuple(captured))
+            captured[parameter] = captured[parameter].with_value(who.tensors[place])
+        return self.transferred.with_captured(tuple(captured))
 
 
 @dataclass
@@ -360,9 +361,10 @@ def prepare(
             who, traced = identity(mask_mod, score_mod, *weights), None
     known = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
     data = known.data(who)
-    for name, p in known.attention.captured_by_name(data):
-        if isinstance(p.value, torch.Tensor) and not p.constant:
-            _check_captured(name, p.value, query)
+    device = query.device
+    for place, p in enumerate(data.captured):
+        if not p.constant and isinstance(p.value, torch.Tensor) and p.value.device != device:
+            _check_captured(known.attention.own_name(place), p.value, query)
     ready = known.attention.ready(query, key, value, scale, backend, data)
     if not known.whole:
         return replace(ready, steady=False)
@@ -451,8 +453,9 @@ def known_attention(
     traced: Traced | None = None,
 ) -> Known:
     """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known. Raises CuirError U403, X1xx."""
-    for x in who.tensors:
-        check_wrapped("what a mod captures", x)
+    if stand_for_others(who.tensors):
+        for x in who.tensors:
+            check_wrapped("what a mod captures", x)
     signature = _mods(who, form, level)
     known = _KNOWN.get(signature) if who.known else None
     if known is not None:

@@ -29,6 +29,9 @@ IN_TRANSFORM = (
     "the call is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
     "torch.autograd.grad for gradients, and dims of the batch for vmap",
 )
+KNOWN_SIGNATURES = 1024  # of query, key and value that fit
+_FITTING: set[Any] = set()
+_IS_WRAPPED: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
 
@@ -70,6 +73,30 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
 
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads.
     """
+    signature = _signature(query, key, value, enable_gqa)
+    if signature is None or signature not in _FITTING or torch.jit.is_tracing():
+        _check_each(query, key, value, enable_gqa)
+        if signature is not None:
+            if len(_FITTING) >= KNOWN_SIGNATURES:
+                _FITTING.clear()
+            _FITTING.add(signature)
+    elif stand_for_others((query, key, value)):
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            check_numbers(name, x)
+
+
+def _signature(query: Any, key: Any, value: Any, enable_gqa: bool) -> Any:
+    """Return all that `check_tensors` depends on but wrappers; None where a size may be a symbol."""
+    plain = type(query) is type(key) is type(value) is torch.Tensor and not (query.is_nested or key.is_nested or value.is_nested)
+    if not plain or torch.compiler.is_compiling():
+        return None
+    return (
+        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device, value.device,
+        query.layout, key.layout, value.layout, enable_gqa is True,
+    )  # fmt: skip
+
+
+def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
     check_ranks(query, key, value)
     if torch.jit.is_tracing():
         wrong(
@@ -138,11 +165,16 @@ def check_numbers(name: str, x: torch.Tensor) -> None:
     check_wrapped(f"`{name}`", x)
 
 
+def stand_for_others(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return True if `check_wrapped` may refuse one of these. Calls with mods made anew ask this."""
+    return forward_ad._current_level >= 0 or any(map(_IS_WRAPPED, tensors))
+
+
 def check_wrapped(what: str, x: torch.Tensor) -> None:
-    """Raises CuirError U403 for a tensor that stands for others."""
+    """Raises CuirError U403 for a tensor that stands for others, U410 for one that has a tangent."""
     if torch.compiler.is_compiling():
         return
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if _IS_WRAPPED(x):
         message, hint = IN_TRANSFORM
         wrong("U403", message.replace("the call", what), hint)
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
@@ -341,6 +373,7 @@ __all__ = [
     "plain_integer",
     "seeded",
     "signed",
+    "stand_for_others",
     "word",
     "wrong",
 ]

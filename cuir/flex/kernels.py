@@ -405,9 +405,12 @@ class Attention:
 
     def captured_by_name(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
         """Pairs of the name that a captured value has in the mods, for messages, and its parameter."""
-        names = self.traced.own_names
-        for parameter, traced in zip(data.captured, self.traced.parameters, strict=True):
-            yield names.get(traced.name, parameter.name), parameter
+        for place, parameter in enumerate(data.captured):
+            yield self.own_name(place), parameter
+
+    def own_name(self, place: int) -> str:
+        """The name that a captured value has in the mods, for messages. place: among the captured parameters."""
+        return self.traced.own_names.get(self.traced.parameters[place].name, self.transferred.captured[place].name)
 
     def _settled(self, data: TransferResult, at: Lengths) -> bool:
         """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""

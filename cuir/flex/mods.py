@@ -7,6 +7,7 @@ import marshal
 import types
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,7 +102,7 @@ def _plain(part: Any) -> Any:
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
 
 
-_OF_FUNCTIONS = dict.fromkeys(("__code__", "__defaults__", "__kwdefaults__"))  # looked at without a call for each
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # a walk links all of them; looked at without a call for each
 
 
 class Same:
@@ -111,23 +112,26 @@ class Same:
         """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
         self.mods = tuple((i, weakref.ref(m, forget)) for i, m in enumerate(mods) if m is not None)
         self.absent = tuple(i for i, m in enumerate(mods) if m is None)
-        self.links = tuple(link for link in who.links if not any(link[1] is m for m in mods))  # these must not keep the mods alive
-        own = [(link[0], i, *link[2:]) for link in who.links for i, m in enumerate(mods) if link[1] is m]
-        plain = {
-            i: {key: value for get, j, key, value in own if j == i and get is getattr}
-            for i, m in enumerate(mods)
-            if type(m) is types.FunctionType
-        }
-        self.functions = tuple((i, *(of[name] for name in _OF_FUNCTIONS)) for i, of in plain.items() if of.keys() >= _OF_FUNCTIONS.keys())
-        known = {i for i, *_ in self.functions}
-        self.own = tuple(link for link in own if not (link[0] is getattr and link[1] in known and link[2] in _OF_FUNCTIONS))
-        self.sizes = tuple((held, size) for held, size in who.sizes if not any(held is m for m in mods))
-        others = (t for t in who.tensors if not any(t is m for m in mods))
-        self.tensors = tuple((t, state_of(t)) for t in others)
-        self.learned = tuple((t, t.requires_grad) for t, _ in self.tensors)
-        self.memory = tuple(memory_of(t) for t, _ in self.tensors)  # held with their states
-        self.given = tuple((i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor))
-        self.lengths = tuple((i, size) for held, size in who.sizes for i, m in enumerate(mods) if held is m)
+        place_of = {id(m): i for i, m in enumerate(mods) if m is not None}  # what holds a link or a size is alive: `who` has it
+        links, own, functions = [], [], defaultdict[int, dict[str, Any]](dict)
+        for link in who.links:
+            get, holder, name, value = link
+            place = place_of.get(id(holder))
+            if place is None:
+                links.append(link)
+            elif get is getattr and name in _OF_FUNCTIONS and type(holder) is types.FunctionType:
+                functions[place][name] = value
+            else:
+                own.append((get, place, name, value))
+        self.links, self.own = tuple(links), tuple(own)  # these must not keep the mods alive
+        self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
+        self.sizes = tuple([size for size in who.sizes if id(size[0]) not in place_of])
+        self.lengths = tuple([(place_of[id(held)], size) for held, size in who.sizes if id(held) in place_of])
+        tensors = [t for t in who.tensors if id(t) not in place_of]
+        self.tensors = tuple([(t, state_of(t)) for t in tensors])
+        self.learned = tuple([(t, t.requires_grad) for t in tensors])
+        self.memory = tuple(map(memory_of, tensors))  # held with their states
+        self.given = tuple([(i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor)])
 
     @staticmethod
     def possible(who: CaptureKey, mods: tuple[Any, ...]) -> bool:

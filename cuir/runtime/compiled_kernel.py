@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,12 +22,27 @@ REPEATS = 4  # calls that the next one is compared with first
 _ADDRESS = torch.Tensor.data_ptr
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The part of an `Again` that calls of one signature share.
+
+    repeat, low: of the tensors that vary. always: indices of other tensors among the arguments. where: see `Plan.again`.
+    """
+
+    repeat: Repeat
+    low: tuple[int, ...]
+    allocated: Empty
+    written: int
+    always: tuple[int, ...]
+    where: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Known:
     """Checked calls of one signature, and where each of their tensors comes from.
 
     sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate.
-    results: indices of the written tensors, scratch aside.
+    results: indices of the written tensors, scratch aside. told: by the names of the tensors that vary, see `CompiledKernel.again`.
     """
 
     plan: Any
@@ -35,6 +50,7 @@ class Known:
     sources: tuple[int | Allocation, ...]
     results: tuple[int, ...]
     device: torch.device
+    told: dict[tuple[str, ...], Told] = field(default_factory=dict)
 
     @functools.cached_property
     def allocated(self) -> Empty:
@@ -139,14 +155,25 @@ class CompiledKernel:
         these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;
         other tensors are always those of that call, where they lie now.
         """
-        repeat = repeat_of((), tuple(varying.values()))
-        if repeat is None:
-            return None
-        known = self._look_up((), arguments, (), (0, *arguments, 0))
-        values, order = tuple(arguments.values()), list(varying)
+        form, values, given = (0, *arguments, 0), tuple(arguments.values()), tuple(varying.values())
+        known = self._repeated(form, values)
+        told = None if known is None else known.told.get(tuple(varying))
+        if known is None or told is None or not told.repeat.covers((), given):
+            repeat = repeat_of((), given)
+            if repeat is None:
+                return None
+            known = known or self._look_up((), arguments, (), form)
+            told = known.told[tuple(varying)] = self._tell_apart(known, repeat, tuple(varying), values)
+        always = [values[i] for i in told.always]
+        plan = known.plan.again(told.low, tuple([t.data_ptr() for t in always]), told.where)
+        kept = tuple([(t, t.untyped_storage()) for t in always])
+        return Again(told.repeat.check, told.allocated, told.written, known.launcher, plan, kept)
+
+    def _tell_apart(self, known: Known, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> Told:
+        """Find what `again` needs beside tensors. values: the arguments of a call that is known."""
         written: list[Allocation] = []
         scratch: list[Allocation] = []
-        always: list[torch.Tensor] = []
+        always: list[int] = []
         for tensor, source in zip(self._interface.tensors, known.sources, strict=True):
             if tensor.name in varying:
                 continue
@@ -155,14 +182,12 @@ class CompiledKernel:
             elif tensor.written:
                 written.append((tuple(values[source].shape), values[source].stride(), values[source].dtype))
             else:
-                always.append(values[source])
-        order += [t.name for t in self._interface.outputs if t.name not in varying]
+                always.append(source)
+        order = [*varying, *(t.name for t in self._interface.outputs if t.name not in varying)]
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         where = tuple(order.index(t.name) for t in self._interface.tensors)
-        plan = known.plan.again(tuple(repeat.low), tuple(t.data_ptr() for t in always), where)
-        kept = tuple((t, t.untyped_storage()) for t in always)
-        return Again(repeat.check, Empty([*written, *scratch], known.device), len(written), known.launcher, plan, kept)
+        return Told(repeat, tuple(repeat.low), Empty([*written, *scratch], known.device), len(written), tuple(always), where)
 
     def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
         for repeat, known in self._repeats:

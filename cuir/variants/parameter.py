@@ -28,6 +28,10 @@ class Parameter:
     key: str | None = None
     constant: bool = False
 
+    def with_value(self, value: Value) -> Parameter:
+        """Return the parameter of another value, faster than `replace`."""
+        return Parameter(self.name, self.dtype, self.rank, value, self.key, self.constant)
+
     def lies(self, device: torch.device) -> bool:
         """Whether a launch on this device takes its value where it is."""
         x = self.value

@@ -49,6 +49,7 @@ class Reads:
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= known for i in r.indices))
         self.doubles = Doubles(traced)
         self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
+        self._settled: dict[Any, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Whether the captured values of a call, in the order of the parameters, fit this problem.
@@ -77,6 +78,15 @@ class Reads:
 
     def settled(self, values: list[Any], at: Lengths) -> bool:
         """Whether `check` lets all values pass whose tensors are as large as these, whatever is in them."""
+        problem = at, *[(v.dtype, v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values]
+        known = self._settled.get(problem)
+        if known is None:
+            if len(self._settled) >= MOST_KNOWN:
+                self._settled.clear()
+            known = self._settled[problem] = self._is_settled(values, at)
+        return known
+
+    def _is_settled(self, values: list[Any], at: Lengths) -> bool:
         given = dict(zip((p.name for p in self.parameters), values, strict=True))
         tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
         if any(value.dtype in (*WIDE, torch.float64) for value in tensors.values()) or any(

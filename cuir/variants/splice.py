@@ -84,6 +84,12 @@ class TransferResult:
     def __repr__(self) -> str:
         return f"TransferResult({self.kernel} for {self.spec.name}: {', '.join(self.replaced) or 'nothing'} replaced)"
 
+    def with_captured(self, captured: tuple[Parameter, ...]) -> TransferResult:
+        """Return the transfer with other captured values, faster than `replace`."""
+        other = object.__new__(TransferResult)
+        vars(other).update(vars(self), captured=captured)
+        return other
+
     @property
     def parameters(self) -> dict[str, Value]:
         return {p.name: p.argument(self.spec, _NO_LENGTHS) for p in self.captured if p.value is not None}

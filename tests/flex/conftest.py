@@ -9,6 +9,9 @@ from functools import partial
 import pytest
 from torch.nn.attention import flex_attention
 
+from cuir.flex import front, kernels
+from tests.flex.launches import Launches
+
 
 @pytest.fixture
 def collect() -> Iterator[Callable[[], int]]:
@@ -21,3 +24,14 @@ def collect() -> Iterator[Callable[[], int]]:
 @pytest.fixture(autouse=True)
 def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    found = Launches()
+    monkeypatch.setattr("cuir.runtime.compiled.compile", found.compile)
+    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    for name in ("_KNOWN", "_TRACED", "_WARM"):
+        monkeypatch.setattr(front, name, type(getattr(front, name))())
+    yield found

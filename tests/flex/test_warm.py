@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,38 +15,11 @@ import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
 from cuir.flex import front, inputs, kernels
 from cuir.flex.mods import Same, identity
+from tests.flex.launches import Launches
 from tests.timing import idle_seconds
 
 M, N, D = 40, 50, 64
 Mod = Callable[..., Any]
-
-
-class Launches:
-    """Stands in for kernels: what each launch was given. again: a call that was made, to be made with other tensors."""
-
-    def __init__(self) -> None:
-        self.given: list[dict[str, Any]] = []
-        self.again: Any = None  # every call is seen here
-
-    def compile(self, program: Any, consts: Any) -> Any:
-        lse = torch.zeros(1, 2, M)
-
-        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            self.given.append(given)
-            return given["O"], lse
-
-        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: self.again)
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
-    found = Launches()
-    monkeypatch.setattr("cuir.runtime.compiled.compile", found.compile)
-    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
-    for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, type(getattr(front, name))())
-    yield found
 
 
 Q, K, V = (torch.randn(1, 2, n, D).half() for n in (M, N, N))

@@ -1,0 +1,25 @@
+"""Kernels that are never launched: calls are written down."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+
+class Launches:
+    """Stands in for kernels: what each launch was given. again: a call that was made, to be made with other tensors."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+        self.again: Any = None  # every call is seen here
+
+    def compile(self, program: Any, consts: Any) -> Any:
+        lse = torch.zeros(1, 2, 40)
+
+        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            self.given.append(given)
+            return given["O"], lse
+
+        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: self.again)
