@@ -1,20 +1,23 @@
-"""What decides: the floats of a checked kernel from which comparisons and casts to i32 or bool are made. Their arithmetic is done as written.
+"""What decides: the floats of a checked kernel from which comparisons, casts to i32 or bool, and functions that jump are made. Their arithmetic is done as written.
 
 A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
-keys from a mask. Owns which expressions are meant: the operands of whatever makes an i32 or a bool of floats, and what these are made of, through names, up
-to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum) are behind a reduction too.
+keys from a mask, or the whole number that `floor` gives. Owns which expressions are meant: the operands of whatever makes an i32 or a bool of floats, or jumps,
+and what these are made of, through names, up to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum) are behind a reduction too,
+for comparisons; what jumps reaches through them, through maxima, and through memory to what the kernel stores there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..ops.base import Op
 from ..ops.expressions import operator
-from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Stmt, Subscript, Typed
-from ..syntax.types import BOOL, I32, DType, Scalar, TileType
-from ..syntax.walk import walk
+from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Node, Stmt, Subscript, Typed
+from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
+from ..syntax.walk import Itself, walk
 from .checked import Checked
+from .views import root_name
 
 
 def mark_decisions(checked: Checked) -> None:
@@ -34,6 +37,107 @@ def mark_decisions(checked: Checked) -> None:
             elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
                 object.__setattr__(expr, "decides", True)
                 left += _floats(checked, expr)
+    for expr in feeding(checked, [(i, a) for i, e, floats in placed_deciders(checked) if jumps(checked, e) for a in floats]):
+        if not isinstance(expr, (Literal, Subscript, Attribute)):
+            object.__setattr__(expr, "decides", True)
+
+
+def jumps(checked: Checked, expr: Expr) -> bool:
+    """Whether an expression moves by a whole step where a float does by a rounding: floor, round, fmod, a cast to i32, a sum with a number so large that it rounds the other one."""
+    operation = entry(checked, expr)
+    if operation is None:
+        return False
+    of, dtype = operation[0].traits, dtype_of(checked, expr)
+    rounds = dtype == F32 and bool(of.linear) and any(isinstance(a, Literal) and rounds_beside(a.value) for a in operation[1])
+    return of.jumps or (of.converts is not None and dtype == I32) or rounds
+
+
+def rounds_beside(number: float) -> bool:
+    """Whether an f32 that is added to such a number becomes a whole one, or a half: a way to write `round`."""
+    return 2.0**22 <= abs(number) <= 2.0**26
+
+
+Placed = tuple[int, Expr]  # an expression, and the block that it stands in: 0 are the declarations, then the roles
+
+
+def feeding(checked: Checked, left: list[Placed]) -> Iterator[Expr]:
+    """What values are made of, the nearest first, without names: through maxima, and memory to what the kernel stores there; up to sums and products."""
+    if not left:
+        return
+    bound, stores = _bound(checked), stored(checked)
+    left, names, seen = list(left), set[tuple[int, str]](), set[Itself]()
+    while left:
+        i, expr = left.pop(0)
+        if isinstance(expr, Name):
+            if (i, expr.id) not in names:
+                names.add((i, expr.id))
+                left += bound[i].get(expr.id, [])
+            continue
+        if Itself(expr) in seen:
+            continue
+        seen.add(Itself(expr))
+        yield expr
+        operation = entry(checked, expr)
+        if isinstance(expr, Subscript):
+            left += stores.get(root_name(expr) or "", [])
+        elif operation is not None and operation[0].effects.accesses and not operation[0].sums:
+            left += [v for name in _accessed(checked, expr, reads=True) for v in stores.get(name, [])]
+        elif operation is not None and not operation[0].sums:
+            left += [(i, a) for a in operation[1] if _is_float(checked, a)]
+
+
+def stored(checked: Checked) -> Mapping[str, list[Placed]]:
+    """The floats that the kernel's text stores in each array and tensor, by way of copies too."""
+    known: Mapping[str, list[Placed]] | None = checked.made.get(stored)
+    if known is not None:
+        return known
+    values: dict[str, list[Placed]] = {}
+    copied: dict[str, set[str]] = {}
+    for i, body in enumerate(_bodies(checked)):
+        for node in (n for stmt in body for n in walk(stmt)):
+            call = checked.find_call(node)
+            for to in _accessed(checked, node, reads=False):
+                assert call is not None
+                values.setdefault(to, []).extend((i, a) for a in call.args.values() if _is_float(checked, a))
+                copied.setdefault(to, {to}).update(_accessed(checked, node, reads=True))
+    while any(len(froms) < len(_copied_on(copied, to)) for to, froms in copied.items()):
+        copied = {to: _copied_on(copied, to) for to in copied}
+    known = checked.made[stored] = {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
+    return known
+
+
+def _copied_on(copied: Mapping[str, set[str]], to: str) -> set[str]:
+    return copied[to].union(*(copied.get(name, set()) for name in copied[to]))
+
+
+def _accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
+    """The arrays and tensors that a call reads, or those that it writes."""
+    call = checked.find_call(node)
+    places = (
+        [] if call is None else [call.args[a.arg] for a in call.op.effects.accesses if a.arg in call.args and (a.mode == "read") == reads]
+    )
+    return [name for place in places if (name := root_name(place)) is not None]
+
+
+def _bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
+    return [checked.declarations, *(r.body for r in checked.roles)]
+
+
+def _bound(checked: Checked) -> list[Mapping[str, list[Placed]]]:
+    """For each block what its names, and those of the declarations, are bound to; each with its block."""
+    known: list[Any] | None = checked.made.get(_bound)
+    if known is None:
+        each = [definitions(body) for body in _bodies(checked)]
+        outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
+        known = checked.made[_bound] = [
+            {**outer, **{n: [(i, v) for v in values] for n, values in own.items()}} for i, own in enumerate(each)
+        ]
+    return known
+
+
+def _is_float(checked: Checked, expr: Expr) -> bool:
+    t = dtype_of(checked, expr)
+    return t is not None and t.is_float
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
@@ -52,9 +156,14 @@ def dtype_of(checked: Checked, expr: Expr) -> DType | None:
 
 
 def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
-    """Every expression that makes an i32 or a bool of floats, with those floats."""
-    for body in (checked.declarations, *(r.body for r in checked.roles)):
-        yield from _deciders(checked, body)
+    """Every expression that makes an i32 or a bool of floats, or jumps, with those floats."""
+    return ((expr, floats) for _, expr, floats in placed_deciders(checked))
+
+
+def placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
+    """As `deciders`, each with the number of its block."""
+    for i, body in enumerate(_bodies(checked)):
+        yield from ((i, expr, floats) for expr, floats in _deciders(checked, body))
 
 
 def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
@@ -62,7 +171,7 @@ def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, 
         if isinstance(expr, (Name, Literal)):
             continue
         floats = _floats(checked, expr)
-        if floats and dtype_of(checked, expr) in (I32, BOOL):
+        if floats and (dtype_of(checked, expr) in (I32, BOOL) or jumps(checked, expr)):
             yield expr, floats
 
 
@@ -77,7 +186,7 @@ def _floats(checked: Checked, expr: Expr) -> list[Expr]:
     operation = entry(checked, expr)
     if operation is None or operation[0].reduces or operation[0].effects.accesses:
         return []
-    return [a for a in operation[1] if (t := dtype_of(checked, a)) is not None and t.is_float]
+    return [a for a in operation[1] if _is_float(checked, a)]
 
 
 def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
@@ -115,4 +224,7 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
         names |= more
 
 
-__all__ = ["deciders", "definitions", "dtype_of", "entry", "expressions", "mark_decisions"]
+__all__ = [
+    "deciders", "definitions", "dtype_of", "entry", "expressions", "feeding", "jumps", "mark_decisions", "placed_deciders", "rounds_beside",
+    "stored",
+]  # fmt: skip

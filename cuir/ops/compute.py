@@ -256,7 +256,13 @@ for _name, _ulps, _cost in (
         where="any",
         doc=f"PyTorch's function of this name in f32, {f'{_ulps} ulp over the whole range' if _ulps else 'correctly rounded'}.",
         evaluate=meaning(_name, ulps=_ulps, rounded=not _ulps),
-        traits=arithmetic("x", cost=_cost, root={"sqrt": 2}.get(_name), quarters={"sin": 0, "cos": 1}.get(_name)),
+        traits=arithmetic(
+            "x",
+            cost=_cost,
+            root={"sqrt": 2}.get(_name),
+            quarters={"sin": 0, "cos": 1}.get(_name),
+            jumps=_name in ("floor", "round"),
+        ),
     )(_unary_float)
 
 
@@ -286,7 +292,7 @@ op(
     where="any",
     doc="PyTorch's fmod(x, y) in f32: with x's sign, exact.",
     evaluate=meaning("fmod"),
-    traits=arithmetic("x", "y", cost=30),
+    traits=arithmetic("x", "y", cost=30, jumps=True),
 )(_binary_float)
 
 

@@ -65,6 +65,7 @@ class Traits:
     root: int | None = None  # the operand is this power of the result
     quarters: int | None = None  # the result is the sine of the operand and so many quarters of a turn
     logistic: float | None = None  # the result is 2 / (1 + 2 ** (-this * x)) - 1, between -1 and 1
+    jumps: bool = False  # leaps by a whole step where an operand moves by a rounding: it decides, as a comparison does
     tests_bit: bool = False  # whether a bit of the first operand is set, the bit of the number that the second is
     slip: str = ""  # the operation that is easily written instead, as faulty programs have it
 

@@ -1,8 +1,8 @@
 """Factors that are the same in a whole block, taken together: x * f * g is x * (f * g), and x / f is x * (1 / f), one division for the block. In an exponential a factor f > 0 of a square
 goes to what is squared, as sqrt(f), and so to the factors of that.
 
-That rounds differently, which a score allows. Owns nothing that decides: conditions, operands of comparisons, indices and what becomes an integer
-stay as the mod wrote them.
+That rounds differently, which a score allows. Owns nothing that decides: conditions, operands of comparisons, of floor, round and fmod, indices and what becomes
+an integer stay as the mod wrote them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Factoring:
 
     def inside(self, e: Expr) -> Expr:
         """The same operation on operands that are rewritten; what is no arithmetic on floats stays."""
-        if not self.varies(e) or not self.is_float(e):
+        if not self.varies(e) or not self.is_float(e) or traits(e).jumps:
             return e
         if isinstance(e, Call) and traits(e).exponential and (squared := self.squared(e)) is not None:
             return squared

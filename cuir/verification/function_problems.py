@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.functions import FunctionSpecification, Value
 from ..text.diagnostics import CuirError
+from .decisive import decisive_draws
 from .draws import Draw, known_sizes, shape_of_tensor
 from .inputs import applicable, function_launch, readable, small_scalars
 from .lengths import all_draws
@@ -20,7 +21,17 @@ _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with ot
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
-    return with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems))
+    return with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems)) + _at_steps(checked, spec, problems, level)
+
+
+def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
+    """Problems whose inputs lie where functions that jump do so."""
+
+    def given(draw: Draw) -> tuple[Mapping[str, Value], Sequence[str]]:
+        made = function_launch(checked, spec, draw)
+        return readable(checked, made), list(made.before)
+
+    return [] if is_attention(checked.origin) else decisive_draws(checked, spec, problems, level, given)
 
 
 def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:

@@ -19,6 +19,8 @@ from ..spec.functions import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
+from .decisive import KIND as STEPS
+from .decisive import decisive_inputs
 from .draws import Draw, known_sizes, shape_of_tensor
 from .kinds import SHAPED, deep_enough, small_value, tensor_of
 from .poison import unread
@@ -198,6 +200,9 @@ def _launch(
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
+    elif draw.kind == STEPS:
+        at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed)
+        drawn |= {n: x * factors.get(n, 1.0) for n, x in at.items()} | dict(scalars or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
     params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {

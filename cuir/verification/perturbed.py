@@ -6,7 +6,7 @@ Owns which problems, and the search for the comparison to blame. The noise is cu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -14,28 +14,38 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import deciders, definitions, dtype_of, entry
+from ..checking.decisions import entry, feeding, jumps, placed_deciders
 from ..interp.noise import Noise, Truth, perturbing
 from ..ops.base import Op
-from ..syntax.nodes import Expr, Name
+from ..ops.expressions import traits
+from ..syntax.nodes import Binary, Expr
 from ..syntax.printer import show
 from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from .decisive import KIND
 from .problems import Case
 
 SEED = 1
 FEW = 2  # problems of level quick
 MANY = 12
+_WHOLE = (KIND, "ties")  # kinds of inputs whose values meet the steps of floor, round and casts
+_STEP = 2.0**-14  # relative: what moves by less than that has not jumped
 
 C = TypeVar("C")
 
 
 def to_perturb(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
-    """The smallest problems that are not empty; none if no comparison is fed by what is not exact."""
-    if not any(inexact(checked, floats) for _, floats in deciders(checked)):
+    """The smallest problems that are not empty, and of whole numbers where something jumps; none if what decides is fed by exact values alone."""
+    fed = [e for i, e, floats in placed_deciders(checked) if _nearest(checked, i, floats) is not None]
+    if not fed:
         return []
+    most = FEW if level == "quick" else MANY
     sized = sorted(((_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
-    return [c for volume, _, c in sized if volume > 0][: FEW if level == "quick" else MANY]
+    small = [c for volume, _, c in sized if volume > 0]
+    kinds = _WHOLE if any(jumps(checked, e) for e in fed) else _WHOLE[:1]
+    whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))  # type: ignore[attr-defined]
+    first = small[:most]
+    return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]
 
 
 def _volume(case: Any) -> int:
@@ -79,7 +89,7 @@ def _judged(judged: Callable[[], object], noise: Noise) -> CuirError | None:
 
 
 def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
-    """The comparisons that gave something else, in order of the first time."""
+    """What gave something else, in order of the first time."""
     before: dict[Itself, list[Any]] = {}
     for e, value in calm:
         before.setdefault(Itself(e), []).append(value)
@@ -93,21 +103,36 @@ def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.shape == b.shape and torch.equal(a, b)
-    return np.shape(a) == np.shape(b) and bool(np.all(a == b))
+    """Whether comparisons are alike, and what jumps has not jumped."""
+    x, y = (v if isinstance(v, torch.Tensor) else torch.as_tensor(np.asarray(v)) for v in (a, b))
+    if x.shape != y.shape or not x.is_floating_point():
+        return x.shape == y.shape and torch.equal(x, y)
+    near = (x - y).abs() <= _STEP * torch.maximum(x.abs(), y.abs())
+    return bool((near | (x == y) | (x.isnan() & y.isnan())).all())
 
 
 def _blamed(checked: Checked, e: Expr, error: CuirError) -> CuirError:
-    floats = next(f for d, f in deciders(checked) if d is e)
-    source = inexact(checked, floats)
+    i, floats = next((i, f) for i, d, f in placed_deciders(checked) if d is e)
+    source = _nearest(checked, i, floats)
     first = error.diagnostics[0]
     notes = [Note(f"then: {first.message}"), *first.notes]
     if source is not None:
         notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_bound(source[0])}", source[1].span))
-    what = "comparison" if entry(checked, e) and len(floats) > 1 else "test"
-    return CuirError([Diagnostic("V308", f"the {what} `{_short(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes),
-                                 "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001")])  # fmt: skip
+    what, hint = _words(checked, e, len(floats))
+    return CuirError([Diagnostic("V308", f"the {what} `{_short(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes), hint)])  # fmt: skip
+
+
+def _words(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
+    """What something that decides is called, and what to write instead."""
+    operation = entry(checked, e)
+    if operation is not None and jumps(checked, e):
+        what = "conversion" if operation[0].traits.converts else "remainder" if operands > 1 else "rounding"
+        return (
+            what,
+            "round numbers that are exact (integers, quotients, what stands before the function), or leave room for the error: floor(x + 0.00001)",
+        )
+    what = "comparison" if operation and operands > 1 else "test"
+    return what, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
 
 
 def _short(e: Expr) -> str:
@@ -119,35 +144,29 @@ def _short(e: Expr) -> str:
 
 
 def _bound(op: Op) -> str:
-    return f"right within {op.ulps} units in the last place" if op.ulps else "a sum in no fixed order"
+    if op.ulps:
+        return f"right within {op.ulps} units in the last place"
+    return "a sum in no fixed order" if op.sums else "rounded once or twice where it meets a product"
 
 
-def inexact(checked: Checked, floats: list[Expr]) -> tuple[Op, Expr] | None:
+def _nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
     """The nearest operation that values are made by and that is not exact."""
-    return next(_inexact(checked, floats), None)
-
-
-def _inexact(checked: Checked, floats: list[Expr]) -> Iterator[tuple[Op, Expr]]:
-    bound: dict[str, list[Expr]] = {}
-    for body in (checked.declarations, *(r.body for r in checked.roles)):
-        for name, values in definitions(body).items():
-            bound.setdefault(name, []).extend(values)
-    left, seen = list(floats), set[str]()
-    while left:
-        e = left.pop(0)
-        if isinstance(e, Name):
-            if e.id not in seen:
-                seen.add(e.id)
-                left += bound.get(e.id, [])
-            continue
+    for e in feeding(checked, [(block, a) for a in floats]):
         operation = entry(checked, e)
         if operation is None:
             continue
-        op, args = operation
+        op = operation[0]
         as_written = op.traits.divides_floats and e.decides
-        if op.sums or (op.ulps and not as_written):
-            yield op, e
-        left += [a for a in args if isinstance(a, Expr) and dtype_of(checked, a) is not None]
+        if op.sums or (op.ulps and not as_written) or (not e.decides and _fused(e)):
+            return op, e
+    return None
 
 
-__all__ = ["check_perturbed", "inexact", "to_perturb"]
+def _fused(e: Expr) -> bool:
+    """Whether an expression may become a fused multiply-add where it does not decide."""
+    return (
+        isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
+    )
+
+
+__all__ = ["check_perturbed", "to_perturb"]

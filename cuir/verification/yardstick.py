@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ops.meaning.tiles import exact_products, in_parts
 from ..spec.functions import FunctionSpecification, Value
+from .decisive import jumps_in_torch
 
 TURNS = 3  # evaluations with other signs of the errors
 _ULP = 2.0**-23
@@ -198,10 +199,12 @@ class SingleError:
     def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str]):
         self.spec, self.given, self.outputs = spec, given, outputs
         self.decided: list[Any] = []
-        with (mode := _Decisions(self.decided)):
+        self.jumped: list[torch.Tensor] = []
+        with (mode := _Decisions(self.decided, self.jumped)):
             self.plain = spec.single(given, outputs)
         self.overflows = mode.overflows  # whether some operation gave infinity for finite numbers
         self._off: list[dict[str, torch.Tensor]] | None = None
+        self._between: list[dict[str, torch.Tensor]] | None = None
         self._ordered: dict[str, torch.Tensor] | None = None
         self._tf32: list[dict[str, torch.Tensor]] | None = None
 
@@ -228,6 +231,12 @@ class SingleError:
             self._off = [self._once(seed) for seed in range(TURNS)]
         return self._off
 
+    def off_between_steps(self) -> list[dict[str, torch.Tensor]]:
+        """As `off`, but what floor, round and the like give stays as in `plain`, too."""
+        if self._between is None:
+            self._between = [self._once(seed, self.jumped) for seed in range(TURNS)]
+        return self._between
+
     def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
         """The outputs of evaluations in which every operation is off by as much as rounding to a dtype of 16 bits may put it: other roundings than those that happened to PyTorch."""
         evaluations = []
@@ -236,13 +245,13 @@ class SingleError:
                 evaluations.append(self.spec.single(dict(self.given), self.outputs))
         return evaluations
 
-    def _once(self, seed: int) -> dict[str, torch.Tensor]:
+    def _once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         given = {
             n: _perturbed(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
             for n, x in self.given.items()
         }
-        with _Off(self.decided, generator):
+        with _Off(self.decided, generator, jumped=jumped):
             return self.spec.single(given, self.outputs)
 
 
@@ -273,6 +282,10 @@ def _decision(x: Any) -> bool:
     return isinstance(x, (bool, int, float)) or (isinstance(x, torch.Tensor) and not x.is_floating_point())
 
 
+def _is_float(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
 class _Mode(TorchDispatchMode):
     """A mode that needs nothing of torch.compile, whose import takes seconds."""
 
@@ -284,14 +297,16 @@ class _Mode(TorchDispatchMode):
 class _Decisions(_Mode):
     """Notes what is decided by floats."""
 
-    def __init__(self, decided: list[Any]):
+    def __init__(self, decided: list[Any], jumped: list[torch.Tensor]):
         super().__init__()
-        self.decided, self.overflows = decided, False
+        self.decided, self.jumped, self.overflows = decided, jumped, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _has_floats(args):
             self._noted(result)
+            if jumps_in_torch(func.overloadpacket.__name__, args, kwargs or {}, result) and _is_float(result):
+                self.jumped.append(result.clone())
             if not self.overflows and not func.is_view and func.overloadpacket.__name__ not in _EXACT:
                 self.overflows = _endless(result) and not any(map(_endless, args))
         return result
@@ -353,15 +368,19 @@ def _magnitude(x: Any) -> Any:
 
 
 class _Off(_Again):
-    """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off."""
+    """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off. jumped: what functions that jump gave, which stays."""
 
-    def __init__(self, decided: Sequence[Any], generator: torch.Generator, unit: float = 0.0):
+    def __init__(self, decided: Sequence[Any], generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
         super().__init__(decided)
-        self.generator, self.unit = generator, unit
+        self.generator, self.unit, self.jumped, self.jumps = generator, unit, jumped, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
+        if self.jumped and jumps_in_torch(name, args, kwargs or {}, result) and _is_float(result):
+            at, self.jumps = self.jumps, self.jumps + 1
+            if at < len(self.jumped) and self.jumped[at].shape == result.shape:
+                return result.copy_(self.jumped[at]) if any(result is a for a in args) else self.jumped[at].to(result.dtype, copy=True)
         if self.unit and not (name in _EXACT or func.is_view):
             return self._changed(func, args, result, lambda x: _evenly_off(x, self.generator, self.unit))
         if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes

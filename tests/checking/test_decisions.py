@@ -1,12 +1,14 @@
-"""Which floats decide: the operands of comparisons and casts, through names and functions, up to memory, reductions and products."""
+"""Which floats decide: the operands of comparisons, casts and functions that jump, through names and functions, up to memory, reductions and products."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.decisions import deciders, expressions
+from cuir.checking.decisions import deciders, expressions, jumps
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 
@@ -17,6 +19,8 @@ def scaled(x):
 
 @kernel(arch="sm_90a")
 def k(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32, s: f32):
+    buf = shared(f32, [64, 64])
+    other = shared(f32, [64, 64])
     with role("all", warpgroups=1):
         x = X[rows(64), cols(64)]
         q, k_ = cast(rows(64), f32), cast(cols(64), f32)
@@ -42,6 +46,21 @@ def found(checked: Checked) -> set[str]:
         ("y = where(row_max(x * 2.0) - s > 0.0, x * 3.0, 0.0)", {"row_max(x * 2.0)", "row_max(x * 2.0) - s"}),
         ("y = where(exp2(x * 2.0 + s) >= 1.0, x, 0.0)", {"exp2(x * 2.0 + s)", "x * 2.0 + s", "x * 2.0"}),
         ("i = cast(x * 2.0 + 1.0, i32)\ny = cast(i, f32) * 0.5", {"x * 2.0 + 1.0", "x * 2.0"}),
+        ("y = floor(x * 0.7 - 7.0)", {"x * 0.7 - 7.0", "x * 0.7"}),
+        ("d = x * 0.7\ny = round(d - 7.0) * 2.0 + 1.0", {"x * 0.7", "d - 7.0"}),
+        ("y = fmod(x * 2.0, s + 1.0)", {"x * 2.0", "s + 1.0"}),
+        ("y = floor(where(x > 0.0, x * 2.0, x / s))", {"where(x > 0.0, x * 2.0, x / s)", "x * 2.0", "x / s"}),
+        ("t = x\nfor i in range(n):\n    t = t * 0.5 + 1.0\ny = floor(t)", {"t * 0.5 + 1.0", "t * 0.5"}),
+        ("y = x - floor(row_max(x * 2.0))", {"row_max(x * 2.0)", "x * 2.0"}),
+        ("y = x - floor(row_sum(x * 2.0) * 0.7 - 7.0)", {"row_sum(x * 2.0) * 0.7 - 7.0", "row_sum(x * 2.0) * 0.7", "row_sum(x * 2.0)"}),
+        (
+            "t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = x - floor(t)",
+            {"t * 0.5 + row_sum(x)", "t * 0.5", "row_sum(x)", "zeros(f32, [64, 1])"},
+        ),
+        ("store(buf, x * 0.7 - 7.0)\nsync()\ny = floor(load(buf))", {"load(buf)", "x * 0.7 - 7.0", "x * 0.7"}),
+        ("store(buf, x * 0.7 - 7.0)\nsync()\ny = load(buf)", set()),
+        ("y = x * s + 12582912.0 - 12582912.0", {"x * s + 12582912.0", "x * s"}),
+        ("y = x * s + 1000000000.0", set()),
         ("y = x * 2.0 + 1.0", set()),
         ("y = where(rows(64) * 3 >= cols(64), x * 2.0, 0.0)", set()),
         ("t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = where(t == 0.0, x, 1.0 / t)", set()),
@@ -55,6 +74,52 @@ def test_through_functions() -> None:
     checked = kernel("y = where(scaled(q) - scaled(k_) >= 0.0, x, 0.0)\nstore(Y[rows(64), cols(64)], y)")
     assert sum("* 0.1" in text for text in found(checked)) >= 2
     assert len(list(deciders(checked))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("floor(x)", True), ("round(x)", True), ("fmod(x, s)", True), ("cast(x, i32)", True), ("x + 12582912.0", True), ("cast(x, bool)", False), ("x > 0.0", False), ("abs(x)", False), ("sqrt(x)", False)],
+)  # fmt: skip
+def test_what_jumps(text: str, wanted: bool) -> None:
+    checked = kernel(f"store(Y[rows(64), cols(64)], cast({text}, f32))")
+    (e,) = (e for r in checked.roles for e in expressions(r.body) if show(e) == text)
+    assert jumps(checked, e) is wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = floor(x * 0.7 - 7.0)",
+        "d = x * 0.7\ny = round(d - 7.0)",
+        "y = fmod(where(x > 0.0, x * 0.7 - 7.0, x), s)",
+        "t = x\nfor i in range(n):\n    t = t * 0.7 - 7.0\ny = cast(cast(t, i32), f32)",
+        "y = floor(scaled(x) - 7.0)",
+        "y = floor(row_max(x * 0.7 - 7.0)) + x",
+        "store(buf, x * 0.7 - 7.0)\nsync()\ny = floor(load(buf))",
+        "y = x * s - 7.0 * s + 12582912.0 - 12582912.0",
+    ],
+)
+def test_the_text_of_what_jumps_is_as_written(body: str) -> None:
+    from cuir.lowering import lower
+
+    source = re.sub("//.*", "", lower(kernel(f"{body}\nstore(Y[rows(64), cols(64)], y)")).source)
+    assert "__fmul_rn(" in source and "__fsub_rn(" in source and not re.search(r"\* (0\.7f|0\.1f|s\b)", source)
+
+
+def test_what_does_not_decide_may_be_fused() -> None:
+    from cuir.lowering import lower
+
+    source = lower(kernel("y = floor(x) * 0.7 - 7.0\nstore(Y[rows(64), cols(64)], y)")).source
+    assert "* 0.7f" in source and "__fmul_rn" not in source
+
+
+@pytest.mark.parametrize(
+    ("quotient", "text"), [("floor(x / s)", "cuir::divide_rn("), ("floor(1.0 / x)", "cuir::divide_rn("), ("x / s", "cuir::divide(")]
+)
+def test_quotients_that_decide_are_exact(quotient: str, text: str) -> None:
+    from cuir.lowering import lower
+
+    assert text in lower(kernel(f"store(Y[rows(64), cols(64)], {quotient})")).source
 
 
 def test_the_text_of_what_decides_is_not_fused() -> None:

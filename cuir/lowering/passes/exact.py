@@ -1,9 +1,11 @@
-"""Marks what decides: the operations on floats from which comparisons and casts to i32 or bool are made. They are computed as written.
+"""Marks what decides: the operations on floats from which comparisons, casts to i32 or bool, and functions that jump are made. They are computed as written.
 
 A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
-keys from a mask. Meant are the operands of whatever makes an i32 or a bool of floats, and what these are made of, through what loops and branches carry, up
-to memory, reductions and products; not sums of rows and what is made of them, a number a row: a kernel may keep them in parts, and their last bits depend on
-the order anyway. Scalars of the kernel's frame are exact all: they are for several roles, in one of which an equal value may decide.
+keys from a mask, or the whole number that `floor` gives. Meant are the operands of whatever makes an i32 or a bool of floats, or jumps, and what these are made
+of, through what loops and branches carry, up to memory, reductions and products. Comparisons leave out sums of rows and what is made of them, a number a row: a
+kernel may keep them in parts, and their last bits depend on the order anyway. What jumps does not, as sums of whole numbers are exact in any order; and it
+reaches through maxima, and through memory to what the kernel stores there. Scalars of the kernel's frame are exact all: they are for several roles, in one of
+which an equal value may decide.
 """
 
 from __future__ import annotations
@@ -13,28 +15,74 @@ from collections.abc import Iterator
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 
-from ...syntax.types import BOOL, I32
+from ...checking.decisions import rounds_beside
+from ...syntax.types import BOOL, F32, I32
 from ..facts.flow import sources, targets
+from ..facts.memory import Array, accesses
 from ..ir import ops
-from ..ir.types import TileT, dtype_of
+from ..ir.types import ScalarT, TileT, dtype_of
 from ..ir.walk import every
+from .simplify import number
 
 
 def run(kernel: ops.Kernel) -> None:
-    sums = _sums(kernel)
-    left = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _floats(op)]
-    left += [op.results[0] for op in _frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
+    compared = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _floats(op)]
+    compared += [op.results[0] for op in _frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
+    _mark(compared, _sums(kernel))
+    if jumping := [x for op in every(kernel) if isinstance(op, ops.Apply) and _jumps(op) for x in _floats(op)]:
+        _mark(jumping, set(), _Stores(kernel))
+
+
+def _jumps(op: ops.Apply) -> bool:
+    """Whether the result moves by a whole step where a float does by a rounding (`jumps` of checking/decisions.py)."""
+    of, dtype = op.kind, dtype_of(op.result)
+    rounds = dtype == F32 and bool(of.linear) and any((n := number(a)) is not None and rounds_beside(n) for a in op.arguments)
+    return of.jumps or (of.converts is not None and dtype == I32) or rounds
+
+
+class _Stores:
+    """What a kernel stores in each of its arrays and tensors."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self.values: dict[Array, list[SSAValue]] = {}
+        self.copied: dict[Array, list[Array]] = {}
+        for op in every(kernel):
+            places = list(accesses(op))
+            for to in (p.array for p in places if p.writes):
+                values = [a for a in op.operands if isinstance(a.type, (ScalarT, TileT)) and dtype_of(a).is_float]
+                self.values.setdefault(to, []).extend(values)
+                self.copied.setdefault(to, []).extend(p.array for p in places if not p.writes)
+
+    def read(self, op: Operation) -> list[SSAValue]:
+        """Values that an operation may read from memory."""
+        left, seen, values = [p.array for p in accesses(op) if not p.writes], set[Array](), list[SSAValue]()
+        while left:
+            array = left.pop()
+            if array not in seen:
+                seen.add(array)
+                values += self.values.get(array, [])
+                left += self.copied.get(array, [])
+        return values
+
+
+def _mark(left: list[SSAValue], ends: set[SSAValue], stores: _Stores | None = None) -> None:
+    """Marks what makes these values, up to `ends`. stores: through maxima and memory, too."""
     seen: set[SSAValue] = set()
     while left:
         value = left.pop()
-        if value in seen or value in sums:
+        if value in seen or value in ends:
             continue
         seen.add(value)
+        op = value.owner
         if (given := sources(value)) is not None:
             left += given
-        elif isinstance(value.owner, ops.Apply) and not value.owner.entry.reduces:
-            value.owner.properties["exact"] = UnitAttr()
-            left += _floats(value.owner)
+        elif isinstance(op, ops.Apply) and not op.entry.reduces:
+            op.properties["exact"] = UnitAttr()
+            left += _floats(op)
+        elif stores is not None and isinstance(op, ops.Apply) and not op.entry.sums:
+            left += op.arguments
+        elif stores is not None and isinstance(op, ops.Perform) and not op.entry.sums:
+            left += stores.read(op)
 
 
 def _frame(kernel: ops.Kernel) -> Iterator[Operation]:

@@ -1,4 +1,4 @@
-"""What is computed as written: the operands of comparisons and casts, through what loops and branches carry, up to memory, reductions and products."""
+"""What is computed as written: the operands of comparisons, casts and functions that jump, through what loops and branches carry, up to memory, reductions and products."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def scaled(x):
 @kernel(arch="sm_90a")
 def k(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32, s: f32):
     half = s * 0.5
+    buf = shared(f32, [64, 64])
     with role("all", warpgroups=1):
         x = X[rows(64), cols(64)]
         q, k_ = cast(rows(64), f32), cast(cols(64), f32)
@@ -62,6 +63,16 @@ def found(body: str) -> Counter[str]:
         ("t = x + 1.0\nfor i in range(n):\n    t = x * 2.0\ny = t + 1.0", []),
         ("u = x * 3.0\nt = x\nfor i in range(n):\n    t = u\n    u = u + 1.0\ny = where(t > 0.0, x, 0.0)", ["*", "+"]),
         ("y = where(scaled(q) - scaled(k_) >= 0.0, x, 0.0)", ["*", "*", "-", "cast", "cast"]),
+        ("y = floor(x * 0.7 - 7.0)", ["*", "-"]),
+        ("y = fmod(x * 0.7, x + 1.0) * 2.0 + 1.0", ["*", "+"]),
+        ("y = round(where(x > 0.0, x * 2.0, x / s))", ["where", "*", "/"]),
+        ("t = x\nfor i in range(n):\n    t = t * 0.5\ny = floor(t)", ["*"]),
+        ("y = x - floor(row_max(x * 2.0))", ["*"]),
+        ("y = x - floor(row_sum(x * 2.0) * 0.7 - 7.0)", ["*", "-"]),
+        ("t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = x - floor(t)", ["*", "+", "zeros"]),
+        ("store(buf, x * 0.7 - 7.0)\nsync()\ny = floor(load(buf))", ["*", "-"]),
+        ("store(buf, x * 0.7 - 7.0)\nsync()\ny = load(buf)", []),
+        ("y = x * s + 12582912.0 - 12582912.0", ["*", "+"]),
         ("y = where(min(x * 2.0, s, 1.0) > 0.0, x, 0.0)", ["min", "min", "*"]),
     ],
 )

@@ -1,0 +1,209 @@
+"""Inputs at the steps of functions that jump: floor, round, fmod and casts to i32 give another whole number there, if their operand is off by a rounding.
+
+Such are whole numbers and halves, over and times the numbers of the kernel's and the specification's text and its scalars, powers of 2 and their neighbours. A
+quotient of whole numbers is exact, or far from a step; so float64 and PyTorch's float32 agree, and a kernel that comes out on the other side is wrong. Where
+they do not agree nothing is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..checking.checked import Checked, TensorParam
+from ..checking.decisions import entry, feeding, jumps, placed_deciders
+from ..spec.functions import FunctionSpecification, Value
+from ..syntax.nodes import Expr, Literal
+from ..syntax.types import F32
+from ..text.diagnostics import CuirError
+from .draws import Draw, known_sizes, shape_of_tensor
+
+KIND = "decisive"
+QUICK, FULL = 3, 8  # problems
+
+_ENOUGH = 4096  # elements of a problem
+_MOST = 8  # numbers of the texts
+_FAR = 513  # whole numbers below
+_NEAR = 41
+_WHOLE = (
+    61.0,
+    7.0,
+    41.0,
+    109.0,
+    3.0,
+    10.0,
+    55.0,
+    6.0,
+)  # of most a product with the rounded inverse is off the quotient, of some above it, of others below
+_SMALL = (3.0, 7.0, 5.0)  # of which multiples have few bits
+_PARTS = (0.1, 0.7, 0.3, 1.0 / 3.0, 0.05, 1.7, 0.01)
+_BINARY = (2.0, 0.5, 4.0, 0.25, 1.0)
+_APART = 2.0**-17  # relative: float32 and float64 are on two sides of a step
+
+
+Given = Callable[[Draw], tuple[Mapping[str, Value], Sequence[str]]]  # what the function is asked with for a problem, and for which outputs
+
+
+def decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, given: Given) -> list[Draw]:
+    """Problems whose inputs lie at steps, of the lengths of these problems; none where nothing jumps, in the kernel or in the function."""
+    by_size = sorted((d for d in problems if min(d.sizes.values(), default=1) > 0), key=lambda d: _elements(checked, d))
+    if not _of_kernel(checked)[0] and not _of_function(checked, spec, by_size, given)[0]:
+        return []
+    enough = [d for d in by_size if _elements(checked, d) >= _ENOUGH] or by_size[-1:]
+    at = [d.sizes for i, d in enumerate(enough) if all(d.sizes != e.sizes for e in enough[:i])][:3]
+    return [Draw(f"steps {i}", at[i % len(at)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if at else 0)]
+
+
+def _elements(checked: Checked, draw: Draw) -> int:
+    """Of the largest tensor of floats that is drawn."""
+    sizes = {**known_sizes(checked), **draw.sizes}
+    floats = (t for t in checked.tensors if t.dtype.is_float and not t.scratch)
+    return max((math.prod(shape_of_tensor(t, sizes)) for t in floats), default=0)
+
+
+def decisive_inputs(
+    checked: Checked,
+    spec: FunctionSpecification,
+    drawn: Mapping[str, Value],
+    tensors: Iterable[TensorParam],
+    kept: Collection[str],
+    seed: int,
+) -> dict[str, Value]:
+    """Values at steps for floats that were drawn. kept: scalars that stay as they are; seed: scalars are whole, parts of 1 or powers of 2 in turn, tensors of all signs every second time."""
+    generator = torch.Generator().manual_seed(seed)
+    values: dict[str, Value] = {}
+    scalars = [s.name for s in checked.scalars if s.dtype == F32 and s.name not in kept]
+    choices = (_WHOLE, _PARTS, _WHOLE, _BINARY)[seed % 4]
+    for i, name in enumerate(scalars):
+        values[name] = float(np.float32(choices[(seed // 2 + i) % len(choices)]))
+    numbers = [*_numbers(checked, spec), *(abs(float(values.get(n, drawn[n]))) for n in scalars)]
+    numbers = [n for n in dict.fromkeys(numbers) if 1e-6 < n < 1e6][: 2 * _MOST] or [1.0]
+    for t in tensors:
+        x = drawn[t.name]
+        assert isinstance(x, torch.Tensor)
+        values[t.name] = _at_steps(x.shape, x.dtype, numbers, generator, signed=seed % 4 in (1, 2))
+    return values
+
+
+def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float], generator: torch.Generator, signed: bool) -> torch.Tensor:
+    """Numbers of a tensor: whole ones, halves, both over and times others, with others added, powers of 2 and what is beside them."""
+
+    def draw(low: int, high: int) -> torch.Tensor:
+        return torch.randint(low, high, list(shape), generator=generator).double()
+
+    whole = torch.where(draw(0, 4) == 0, draw(1, _FAR), draw(1, _NEAR))
+    half = whole - 0.5 * draw(0, 2)
+    known = torch.tensor(numbers, dtype=torch.float64)
+    a, b = known[draw(0, len(known)).long()], known[draw(0, len(known)).long()]
+    power = 2.0 ** draw(-3, 13)
+    beside = power + torch.where((power >= 4) & (power <= 256), draw(-1, 2), 0.0)
+    kind = draw(0, 10)
+    more = torch.where(draw(0, 2) == 0, b, -b)
+    x = torch.where(kind < 4, whole, half)
+    for number, other in ((5, half * a), (6, half * a), (7, half / a), (8, (half + more) / a), (9, beside)):
+        x = torch.where(kind == number, other, x)
+    if len(shape) > 1:  # every second row as numbers are that its largest one scales
+        rows = torch.randint(0, 1 << 16, (*shape[:-1], 1), generator=generator)
+        unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
+        most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
+        unit, most = unit[rows // 2 % len(unit)], most[rows // 32 % len(most)]
+        scaled = torch.where(draw(0, 16) == 0, most, half.remainder(most)) * unit
+        x = torch.where(rows % 2 == 0, scaled, x)
+    if signed:
+        x = torch.where(draw(0, 2) == 0, x, -x)
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).float().to(dtype)
+
+
+def _numbers(checked: Checked, spec: FunctionSpecification) -> list[float]:
+    """Numbers of the kernel's text, and of the function's, as far as it was asked, that meet what decides."""
+    known = checked.made.get(_of_function, {}).get(id(spec))
+    return [*_of_kernel(checked)[1], *(known[2] if known else ())]
+
+
+def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
+    """Whether something jumps, or a comparison is of what a function gives within a bound, and the numbers that feed it."""
+    if _of_kernel not in checked.made:
+        deciding = []
+        for i, e, floats in placed_deciders(checked):
+            operands = [(i, a) for a in floats]
+            if jumps(checked, e) or any(_is_bounded(checked, x) for x in feeding(checked, operands)):
+                deciding += operands
+        found = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
+        checked.made[_of_kernel] = (bool(deciding), list(dict.fromkeys(found))[:_MOST])
+    known: tuple[bool, list[float]] = checked.made[_of_kernel]
+    return known
+
+
+def _is_bounded(checked: Checked, e: Expr) -> bool:
+    """Whether an operation is right within units in the last place alone."""
+    operation = entry(checked, e)
+    return operation is not None and bool(operation[0].ulps) and not operation[0].traits.divides_floats
+
+
+def _of_function(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], given: Given) -> tuple[bool, list[float]]:
+    """The same of the function, for the smallest problem that it can be asked about."""
+    known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_of_function, {})
+    if id(spec) not in known:
+        mode = _Jumps()
+        for draw in problems[:2]:
+            with contextlib.suppress(CuirError):  # told where it is asked for its numbers
+                inputs, outputs = given(draw)
+                with mode:
+                    spec.single(inputs, outputs)
+                break
+        known[id(spec)] = (spec, mode.found, list(dict.fromkeys(mode.numbers))[:_MOST])
+    return known[id(spec)][1:]
+
+
+JUMPS = frozenset(["floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "floor_divide", "floor_", "ceil_", "round_", "trunc_", "bucketize", "searchsorted"])  # fmt: skip
+
+_ARITHMETIC = frozenset(["add", "sub", "rsub", "mul", "div", "remainder", "fmod", "floor_divide"])
+
+
+def jumps_in_torch(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
+    """Whether an operation of PyTorch on floats gives another whole number where they are off by a rounding."""
+    if not any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
+        return False
+    if name in JUMPS or (name in ("div", "div_") and kwargs.get("rounding_mode") is not None):
+        return True
+    return name in ("_to_copy", "to") and isinstance(result, torch.Tensor) and not result.is_floating_point() and result.dtype != torch.bool
+
+
+class _Jumps(TorchDispatchMode):
+    """Notes whether something jumps, and the numbers of Python's that floats meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found, self.numbers = False, list[float]()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        self.found = self.found or jumps_in_torch(name, args, kwargs or {}, result)
+        if name.rstrip("_") in _ARITHMETIC:
+            for a in args[:2]:
+                if isinstance(a, torch.Tensor) and not a.dim() and a.is_floating_point():
+                    a = a.item() if a.device.type == "cpu" else 0.0
+                if isinstance(a, float) and a:
+                    self.numbers.append(abs(a))
+        return result
+
+
+def undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Elements for which PyTorch's float32 comes out on another side of a step than float64."""
+    x, w = single.double(), exact.double()
+    return ~((x - w).abs() <= _APART * torch.maximum(x.abs(), w.abs())) & ~(x == w)
+
+
+__all__ = ["KIND", "decisive_draws", "decisive_inputs", "jumps_in_torch", "undecided"]
