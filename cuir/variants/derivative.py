@@ -159,12 +159,13 @@ class _Chain:
         return total
 
     def extremum(self, e: Expr, which: str, args: tuple[Expr, ...]) -> Expr | None:
-        """Return the change of an extremum: two equal operands have half each, as of torch.maximum."""
+        """Return the change of an extremum, as of torch.maximum: equal operands have half each, and beside NaN each has all of it."""
         at, change = args[0], self.of(args[0])
         for other in args[1:]:
             mine = self.of(other)
             if change is not None and mine is not None and change != mine:
-                shared = _scaled(Binary("+", change, mine), _HALF)
+                both = Binary("+", change, mine)
+                shared = _chosen(Binary("==", at, other), _scaled(both, _HALF), both)
                 change = _chosen(_before(which, at, other), change, _chosen(_before(which, other, at), mine, shared))
             elif change is None and mine is not None:
                 change = _of_one(which, other, at, mine)

@@ -71,7 +71,11 @@ MORE: dict[str, Callable[..., Any]] = {  # other arguments
     "of a difference": lambda x, y: torch.asinh(x - y), "a product of choices": lambda x, y: torch.relu(x - 1.0) * torch.maximum(x, y), "a root of relu": lambda x, y: torch.sqrt(torch.relu(x)),
     "a root of what is chosen": lambda x, y: torch.sqrt(torch.where(x > y, x - y, 0.0)), "a logarithm of a clamp": lambda x, y: torch.log(x.clamp(0.0, 2.0)), "a root of a maximum": lambda x, y: torch.rsqrt(torch.maximum(x, y)),
 }  # fmt: skip
-UNDECIDED = {"hardtanh", "relu6", "softshrink", "hardshrink"}  # of NaN PyTorch's vectorised code gives 0 and its scalar code 1
+OF_NAN: dict[str, Callable[..., Any]] = {  # made of functions, and asked of NaN, too
+    "maximum of two functions": lambda x, y: torch.maximum(x * 2.0, x * y), "minimum of two functions": lambda x, y: torch.minimum(x - y, x * 3.0),
+    "maximum of three": lambda x, y: torch.maximum(torch.maximum(x, x * y), y * 2.0), "a minimum of shares": lambda x, y: torch.minimum(x * 0.25, torch.minimum(y, x)),
+}  # fmt: skip
+SCALAR = {"hardtanh", "relu6", "softshrink", "hardshrink"}  # of NaN PyTorch's vectorised code on CPUs gives 0; its scalar code and its GPU kernels give 1
 WITHOUT = {"floordiv", "and", "or", "xor", "rshift", "lshift", "logical_and", "logical_or", "logical_xor", "invert", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "int", "bool", "ones_like", "zeros_like",
            "full_like", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "new_tensor", "heaviside"}  # fmt: skip  # PyTorch differentiates them by no float
 ROWS: dict[str, Callable[[Any], Any]] = {  # of a row of four
@@ -114,8 +118,8 @@ def test_every_function_is_tried() -> None:
     assert not METHODS - ROWS.keys() - SIZES_AND_PLACES
 
 
-def check(f: Callable[..., Any], varies: bool, several: bool) -> None:
-    """Compares derivatives by both operands with autograd in float64, or in float32 where intermediate numbers leave its range. several: f is made of functions, of which neither NaN nor what overflows on the way is asked."""
+def check(f: Callable[..., Any], varies: bool, several: bool, scalar: bool = False) -> None:
+    """Compares derivatives by both operands with autograd in float64, or in float32 where intermediate numbers leave its range. several: f is made of functions, of which neither NaN nor what overflows on the way is asked. scalar: compare with PyTorch's scalar code."""
     proxies = [Proxy(Name(n), F32, varies) for n in "xy"]
     e = to(f(*proxies), F32).expr
     names = {"x": X, "y": Y, "k": torch.zeros((), dtype=torch.int32)}
@@ -123,7 +127,7 @@ def check(f: Callable[..., Any], varies: bool, several: bool) -> None:
     value = torch.as_tensor(evaluate(remove_marks(e), names)).float().expand(X.shape)
     size = torch.maximum(X.abs(), Y.abs())
     overflow = several & (size > 1e18) & size.isfinite()  # of squares on the way
-    theirs = [_autograd(f, dtype) for dtype in (torch.float64, torch.float32)]
+    theirs = [_autograd(f, dtype, scalar) for dtype in (torch.float64, torch.float32)]
     for n, found, exact, single in zip("xy", ours, *theirs, strict=True):
         good = _close(found, exact.float()) | _close(found, single)
         unknown = exact.isnan() & (
@@ -134,9 +138,9 @@ def check(f: Callable[..., Any], varies: bool, several: bool) -> None:
         assert not first, f"by {n}: (x, y, ours, PyTorch's) {first[:8]}, {len(first)} in all"
 
 
-def _autograd(f: Callable[..., Any], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def _autograd(f: Callable[..., Any], dtype: torch.dtype, scalar: bool) -> tuple[torch.Tensor, ...]:
     leaves = [t.to(dtype, copy=True).requires_grad_() for t in (X, Y)]
-    value = f(*leaves)
+    value = f(*(torch.stack([t, t], -1)[..., 0] if scalar else t for t in leaves))  # elements apart are no vector
     if not value.requires_grad:
         return torch.zeros_like(X, dtype=dtype), torch.zeros_like(X, dtype=dtype)
     return torch.autograd.grad(value.sum(), leaves, allow_unused=True, materialize_grads=True)
@@ -149,9 +153,9 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("varies", [True, False])
 def test_derivatives_are_pytorchs(varies: bool) -> None:
     wrong = []
-    for name, f in (*FUNCTIONS.items(), *MORE.items()):
+    for name, f in (*FUNCTIONS.items(), *MORE.items(), *OF_NAN.items()):
         try:
-            check(f, varies, name in MORE or name in UNDECIDED)
+            check(f, varies, name in MORE, name in SCALAR)
         except AssertionError as error:
             wrong.append(f"{name}: {error}".splitlines()[0])
     assert not wrong, "\n".join(wrong)
@@ -195,3 +199,21 @@ def test_the_evaluators_gradients_are_the_derivatives() -> None:
             if not torch.allclose(gradient[asked], exact[asked], rtol=1e-3, atol=1e-6) or asked.sum() < 30:
                 wrong.append(f"{name} by {n}: {int(asked.sum())} of 225")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("varies", [True, False])
+def test_a_root_behind_a_choice_has_derivative_0_where_pytorchs_is_nan(varies: bool) -> None:
+    """PyTorch multiplies the 0 of the branch that is not taken by the infinite slope of the root there."""
+    roots: list[tuple[Callable[..., Any], float]] = [
+        (lambda x: torch.where(x > 0, torch.sqrt(x), 0.0), 0.0),
+        (lambda x: torch.sqrt(x).masked_fill(x <= 0, 0.0), 0.0),
+        (lambda x: torch.where(x > 0, torch.log(x), 0.0), 0.0),
+        (lambda x: torch.where(x == 0, 0.0, 1.0 / x), 0.0),
+    ]
+    for f, at in roots:
+        x = torch.tensor([at], dtype=torch.float64, requires_grad=True)
+        (theirs,) = torch.autograd.grad(f(x).sum(), x)
+        e = to(f(Proxy(Name("x"), F32, varies)), F32).expr
+        names = {"x": torch.tensor([at]), "k": torch.zeros((), dtype=torch.int32)}
+        ours = torch.as_tensor(evaluate(differentiate(e, Name("x")), names))
+        assert theirs.isnan().all() and not ours.any(), (theirs, ours)
