@@ -75,7 +75,12 @@ OF_NAN: dict[str, Callable[..., Any]] = {  # made of functions, and asked of NaN
     "maximum of two functions": lambda x, y: torch.maximum(x * 2.0, x * y), "minimum of two functions": lambda x, y: torch.minimum(x - y, x * 3.0),
     "maximum of three": lambda x, y: torch.maximum(torch.maximum(x, x * y), y * 2.0), "a minimum of shares": lambda x, y: torch.minimum(x * 0.25, torch.minimum(y, x)),
 }  # fmt: skip
-SCALAR = {"hardtanh", "relu6", "softshrink", "hardshrink"}  # of NaN PyTorch's vectorised code on CPUs gives 0; its scalar code and its GPU kernels give 1
+SCALAR = {
+    "hardtanh",
+    "relu6",
+    "softshrink",
+    "hardshrink",
+}  # of NaN PyTorch's vectorised code on CPUs gives 0; its scalar code and its GPU kernels give 1
 WITHOUT = {"floordiv", "and", "or", "xor", "rshift", "lshift", "logical_and", "logical_or", "logical_xor", "invert", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "int", "bool", "ones_like", "zeros_like",
            "full_like", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "new_tensor", "heaviside"}  # fmt: skip  # PyTorch differentiates them by no float
 ROWS: dict[str, Callable[[Any], Any]] = {  # of a row of four
