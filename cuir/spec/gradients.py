@@ -20,14 +20,15 @@ Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tens
 
 
 def gradients(
-    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False, keys_alone: bool = False
-) -> FunctionSpecification:
+    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False, keys_alone: bool = False,
+    exact_scores: bool = False,
+) -> FunctionSpecification:  # fmt: skip
     """dQ / scale [B, H, M, D] (added to; none with QUERIES=False), dK [B, HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False) of an attention variant, for dO [B, H, M, DV], and gradients of captured
     tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else; keys_alone: of one that never gives dQ.
 
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
     multiple of 128 from M on; with PREPARES=True it writes these, and reads FO, O in its dtype, and FL, LSE [B, H, M]. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
-    the kernel has for its gradient each of these, with the shape that it has there, at least its own. Raises CuirError X109 for weights that are no softmax.
+    the kernel has for its gradient each of these, with the shape that it has there, at least its own. exact_scores: in half precision, too, the mods see scores that are not rounded. Raises CuirError X109 for weights that are no softmax.
     """
     require_softmax(spec)
 
@@ -37,7 +38,7 @@ def gradients(
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
         given = FO if PREPARES else None
-        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1, o=given)
+        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1, o=given, exact_scores=exact_scores)
         tensors = [leaf for leaf, _ in leaves.values()]
         dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
@@ -79,13 +80,17 @@ def attention_rows() -> FunctionSpecification:
 
 def forward(
     spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, apart: bool = False, product: Product = torch.matmul,
-    o: torch.Tensor | None = None,
+    o: torch.Tensor | None = None, exact_scores: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient. apart: gradients as kernels,
-    PyTorch's too, work them out: row_sum(O * dO) apart from the product dO V^T, whose rounding to TF32 it does not share."""
+    PyTorch's too, work them out: row_sum(O * dO) apart from the product dO V^T, whose rounding to TF32 it does not share. exact_scores: scores keep what their products have beyond the dtype of q; gradients are rounded."""
     lengths = lengths_of(q, k)
     k, v = (x.repeat_interleave(lengths.H // max(1, lengths.HK), 1) for x in (k, v))
-    s = spec.scores(product(q, k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale, lengths)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    products = product(q, k.mT).to(wide)
+    if exact_scores:
+        products = products + (product(q.to(wide), k.mT.to(wide)) - products).detach()
+    s = spec.scores(products * scale, lengths)
     none = (s.detach() == -torch.inf).all(-1, keepdim=True)
     alive = torch.where(none, 0.0, s)  # a softmax of -inf alone is NaN, as is its gradient
     lse = alive.logsumexp(-1)

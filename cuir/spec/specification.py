@@ -240,13 +240,14 @@ class Specification:
         return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
 
     def half(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0, portion: float = 1.0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0, portion: float = 1.0, exact_scores: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32. parts: 1 for products of float32 that take their operands as TF32.
-        portion: of each weight that the product with v takes, and is divided by behind it, as kernels divide by the sum: weights round otherwise then."""
+        portion: of each weight that the product with v takes, and is divided by behind it, as kernels divide by the sum: weights round otherwise then. exact_scores: the mods see products that are not rounded."""
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
-        p, lse = self.weights(self.scores(_half_product(q, k.mT, parts).float() * scale, lengths), lengths)
+        products = q.float() @ k.float().mT if exact_scores else _half_product(q, k.mT, parts).float()
+        p, lse = self.weights(self.scores(products * scale, lengths), lengths)
         return _half_product((p * portion).to(q.dtype), v, parts) / portion, lse
 
 

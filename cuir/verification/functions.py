@@ -116,7 +116,7 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
                 f"the specification `{spec.name}` gives NaN for all of {name} in the case {case}",
                 hint="NaN says that nothing is asked there",
             )
-    measure = _Measure(checked, spec, inputs, names, exact)
+    measure = _Measure(checked, spec, inputs, names, exact, case.corners)
     return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
 
 
@@ -143,8 +143,9 @@ class _Measure:
         inputs: Mapping[str, object],
         names: Sequence[str],
         exact: Mapping[str, torch.Tensor],
+        corners: bool = False,
     ):
-        self.spec, self.inputs, self.names = spec, inputs, names
+        self.spec, self.inputs, self.names, self.corners = spec, inputs, names, corners
         self.dtype = TORCH[half_dtype(checked)]
         self.coarse = rounds_between(checked)
         self.single: SingleError | None = None
@@ -171,7 +172,7 @@ class _Measure:
 
     def of_single(self) -> SingleError:
         if self.single is None:
-            self.single = SingleError(self.spec, self.inputs, self.names)  # type: ignore[arg-type]
+            self.single = SingleError(self.spec, self.inputs, self.names, steps=self.corners)  # type: ignore[arg-type]
         return self.single
 
     def undecided(self, name: str, wanted: torch.Tensor) -> torch.Tensor:

@@ -81,7 +81,8 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
 
     o, lse = given.o.double(), given.lse.double()
     wanted, wanted_lse = spec.reference(given.q, given.k, given.v, given.scale)
-    half, half_lse = spec.half(given.q, given.k, given.v, given.scale, given.parts)
+    exact_scores = case.given is not None
+    half, half_lse = spec.half(given.q, given.k, given.v, given.scale, given.parts, exact_scores=exact_scores)
     if not half.isfinite().all():  # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
         half, _ = spec.half((given.q * given.scale).to(given.q.dtype), given.k, given.v, 1.0, given.parts)
     if spec.max_scores and given.most is None:
@@ -118,7 +119,11 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
     row, row_yardstick = (x.max().item() if x.numel() else 0.0 for x in (rows, rows_yardstick))
     if given.parts == 1:
         for portion in PORTIONS:
-            other = spec.half(given.q, given.k, given.v, given.scale, 1, portion)[0].masked_fill(undefined[..., None], 0.0).double()
+            other = (
+                spec.half(given.q, given.k, given.v, given.scale, 1, portion, exact_scores)[0]
+                .masked_fill(undefined[..., None], 0.0)
+                .double()
+            )
             yardstick = max(yardstick, (other - wanted).norm().item() / size)
             row_yardstick = max(row_yardstick, _of_rows(other, wanted).max().item() if rows.numel() else 0.0)
     precision = "half precision" if given.q.dtype != torch.float32 else "TF32" if given.parts == 1 else "float32"
@@ -147,7 +152,7 @@ def judge(given: Launch, spec: Specification, case: Case, span: Span) -> Numbers
     lse_allowed += rounded
     lse_error = lse_errors.max().item() if lse_errors.numel() else 0.0
     if not lse_error <= lse_allowed:  # a score_mod may make more of such an error: a step, a pole, a steep power
-        off = _off(given, spec, wanted_lse, 2.0**-20 * summands + rounded)
+        off = _off(given, spec, wanted_lse, 0.0 if exact_scores else 2.0**-20 * summands + rounded)
         if given.parts == 1:
             off = torch.maximum(off, (half_lse - wanted_lse).abs().masked_fill(~finite, 0.0))
         own = lse_allowed + 2 * off

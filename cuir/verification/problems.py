@@ -52,6 +52,9 @@ class Case:
     lengths: Lengths
     kind: Kind = "normal"
     seed: int = 0
+    given: tuple[torch.Tensor, torch.Tensor, float] | None = field(
+        default=None, compare=False, repr=False
+    )  # queries, keys and scale that are not drawn
 
     def __str__(self) -> str:
         at = self.lengths
@@ -120,6 +123,8 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
     dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
     at, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    if case.given is not None:
+        q, k, scale = case.given
     if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
         v = v / max(1, at.N)
     if case.kind == "strided":

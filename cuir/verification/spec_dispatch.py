@@ -22,6 +22,7 @@ from ..text.diagnostics import CuirError
 from ..variants.arguments import CapturedArguments, sources_of
 from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
+from ..variants.ranges import traced_apart
 from ..variants.rebuilt import bounded, made_at
 from .blame import blamed
 from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
@@ -35,6 +36,7 @@ from .lengths import from_case, ring_draws, schedule_draws, simpler_draws, wider
 from .memory import require_memory
 from .numeric import judge, with_note
 from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
+from .score_corners import make_backward_case, make_forward_case
 from .steps import steps_of_dims, tile_of_dims
 from .unreached import ENOUGH, short_loops, unentered_loops
 
@@ -52,9 +54,13 @@ def tile_sizes(checked: Checked) -> tuple[int, int]:
 
 
 def prepared(
-    spec: Any, kernel: Kernel | None = None, program: Program | None = None, consts: Mapping[str, Const] | None = None
+    spec: Any,
+    kernel: Kernel | None = None,
+    program: Program | None = None,
+    consts: Mapping[str, Const] | None = None,
+    exact_scores: bool = False,
 ) -> AnySpecification:
-    """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients. Raises CuirError as `as_any` does for what is none, and X109."""
+    """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients, exact_scores: of scores that half precision does not round. Raises CuirError as `as_any` does for what is none, and X109."""
     known = _known(spec, kernel)
     if isinstance(known, FunctionSpecification):
         return known
@@ -74,7 +80,8 @@ def prepared(
         return here, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
 
     names = _names(kernel)
-    return gradients(variant, extra, learned if asked else None, queries_alone="dK" not in names, keys_alone="dQ" not in names)
+    alone = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
+    return gradients(variant, extra, learned if asked else None, **alone, exact_scores=exact_scores)
 
 
 def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
@@ -87,19 +94,40 @@ def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
 
 def make_corner_cases(
     spec: Any, program: Program, checked: Checked, cases: Iterable[AnyCase]
-) -> Iterator[tuple[str, FunctionSpecification, Draw]]:
-    """Make problems of a backward kernel whose captured tensors lie at corners of the score.
+) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
+    """Make problems of an attention kernel, or of its backward kernel, at corners of the score.
 
-    Gives a name in words, the specification over these tensors, and the problem.
+    Gives a name in words, the specification, of a backward kernel with captured tensors at corners over these tensors, and the problem.
     """
-    known, problem = _known(spec, checked.origin), pick_corner_problem(cases)
-    if not isinstance(known, Specification) or not is_backward(checked.origin) or problem is None:
+    known, backward = _known(spec, checked.origin), is_backward(checked.origin)
+    if not isinstance(known, Specification) or not (backward or is_attention(checked.origin)):
+        return
+    yield from _score_corners(known, program, checked)
+    problem = pick_corner_problem(cases)
+    if not backward or problem is None:
         return
     for words, variants in make_corner_specifications(known):
         specs = (prepared(v, checked.origin, program, checked.consts) for v in variants)
         found = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
         if found is not None:
             yield words, found, problem
+
+
+def _score_corners(spec: Specification, program: Program, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
+    if spec.score_mod is None:
+        return
+    try:
+        traced = traced_apart(spec)
+    except CuirError:  # a mod that no kernel can have: a program by hand is judged by drawn scores alone
+        return
+    judge = prepared(spec, checked.origin, program, checked.consts, exact_scores=True)
+    if isinstance(judge, FunctionSpecification):
+        found = make_backward_case(spec, judge, traced, checked)
+        if found is not None:
+            yield found
+    elif (forward := make_forward_case(spec, traced, checked)) is not None:
+        words, case = forward
+        yield words, judge, case
 
 
 def is_backward(kernel: Kernel) -> bool:

@@ -351,7 +351,7 @@ class _Verification:
                 try:
                     stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
                 except CuirError as error:
-                    raise with_note(error, f"found with {words}: a derivative at a corner, or at a tie, is PyTorch's") from None
+                    raise with_note(error, f"found with {words}: at a corner, or at a tie, value and derivative are PyTorch's") from None
             again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
@@ -359,7 +359,7 @@ class _Verification:
             worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
             if corners:
-                stage.reason += f"; {len(corners)} more with captured tensors at corners of the score"
+                stage.reason += f"; {len(corners)} more at corners of the score: {', '.join(words for words, _, _ in corners)}"
             if varied:
                 each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"

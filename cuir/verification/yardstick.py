@@ -190,15 +190,25 @@ _SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv
 
 # Products, and where their factors stand among the arguments.
 _FACTORS = dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "convolution"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
+# Operations that decide by a float operand and give floats, and where that stands among the arguments.
+_STEPS = {
+    **dict.fromkeys(("sgn", "sign", "floor", "ceil", "round", "trunc", "frac", "hardshrink", "threshold"), 0),
+    **dict.fromkeys(("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "softshrink_backward", "hardshrink_backward"), 1),
+    **dict.fromkeys(("hardsigmoid_backward", "hardswish_backward"), 1),
+    "elu_backward": 5,
+}
 _TF32 = 0.7 * 2.0**-10  # relative: how far the number of TF32 may be that an operand is taken as
 
 
 class SingleError:
-    """Evaluations of one function for one problem; those with errors are made when they are asked for."""
+    """Evaluations of one function for one problem; those with errors are made when they are asked for.
 
-    def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str]):
+    steps: what is decided within an operation (a sign, a slope on either side of a corner) stays as well: operands lie there exactly.
+    """
+
+    def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str], steps: bool = False):
         self.spec, self.given, self.outputs = spec, given, outputs
-        self.decided: list[Any] = []
+        self.decided = _Noted(steps)
         self.jumped: list[torch.Tensor] = []
         with (mode := _Decisions(self.decided, self.jumped)):
             self.plain = spec.single(given, outputs)
@@ -294,14 +304,28 @@ class _Mode(TorchDispatchMode):
         return False
 
 
+class _Noted(list[Any]):
+    """Decisions in their order; steps: operands that decide within an operation, too."""
+
+    def __init__(self, steps: bool):
+        super().__init__()
+        self.steps = steps
+
+    def place(self, func: Any) -> int | None:
+        """Return where the operand stands that decides within an operation, None for other operations."""
+        return _STEPS.get(func.overloadpacket.__name__) if self.steps else None
+
+
 class _Decisions(_Mode):
     """Notes what is decided by floats."""
 
-    def __init__(self, decided: list[Any], jumped: list[torch.Tensor]):
+    def __init__(self, decided: _Noted, jumped: list[torch.Tensor]):
         super().__init__()
         self.decided, self.jumped, self.overflows = decided, jumped, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (place := self.decided.place(func)) is not None:
+            self.decided.append(args[place].detach().clone())
         result = func(*args, **(kwargs or {}))
         if _has_floats(args):
             self._noted(result)
@@ -322,9 +346,14 @@ class _Decisions(_Mode):
 class _Again(_Mode):
     """Takes the decisions as they were noted."""
 
-    def __init__(self, decided: Sequence[Any]):
+    def __init__(self, decided: _Noted):
         super().__init__()
         self.decided, self.next = decided, 0
+
+    def _placed(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments with the operand that decides as it was noted."""
+        place = self.decided.place(func)
+        return args if place is None else (*args[:place], self._decided(args[place]), *args[place + 1 :])
 
     def _decided(self, x: Any) -> Any:
         """What was decided without errors, if it was asked in the same order."""
@@ -355,6 +384,7 @@ class _AnyOrder(_Again):
     """Puts NaN for each sum of which the terms' magnitudes add up to more than the dtype holds: if they do not, no order leaves it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._placed(func, args)
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _SUMS:
             return self._changed(func, args, result, None)
@@ -370,11 +400,12 @@ def _magnitude(x: Any) -> Any:
 class _Off(_Again):
     """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off. jumped: what functions that jump gave, which stays."""
 
-    def __init__(self, decided: Sequence[Any], generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
+    def __init__(self, decided: _Noted, generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
         super().__init__(decided)
         self.generator, self.unit, self.jumped, self.jumps = generator, unit, jumped, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._placed(func, args)
         result = func(*args, **(kwargs or {}))
         name = _named(func.overloadpacket.__name__, args)
         if self.jumped and jumps_in_torch(name, args, kwargs or {}, result) and _is_float(result):
@@ -393,11 +424,12 @@ class _Off(_Again):
 class _OfTF32(_Again):
     """Takes the decisions as they were noted, and the factors of products as numbers of TF32. generator: of other roundings than the tensor core's."""
 
-    def __init__(self, decided: Sequence[Any], generator: torch.Generator | None):
+    def __init__(self, decided: _Noted, generator: torch.Generator | None):
         super().__init__(decided)
         self.generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._placed(func, args)
         first = _FACTORS.get(func.overloadpacket.__name__)
         if first is not None:
             args = (*args[:first], *self._factors(*args[first : first + 2]), *args[first + 2 :])
