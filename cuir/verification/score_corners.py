@@ -29,7 +29,7 @@ from ..variants.traced import Traced
 from .draws import Draw, fitting
 from .problems import Case, head_dims
 
-PARTS = 3  # summands of a product, each of so few bits that every dtype has them: together those of f32
+PARTS = 3  # summands of a product, of so few bits that every dtype has them: together those of f32
 BITS = 8
 SPARE = 8  # columns in which queries are 0 and keys are not, so that dQ shows scores that are 0
 KEYS = 45
@@ -323,32 +323,39 @@ def _choose_scores(decisions: Decisions, corners: Sequence[Corner], scale: float
     return Chosen(scores, good, on)
 
 
+def _factors(dtype: torch.dtype) -> torch.Tensor:
+    """Make the numbers of a query that its key's numbers are multiplied by: each key number then is about as large as the product."""
+    return (2.0 ** -(BITS * torch.arange(PARTS, dtype=torch.float64))).to(dtype).double()
+
+
 def _split(x: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Split numbers into summands of few bits that a dtype has, in float64."""
-    parts = []
-    for _ in range(PARTS):
+    """Split products into numbers of a key, of few bits each, in float64."""
+    numbers = []
+    for factor in _factors(dtype):
         mantissa, exponent = torch.frexp(x)
-        part = torch.ldexp(torch.trunc(mantissa * 2**BITS), exponent - BITS).to(dtype).double()
-        parts.append(part)
-        x = x - part
-    return parts
+        part = torch.ldexp(torch.trunc(mantissa * 2**BITS), exponent - BITS)
+        number = (part / factor if factor else torch.zeros_like(part)).to(dtype).double()
+        numbers.append(number)
+        x = x - number * factor
+    return numbers
 
 
 def _reach(scores: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """Compute the scores that summands of these give."""
-    return sum(_split(scores / scale, dtype), torch.zeros_like(scores)) * scale
+    """Compute the scores that such numbers give."""
+    parts = zip(_split(scores / scale, dtype), _factors(dtype), strict=True)
+    return sum((x * factor for x, factor in parts), torch.zeros_like(scores)) * scale
 
 
 def _factor(products: torch.Tensor, lengths: Lengths, D: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make queries and keys with these products: each query has ones in columns of its own, in which the keys have its products' summands."""
+    """Make queries and keys with these products: each query has columns of its own, and is 0 in all others."""
     group = lengths.H // lengths.HK
-    q, k = torch.zeros(lengths.B, lengths.H, lengths.M, D), torch.zeros(lengths.B, lengths.HK, lengths.N, D, dtype=torch.float64)
+    q, k = (torch.zeros(lengths.B, heads, n, D, dtype=torch.float64) for heads, n in ((lengths.H, lengths.M), (lengths.HK, lengths.N)))
     rows = torch.arange(lengths.M)
     used = group * lengths.M * PARTS
-    for i, part in enumerate(_split(products, dtype)):
+    for i, (part, factor) in enumerate(zip(_split(products, dtype), _factors(dtype), strict=True)):
         for h in range(lengths.H):
             columns = ((h % group) * lengths.M + rows) * PARTS + i
-            q[:, h, rows, columns] = 1.0
+            q[:, h, rows, columns] = factor
             k[:, h // group, :, columns] = part[:, h].mT
     k[..., used:] = torch.randn(k[..., used:].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return q.to(dtype), k.to(dtype)
