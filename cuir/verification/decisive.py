@@ -113,8 +113,10 @@ def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float]
         unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
         most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
         unit, most = unit[rows // 2 % len(unit)], most[rows // 32 % len(most)]
-        scaled = torch.where(draw(0, 16) == 0, most, half.remainder(most)) * unit
+        scaled = torch.where(draw(0, 16) == 0, most, (half - 0.5).remainder(most) + 0.5) * unit
         x = torch.where(rows % 2 == 0, scaled, x)
+    least = torch.finfo(dtype).smallest_normal
+    x = torch.where(x.abs() < least, whole, x.abs())  # a divisor is not 0
     if signed:
         x = torch.where(draw(0, 2) == 0, x, -x)
     largest = torch.finfo(dtype).max
