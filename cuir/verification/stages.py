@@ -56,6 +56,7 @@ from .spec_dispatch import (
     tile_sizes,
     wider_cases,
 )
+from .step_counts import check_counts, counted_cases, grid_of, is_counted
 from .unreached import forget_entered, short_loops, unreached
 
 BUDGET = 20.0  # seconds of one run: the problems are small
@@ -129,6 +130,7 @@ class _Verification:
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
         self.wider: list[AnyCase] = []
+        self.counted: list[AnyCase] = []  # every count of steps
         self.besides: list[Checked] = []  # the kernel with other consts
         self.steps: list[str] = []
         self.stages = [
@@ -275,6 +277,8 @@ class _Verification:
                 runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
             rings = ring_cases(checked, self.spec)
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
+            self.counted = counted_cases(checked, self.spec, self.level)
+            runs += check_counts(checked, self.spec, self.counted, self.level)
             self.wider = wider_cases(self.program, checked, self.spec)
             runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in self.wider)
             stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, on grids that give a CTA no unit of work, one, and unequal shares, all alike"
@@ -330,7 +334,7 @@ class _Verification:
 
     def numbers(self, checked: Checked) -> None:
         with self.stage(4) as stage:
-            todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider]]
+            todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider, *self.counted]]
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
@@ -339,7 +343,9 @@ class _Verification:
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
                 try:
-                    grid = NUMBER_GRIDS[done % len(NUMBER_GRIDS)]  # outputs that are added to are compared here alone
+                    grid = (
+                        grid_of(done) if is_counted(case) else NUMBER_GRIDS[done % len(NUMBER_GRIDS)]
+                    )  # outputs that are added to are compared here alone
                     of = {"consts": describe_consts({n: kernel.consts[n] for n in varied})} if varied else {}
                     stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
                 except CuirError as error:
@@ -352,7 +358,7 @@ class _Verification:
                     stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
                 except CuirError as error:
                     raise with_note(error, f"found with {words}: at a corner, or at a tie, value and derivative are PyTorch's") from None
-            again = to_perturb(checked, [c for k, c in todo if k is checked], self.level)
+            again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c)], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
                 check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]

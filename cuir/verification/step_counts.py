@@ -1,0 +1,189 @@
+"""Problems in which each dim makes 4 to 8, 12, 16 and 32 steps, two dims long at once, others as short as they may be: counts that no draw may miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..checking.checked import Checked
+from ..interp import Schedule
+from ..interp.launch import Grid
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.specification import Lengths
+from ..syntax.nodes import Assign
+from ..syntax.walk import names_read
+from ..text.diagnostics import CuirError
+from .draws import Draw, fitting
+from .problems import Case, is_attention
+from .spec_dispatch import AnyCase, from_case, tile_sizes
+from .steps import steps_of_dims, with_heads
+from .synchronisation import run_synchronisation
+
+COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
+_BESIDE = {4: 12, 5: 8, 6: 7, 7: 6, 8: 5, 12: 4, 16: 3, 32: 2}  # steps of a second dim: its counts too, and few steps in all
+_REST = {2: 16, 1: 32}  # the second dim's longest, beside few of the first
+NAME = "steps"  # names of these problems begin with it
+_GRIDS = (1, 2, 1, 3)  # all units of one CTA, every second time shares that may differ
+_SCHEDULES = (
+    Schedule.random(1),
+    Schedule.adversarial("engines_first"),
+    Schedule.adversarial("workers_first"),
+    Schedule.adversarial("reverse"),
+)
+_LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # what says that a problem this far out cannot be run
+_FAR = (300, 520)  # units of one CTA, and steps of a unit, that are tried without data
+
+
+def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
+    """Problems of every count of steps, each also with data; what the specification's `sizes` or memory refuses is left out."""
+    if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
+        return list(fitting(checked, spec, list(_draws(checked, spec, level)))[0])
+    cases = list(_attention_cases(*tile_sizes(checked), level))
+    if not isinstance(spec, FunctionSpecification):
+        return list(cases)
+    found: list[AnyCase] = []
+    for case in cases:
+        try:
+            found.append(from_case(checked, spec, case))
+        except CuirError as error:
+            if error.diagnostics[0].code != "X108":
+                raise
+    return found
+
+
+def is_counted(case: AnyCase) -> bool:
+    """Whether a problem is one of these."""
+    return case.name.startswith(NAME)
+
+
+def grid_of(number: int) -> Grid:
+    """On how many CTAs the problem of a number runs; a function, since a kernel without units of work has no say."""
+    ctas = _GRIDS[number % len(_GRIDS)]
+    return lambda units: ctas
+
+
+def check_counts(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> int:
+    """Run the synchronisation of each problem, on one CTA and on several, under schedules in turn; returns how many runs. Raises CuirError with the fault found."""
+    runs = 0
+    if level == "full":
+        for case in far_cases(checked, spec):
+            try:
+                run_synchronisation(checked, spec, case, grid=1)
+            except CuirError as error:
+                if error.diagnostics[0].code not in _LEFT_OUT:
+                    raise
+    for number, case in enumerate(cases):
+        grids: Sequence[Grid] = [grid_of(number + 1)] if level == "quick" else (1, 2, 3)
+        schedules = _SCHEDULES if level == "full" else (_SCHEDULES[number % len(_SCHEDULES)],)
+        for grid in grids if checked.tiles is not None else grids[:1]:
+            for schedule in schedules:
+                run_synchronisation(checked, spec, case, grid=grid, schedule=schedule)
+                runs += 1
+    return runs
+
+
+def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+    """Problems of hundreds of steps and of units, for runs of their synchronisation on one CTA."""
+    if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
+        steps = steps_of_dims(checked, spec)
+        draws = [
+            Draw(f"{NAME}: {far} of {d}", _sizes(checked, steps, {d: far}))
+            for d in checked.dims
+            for far in _FAR
+            if _is_far(checked, d, far)
+        ]
+        return list(fitting_in_memory(checked, spec, draws))
+    BM, BN = tile_sizes(checked)
+    units, blocks = _FAR
+    return [
+        Case(f"{NAME}: {units} heads", Lengths(1, units, 1, BM, BN // 2)),
+        Case(f"{NAME}: {units} key heads of a batch", Lengths(5, units // 5, units // 5, 1, BN)),
+        Case(f"{NAME}: {blocks} blocks", Lengths(1, 3, 1, 1, blocks * BN)),
+        Case(f"{NAME}: {units} tiles", Lengths(1, 1, 1, units * BM, BN)),
+    ]
+
+
+def fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
+    """Those that the specification admits, also where a tensor is larger than problems with data may have it."""
+    kept, large = fitting(checked, spec, draws)
+    yield from kept
+    for _, _, draw in large:
+        yield draw
+
+
+def _is_far(checked: Checked, dim: str, far: int) -> bool:
+    """Units are many enough at the smaller number, steps of one unit at the larger."""
+    return (dim in unit_dims(checked)) == (far == _FAR[0])
+
+
+def unit_dims(checked: Checked) -> set[str]:
+    """Run-time dims that the number of units of work is computed from."""
+    if checked.tiles is None:
+        return set()
+    names = names_read(checked.tiles.count)
+    definitions = {s.targets[0]: s.value for s in checked.declarations if isinstance(s, Assign)}
+    todo = list(names)
+    while todo:
+        more = names_read(definitions[name]) - names if (name := todo.pop()) in definitions else set()
+        names |= more
+        todo += more
+    return names & set(checked.dims)
+
+
+def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
+    """Dims in pairs, the second falling as the first rises: a dim of steps within a unit beside one that makes units, where there are both."""
+    steps, units = steps_of_dims(checked, spec), unit_dims(checked)
+    inner = [d for d in checked.dims if d not in units and d != "HK"]
+    outer = sorted((d for d in checked.dims if d in units and d != "HK"), key=lambda d: not steps[d])
+    for first, second in _pairs(inner, outer, level):
+        for n, m in _counts(level, second is not None):
+            counts = {first: n} if second is None else {first: n, second: m}
+            name = " and ".join(f"{c} of {d}" for d, c in counts.items())
+            yield Draw(f"{NAME}: {name}", _sizes(checked, steps, counts))
+
+
+def _counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
+    """Steps of a dim, and of another one beside it."""
+    if level == "full":
+        yield from zip(COUNTS, reversed(COUNTS))
+    yield from (_BESIDE | (_REST if paired else {})).items()
+
+
+def _pairs(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[tuple[str, str | None]]:
+    """Each dim in one pair at least; at level full each with each."""
+    dims = [*inner, *outer]
+    if level == "full":
+        yield from ((a, b) for i, a in enumerate(dims) for b in dims[i + 1 :])
+        if len(dims) == 1:
+            yield dims[0], None
+        return
+    mixed = [d for pair in zip(inner, outer) for d in pair]
+    rest = [d for d in dims if d not in mixed]
+    order = [*mixed, *rest]
+    for i in range(0, len(order), 2):
+        yield order[i], order[i + 1] if i + 1 < len(order) else None
+
+
+def _sizes(checked: Checked, steps: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+    """Even counts end with a whole step, odd ones with a part of one; all other dims are 1."""
+    return with_heads({d: _length(counts[d], max(1, steps[d])) if d in counts else 1 for d in checked.dims})
+
+
+def _length(count: int, step: int) -> int:
+    return count * step - (step // 2 if count % 2 else 0)
+
+
+def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
+    """Blocks of keys beside heads, tiles of queries beside batches; at level full also blocks beside tiles, and groups of heads."""
+
+    def case(name: str, at: Lengths) -> Case:
+        return Case(f"{NAME}: {name}", at)
+
+    for n, m in _counts(level, True):
+        M = BM // 2 + 1 if n == 8 or level == "full" else 1 + n % 2
+        yield case(f"{n} blocks and {m} heads", Lengths(1, m, 1 if n % 2 else m, M, _length(n, BN)))
+        if n > 2:
+            few = m if level == "full" else max(1, m - 3)
+            yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, _length(n, BM), BN // 2 + n))
+        if level == "full":
+            yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _length(min(m, 12), BM), _length(n, BN)))
+            yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))
