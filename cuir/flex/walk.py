@@ -368,9 +368,7 @@ class Walk:
                         done.add((id(one), name))
                         self.links.append((_entry, known, name, known.get(name, _UNBOUND)))
                         if name in known:
-                            nearest = not any(name in vars(nearer) for nearer in value.__mro__[:i]) if i else True
-                            way = path if nearest else (*path, ("attribute", "__mro__"), ("item", str(i)))
-                            yield at, i, name, self.member(known[name], (*way, ("attribute", name)))
+                            yield at, i, name, self.member(known[name], _way_to(value, path, i, name))
         if self.names & _EVERY:
             self.links += [(_in_order, held, tuple(held), True) for held in self.attributes]
             self.sizes += [
@@ -430,6 +428,20 @@ class Walk:
         ):
             return type(value).__name__
         return self.visit(value, path)
+
+
+def _way_to(holder: Any, path: Path, i: int, name: str) -> Path:
+    """Return the path of what the i-th class of a holder, or a module, has under a name.
+
+    A property is taken from the dictionary of its class: only there does torch.compile guard it.
+    """
+    of_base: Path = (*path, ("attribute", "__mro__"), ("item", str(i))) if i else path
+    if isinstance(holder, type):
+        if type(vars(holder.__mro__[i])[name]) is property:
+            return (*of_base, ("attribute", "__dict__"), ("key", name))
+        if not any(name in vars(nearer) for nearer in holder.__mro__[:i]):
+            return (*path, ("attribute", name))
+    return (*of_base, ("attribute", name))
 
 
 def foreign_class(cls: type) -> bool:
