@@ -21,7 +21,7 @@ class Computed:
 
     @property
     def tested(self) -> dict[str, int | DType]:
-        """The consts that tests verify the kernel with."""
+        """Return the consts that tests verify the kernel with."""
         return {**self.consts, **self.small}
 
 

@@ -38,7 +38,7 @@ def with_defaults(kernel: Kernel, given: Mapping[str, Const]) -> dict[str, Const
 
 
 def dtype_consts(kernel: Kernel) -> list[str]:
-    """The const parameters that are dtypes of tensors, in the order of the tensors."""
+    """List const parameters that are dtypes of tensors, in the order of the tensors."""
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     return list(dict.fromkeys(p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts))
 
@@ -69,7 +69,7 @@ def parenthesise_consts(consts: Mapping[str, Const]) -> str:
 
 
 def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
-    """The consts that say which problem a kernel is for: dtypes of tensors, the head dim, and what is in `consts`."""
+    """Select consts that identify a kernel's problem: dtypes of tensors, the head dim, and those in `consts`."""
     main = {*dtype_consts(kernel), HEAD_DIM, *consts}
     return {n: v for n, v in with_defaults(kernel, consts).items() if n in main}
 

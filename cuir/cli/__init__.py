@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        usage = CuirError.of("U100", _usage_message(error), hint=_help_hint(error, argv))
+        usage = CuirError.of("U100", _usage_message(error), hint=_make_help_hint(error, argv))
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
@@ -110,8 +110,11 @@ def _usage_message(error: Any) -> str:
     return f"{error.message}; did you mean {' or '.join(known[o] for o in near)}?" if near else str(error.message)
 
 
-def _help_hint(error: object, argv: Sequence[str]) -> str:
-    """Where the parser does not say whose option is wrong, as for one without its value, the first word does."""
+def _make_help_hint(error: object, argv: Sequence[str]) -> str:
+    """Name the command whose help lists the options.
+
+    For an option without its value the parser does not say whose it is, and the first word does.
+    """
     context = getattr(error, "ctx", None)
     command = next((f"cuir {word}" for word in argv[:1] if word in _commands().commands), "cuir")
     path = context.command_path if context is not None else command

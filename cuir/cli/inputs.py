@@ -143,7 +143,7 @@ def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]
 def read_origin(
     origin: str, kernel: str | None, dtype: str | None, head_dim: int | None, items: Iterable[str]
 ) -> tuple[str, Program, Kernel, dict[str, Const]]:
-    """The kernel that variants are derived from: its name or path, program, kernel and consts (`read_kernel_consts`).
+    """Read the kernel that variants are derived from: name or path, program, kernel, consts (`read_kernel_consts`).
 
     Where the default expert kernel is asked for, it is the one of the dtype. Raises CuirError.
     """

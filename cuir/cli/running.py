@@ -137,7 +137,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
         if trace is not None:
             raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
         reports = run_under_all(checked, arguments, grid)
-        return f"{len(reports)} runs under different schedules, free of faults and with the same results", few_rounds(checked, arguments, reports[0])  # fmt: skip
+        return f"{len(reports)} runs under different schedules, free of faults and with the same results", describe_short_rings(checked, arguments, reports[0])  # fmt: skip
     from ..interp.trace_files import write_trace
 
     recorded = Trace() if trace is not None else None
@@ -146,7 +146,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
         write_trace(recorded, trace, f"{checked.name} with {describe_consts(checked.consts)}")
     counts = [count_noun(count, make_singular(what)) for what, count in sorted(report.events.items())]
     units, ctas, workers = (count_noun(n, what) for n, what in ((report.units, "unit"), (report.grid, "CTA"), (report.workers, "worker")))
-    return ", ".join([f"{units} of work on {ctas} of {workers}", *counts]), few_rounds(checked, arguments, report)
+    return ", ".join([f"{units} of work on {ctas} of {workers}", *counts]), describe_short_rings(checked, arguments, report)
 
 
 def _read_schedule(text: str) -> Schedule:
@@ -159,8 +159,11 @@ def _read_schedule(text: str) -> Schedule:
         raise CuirError(replace(d, hint=f"{d.hint}, all") for d in error.diagnostics) from None
 
 
-def few_rounds(checked: Checked, arguments: Mapping[str, Any], report: RunReport) -> str:
-    """Which rings of barriers no CTA took to their third round, where a wrong parity or an early reuse shows at the latest, and what would; "" if none."""
+def describe_short_rings(checked: Checked, arguments: Mapping[str, Any], report: RunReport) -> str:
+    """Name rings of barriers that no CTA took to their third round, and a grid that would; "" if none.
+
+    A wrong parity or an early reuse shows in the third round at the latest.
+    """
     stages = {b.name: b.stages for b in checked.barriers.values() if b.stages is not None}
     short = [name for name, rounds in report.rounds.items() if name in stages and rounds < 3]
     needed = 2 * max((stages[name] for name in short), default=0) + 1

@@ -20,7 +20,10 @@ class GradientError(CuirError, RuntimeError):
 def differentiated_once(
     first: Callable[[], Sequence[torch.Tensor | None]], depends_on: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients that `first` gives. Under create_graph=True they are attached to what they depend on, and to differentiate them raises CuirError U410."""
+    """Return the gradients of `first`, which cannot be differentiated again.
+
+    Under create_graph=True they are attached to what they depend on, and to differentiate them raises CuirError U410.
+    """
     if not torch.is_grad_enabled():
         return tuple(first())
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The expert kernels that calls of attention are made from, by kind, and the settings of their const parameters that are known to be good."""
+"""Expert kernels of attention calls, by kind, and good settings of their const parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARLEN, SINGLE_VARLEN = "flash_fwd_varlen_sm90", "flash_fwd_varlen_f32"
 
 
 def expert(kind: Kind, dtype: DType) -> str:
-    """The name of the expert kernel that calls of a kind are made from."""
+    """Return the name of the expert kernel for calls of a kind."""
     import corpus
 
     return {
@@ -38,7 +38,7 @@ def origin_of(name: str) -> Program:
 
 
 def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
-    """The settings of the expert kernel that are known to be good and agree with what is fixed."""
+    """Return good settings of the expert kernel that agree with the fixed consts."""
     import corpus
 
     from ..tuning import Space
@@ -49,8 +49,10 @@ def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
 
 
 def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
-    """The expert kernel's settings, without what this kernel does not have, the best guesses first: of the tiles that fit, those of 128 queries waste the fewest rows. Over a
-    cache a block is of whole pieces."""
+    """Return settings of the expert kernel for the consts that this kernel has, the best guesses first.
+
+    Of the tiles that fit, those of 128 queries waste the fewest rows. Over a cache a block is of whole pieces.
+    """
     known = {p.name for p in next(iter(program.kernels().values())).params}
     space = space_of(origin_of(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
     starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]

@@ -26,7 +26,7 @@ def remember_places(graph: Any) -> None:
 
 
 def name_in_code(placeholder: str) -> str:
-    """The name that users know of an input of a graph that torch.compile made: `l_self_parameters_bias_` is `bias`."""
+    """Recover the user's name of a graph input of torch.compile: `l_self_parameters_bias_` is `bias`."""
     name = re.sub(r"^[lg]_(.+)_$", r"\1", placeholder)
     return re.split(r"_(?:parameters|buffers|modules)_", name)[-1]
 

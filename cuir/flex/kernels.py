@@ -95,7 +95,7 @@ class Ready:
 
     @functools.cached_property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]:
-        """The tensors that its mods capture, with their names."""
+        """Captured tensors of its mods, with their names."""
         return read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -409,7 +409,7 @@ class Attention:
             yield self.own_name(place), parameter
 
     def own_name(self, place: int) -> str:
-        """The name that a captured value has in the mods, for messages. place: among the captured parameters."""
+        """Return the name of a captured value in the mods, for messages. place: among the captured parameters."""
         return self.traced.own_names.get(self.traced.parameters[place].name, self.transferred.captured[place].name)
 
     def _settled(self, data: TransferResult, at: Lengths) -> bool:

@@ -93,7 +93,7 @@ class Handled:
         return spec.mask_mod, spec.score_mod
 
     def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
-        """The indices that the user's mods see of a pair, where these mods stand for them with others."""
+        """Return the indices that the user's mods see of a pair, where these mods wrap them."""
         return None
 
     def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:

@@ -228,7 +228,7 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
 
 
 def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, done: str) -> Cause:
-    """The arrival that let the later party go on lies before the access."""
+    """Find an arrival before the access that let the later party go on."""
     over = f": after {old.awaited}" if old.awaited else ""
     return Cause(
         [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {done}", arrival.span)],

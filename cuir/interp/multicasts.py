@@ -60,7 +60,7 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
 
 
 def _readers(m: Machine, cta: int, name: str) -> list[Worker]:
-    """The workers of a CTA that arrive on a barrier."""
+    """Collect the workers of a CTA that arrive on a barrier."""
     roles = {u.role for u in text_of(m.launch.checked).of("arrives", name)}
     return [x for x in m.workers if x.cta == cta and x.program.name in roles]
 

@@ -349,7 +349,7 @@ def _cast(cx: CallContext) -> Type:
 
 
 def _reduced(cx: CallContext) -> TileType | None:
-    """The tile that is reduced; None after an error."""
+    """Return the tile to reduce; None after an error."""
     t = cx.type("x")
     if poisoned(t):
         return None

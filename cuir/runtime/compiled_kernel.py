@@ -77,7 +77,7 @@ class Again:
         return self.of(tensors)
 
     def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
-        """The tensors that the kernel writes, allocated for this call; None, and nothing is done, for tensors that lie otherwise. captured: see `launch`."""
+        """Launch with outputs allocated for this call; do nothing and return None for other strides. captured: see `launch`."""
         if not self.like(*tensors):
             return None
         allocated = self.allocated.made()

@@ -27,7 +27,7 @@ CONTEXTS = "`import pycuda.autoprimaryctx` makes the device's primary context Py
 
 @dataclass(frozen=True)
 class PyCudaLaunch:
-    """A call with its arguments, ready to be launched again and again: `function(*arguments, grid=grid, block=block, shared=shared)`.
+    """Launch with its arguments, to be repeated: `function(*arguments, grid=grid, block=block, shared=shared)`.
 
     Launches that may overlap need a `prepare` each, since the arguments have one counter of tiles and one scratch memory. results: what a call returns.
     """

@@ -284,12 +284,18 @@ def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def lengths_asked(mod: Callable[..., Any]) -> tuple[str, ...]:
-    """The lengths that a mod takes by keyword. A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword."""
+    """List lengths that a mod takes by keyword.
+
+    A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword.
+    """
     return tuple(p.name for p in asked(mod) if p.name in LENGTHS and p.default is p.empty)
 
 
 def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
-    """Whether its code says its parameters: a step that makes its mods anew would otherwise spend its time on their signatures."""
+    """Check for a function whose code lists its parameters.
+
+    Signatures would dominate a step that makes its mods anew.
+    """
     return isinstance(function, types.FunctionType) and not function.__dict__
 
 

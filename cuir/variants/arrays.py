@@ -331,7 +331,7 @@ class Array(Rows):
 
 
 def shaped(shape: Sequence[int], at: Callable[[Index], Any], follows: bool = False) -> Any:
-    """The array of this shape with the elements that `at` gives; a number if there are no dims."""
+    """Make an array of this shape with elements `at(index)`; a number if there are no dims."""
     return Array(torch.Size(shape), at, follows) if len(shape) else at(())
 
 

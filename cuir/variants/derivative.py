@@ -29,9 +29,9 @@ def dscore(score: Expr, factor: Expr) -> Expr:
 
 
 def of_read(score: Expr, factor: Expr, read: Subscript, names: NamesRead | None = None) -> Expr:
-    """The derivative of the natural logit with respect to the element of a captured tensor that a read gives; the factor reads no tensor. Raises CuirError X109.
+    """Differentiate the natural logit with respect to an element that a read gives; the factor reads no tensor.
 
-    names: names read by subtrees, for derivatives by many reads.
+    names: names read by subtrees, for derivatives by many reads. Raises CuirError X109.
     """
     return remove_marks(_of_logit(_Chain(read, names).of(score), factor, []))
 

@@ -31,7 +31,7 @@ _HINT = "take an offset off before the call, in float64 (times - times.min()), a
 
 
 class Doubles:
-    """The captured float64 tensors of a variant that `traced_apart` gave."""
+    """Captured float64 tensors of a variant from `traced_apart`."""
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters

@@ -95,7 +95,7 @@ def unified_parts(parts: Sequence[Array]) -> list[Array]:
 
 # ---- elements at a place that may be computed
 def constant(place: Any) -> Any:
-    """The int of a place that is known while tracing; others as they are."""
+    """Return a place that is known while tracing as an int; others as they are."""
     return int(place.value) if isinstance(place, Proxy) and literal(place) and isinstance(place.value, int) else place
 
 

@@ -1,4 +1,4 @@
-"""The pairs of a query and a key that messages name."""
+"""Pairs of a query and a key, in the words of messages."""
 
 from __future__ import annotations
 

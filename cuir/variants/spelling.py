@@ -40,7 +40,7 @@ def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def in_table(name: str, known: Container[str]) -> str:
-    """The name under which a table has an operation that torch has in a namespace of its own, too: `special_expm1`, `linalg_matmul`."""
+    """Return a table's name of an operation that torch also has in a namespace: `special_expm1`, `linalg_matmul`."""
     if name in known:
         return name
     bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)

@@ -50,7 +50,7 @@ class Traced:
 
     @functools.cached_property
     def own_names(self) -> dict[str, str]:
-        """The names that captured values have in the mods, by those of their parameters, for messages."""
+        """Names of captured values in the mods, by their parameters' names, for messages."""
         return {name: wanted for wanted, name in self.asked}
 
     @property

@@ -275,7 +275,7 @@ def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: 
 
 
 def _first_of(seen: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
-    """The first step before a store that was seen in its unit of work, if possible of the same worker."""
+    """Find the first step seen before a store in its unit of work, if possible of the same worker."""
     mine = [(s, n) for before, s, n in seen if before < number and s.cluster == step.cluster and s.unit == step.unit]
     return next((x for x in mine if x[0].label == step.label), mine[0] if mine else None)
 

@@ -60,7 +60,10 @@ def prepared(
     consts: Mapping[str, Const] | None = None,
     exact_scores: bool = False,
 ) -> AnySpecification:
-    """The specification for lengths that the user's tensors were not made for; of a backward kernel its gradients, exact_scores: of scores that half precision does not round. Raises CuirError as `as_any` does for what is none, and X109."""
+    """Prepare a specification for lengths that the user's tensors were not made for; of a backward kernel its gradients.
+
+    exact_scores: gradients of scores that half precision does not round. Raises CuirError as `as_any` does for what is none, and X109.
+    """
     known = _known(spec, kernel)
     if isinstance(known, FunctionSpecification):
         return known
@@ -131,7 +134,7 @@ def _score_corners(spec: Specification, program: Program, checked: Checked) -> I
 
 
 def is_backward(kernel: Kernel) -> bool:
-    """Whether the kernel takes what a backward kernel of attention takes, and gives gradients of queries, of keys, or of both."""
+    """Check for a kernel that takes the inputs of attention's backward pass and gives gradients of queries or keys."""
     names = _names(kernel)
     return set(BACKWARD) <= names and bool({"dQ", "dK"} & names) and "O" not in names
 

@@ -180,7 +180,7 @@ def _verdict(proof: Proof, stage: Stage, diagnostics: tuple[Diagnostic, ...], en
 
 
 def _came_to(entry: Entry, span: Span) -> tuple[Stage, tuple[Diagnostic, ...]]:
-    """The stage and the report of a proposal that was verified and entered the contest."""
+    """Return stage and report of a proposal that was verified and entered the contest."""
     match entry.status:
         case "faster" | "unranked":
             return "passed", ()

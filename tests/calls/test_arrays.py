@@ -18,20 +18,11 @@ from cuir.checking.checker import check
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, BOOL, DTYPES, F16, DType
 from cuir.text.diagnostics import CuirError
-
-TEXT = """\
-@kernel(arch="sm_90a")
-def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
-    work = tiles(cdiv(M, 64))
-    with role("all", warpgroups=1):
-        for t in work:
-            i = t * 64 + rows(64)
-            store(Y[i, cols(64)], X[i, cols(64)])
-"""
+from tests.calls.copy_kernel import COPY
 
 
 def checked(dtype: DType) -> Checked:
-    return check(parse(TEXT, "copy.cuir"), consts={"T": dtype})
+    return check(parse(COPY, "copy.cuir"), consts={"T": dtype})
 
 
 def array(dtype: Any, shape: tuple[int, ...] = (8, 64), strides: tuple[int, ...] | None = None, address: int = 4096) -> Any:

@@ -15,7 +15,7 @@ from cuir.flex import front
 from cuir.verification import stages
 from tests.flex import test_cached as cached
 from tests.flex import test_packed_cache as packed_cache
-from tests.flex.test_varlen import Mod, Packed, alibi, from_start, gradients, window
+from tests.flex.test_varlen import PACKED_ARGUMENTS, PACKED_CASES, Mod, Packed, alibi, from_start, gradients
 
 SINGLE = torch.float32
 Outputs = tuple[torch.Tensor, torch.Tensor]
@@ -39,24 +39,17 @@ def exact_to_single(got: Outputs, wanted: Outputs) -> None:
     torch.testing.assert_close(got[1].double(), wanted[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("problem", "score", "mask", "causal"),
-    [
-        (([70, 0, 200], [90, 30, 150], (4, 2)), None, None, True),
-        (([64, 128, 3], [64, 128, 3], (2, 2), (128, 128)), None, None, False),
-        (([130, 5, 70], [0, 300, 70], (2, 1), (64, 72)), None, window, True),
-        (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
-        (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False),
-        (([70, 10], [70, 40], (1, 1), (256, 256)), None, None, True),
-    ],
-)
+ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)
+
+
+@pytest.mark.parametrize(PACKED_ARGUMENTS, [*PACKED_CASES, ODD_DIMS])
 def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     made = Packed(*problem, dtype=SINGLE)
     exact_to_single(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
 
 
 @pytest.mark.parametrize(
-    ("problem", "score", "mask", "causal"),
+    PACKED_ARGUMENTS,
     [
         (([300, 17], 0, (8, 2)), None, None, False),
         (([200, 1], 0, (4, 2), 3, (128, 128), 0, "HND"), None, None, True),
@@ -74,7 +67,7 @@ def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask:
 
 
 @pytest.mark.parametrize(
-    ("problem", "score", "mask", "causal"),
+    PACKED_ARGUMENTS,
     [
         (([100, 1, 0, 3], [200, 77, 30, 3], 64, (4, 2)), None, None, True),
         (([130, 20], [140, 150], 48, (4, 2), (64, 128)), alibi, from_start, True),

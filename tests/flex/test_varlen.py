@@ -78,17 +78,18 @@ def close(got: tuple[torch.Tensor, torch.Tensor], wanted: tuple[torch.Tensor, to
     torch.testing.assert_close(got[1].double(), wanted[1], atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("problem", "score", "mask", "causal"),
-    [
-        (([70, 0, 200], [90, 30, 150], (4, 2)), None, None, True),
-        (([64, 128, 3], [64, 128, 3], (2, 2), (128, 128)), None, None, False),
-        (([130, 5, 70], [0, 300, 70], (2, 1), (64, 72)), None, window, True),
-        (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
-        (([30, 90], [100, 90], (2, 2), (36, 20)), None, from_start, False),
-        (([70, 10], [70, 40], (1, 1), (256, 256)), None, None, True),
-    ],
-)
+PACKED_ARGUMENTS = ("problem", "score", "mask", "causal")
+PACKED_CASES: list[tuple[tuple[Any, ...], Mod | None, Mod | None, bool]] = [
+    (([70, 0, 200], [90, 30, 150], (4, 2)), None, None, True),
+    (([64, 128, 3], [64, 128, 3], (2, 2), (128, 128)), None, None, False),
+    (([130, 5, 70], [0, 300, 70], (2, 1), (64, 72)), None, window, True),
+    (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
+    (([30, 90], [100, 90], (2, 2), (36, 20)), None, from_start, False),
+    (([70, 10], [70, 40], (1, 1), (256, 256)), None, None, True),
+]
+
+
+@pytest.mark.parametrize(PACKED_ARGUMENTS, PACKED_CASES)
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     made = Packed(*problem)
     close(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
@@ -185,7 +186,7 @@ def close_gradients(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize(
-    ("problem", "score", "mask", "causal"),
+    PACKED_ARGUMENTS,
     [
         (([37, 0, 70, 5], [50, 3, 70, 9], (4, 2)), None, None, True),
         (([130, 3], [130, 3], (2, 2), (128, 128)), None, None, False),

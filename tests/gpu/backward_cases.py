@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cuir import Specification, create_block_mask, flex_attention
 from cuir.spec.gradients import forward
+from tests.gpu.determinism import run_deterministically
 
 Mod = Callable[..., Any]
 # of the error that PyTorch has in that dtype; of the gradient's norm
@@ -120,14 +121,8 @@ def some(device: str, name: str, length: int, dim: int, asked: str, dtype: str =
 
 def deterministic(device: str, name: str, length: int, dim: int, dtype: str, times: int = 3) -> None:
     """Right, and the same bits every time."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        problem = Problem(name, device, length, dim, dtype)
-        first, *others = (problem.gradients() for _ in range(times))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    problem.judge(first)
-    assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+    problem = Problem(name, device, length, dim, dtype)
+    problem.judge(run_deterministically(problem.gradients, times))
 
 
 def checkpointed(device: str, length: int, dim: int) -> None:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from cuir import Dropout, Specification, draw_dropout_seed, dropout_mask, flex_attention
 from cuir.spec.gradients import forward
 from tests.gpu.backward_cases import BOUNDS, Problem
+from tests.gpu.determinism import run_deterministically
 
 P = 0.2
 
@@ -63,14 +64,8 @@ def numbers(device: str, name: str, length: int, dim: int, dtype: str, p: float 
 
 def deterministic(device: str, name: str, length: int, dim: int, dtype: str, times: int) -> None:
     """Right, and the same bits every time."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        problem = Dropped(name, device, length, dim, dtype)
-        first, *others = (problem.outputs() for _ in range(times))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    problem.compare(first)
-    assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+    problem = Dropped(name, device, length, dim, dtype)
+    problem.compare(run_deterministically(problem.outputs, times))
 
 
 def repeated(device: str, name: str, length: int, dim: int, dtype: str) -> None:

@@ -31,7 +31,7 @@ NUMBERS = {"a": True, "n": -7, "b": True, "f": 0.75, "c": True}
 
 
 def expert(dim: int = call_cases.DIM) -> Any:
-    """The expert forward kernel, lowered: causal, tiles handed out by a counter, tensor maps."""
+    """Lower the expert forward kernel: causal, tiles handed out by a counter, tensor maps."""
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
     return cuir.lower(check(parse(text, "flash_fwd_sm90.cuir"), None, {"T": F16, "D": dim}))
 
@@ -76,7 +76,7 @@ def scalars_and_scratch() -> None:
 
 
 def streams_of_torch() -> None:
-    """A call is ordered with what torch does on the current stream before and after it; overlapping streams have counters of their own."""
+    """Calls keep the order of torch's current stream; overlapping streams have counters of their own."""
     kernel, p = by_pycuda(expert()), call_cases.problem(1024, 1024)
     wanted, _ = kernel(**p)
     assert call_cases.right(wanted, p)

@@ -23,6 +23,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
+from tests.calls.copy_kernel import COPY
 from tests.runtime.test_arguments import lowered
 
 FIRST_OFFSET = 112  # of the first parameter, as the driver that pretends has it
@@ -120,17 +121,6 @@ def results_are_allocated() -> None:
     with pytest.raises(CuirError) as caught:
         kernel(X=mine)
     assert [d.code for d in caught.value.diagnostics] == ["U403"] and "GPUArray" in str(caught.value)
-
-
-COPY = """\
-@kernel(arch="sm_90a")
-def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
-    work = tiles(cdiv(M, 64))
-    with role("all", warpgroups=1):
-        for t in work:
-            i = t * 64 + rows(64)
-            store(Y[i, cols(64)], X[i, cols(64)])
-"""
 
 
 def primary_context() -> None:
