@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ..syntax.nodes import Expr, Literal, Node, Subscript
 from ..syntax.walk import walk
+from ..text.source import Span
 from .checked import Checked
 from .views import root_name
 
@@ -15,11 +16,16 @@ def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
     by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
     if by_tensor is None:
         modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
-        for name, mode in _accesses(checked):
+        for name, mode, _ in _accesses(checked):
             if name in modes:
                 modes[name].add(mode)
         by_tensor = checked.made[tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
     return by_tensor
+
+
+def write_spans(checked: Checked, tensor: str) -> list[Span]:
+    """Places in the text at which the kernel writes a tensor without adding to it."""
+    return [span for name, mode, span in _accesses(checked) if name == tensor and mode == "write"]
 
 
 def exchanged(checked: Checked) -> frozenset[str]:
@@ -27,16 +33,18 @@ def exchanged(checked: Checked) -> frozenset[str]:
     return frozenset(name for name, modes in tensor_modes(checked).items() if len(modes) > 1)
 
 
-def _accesses(checked: Checked) -> Iterator[tuple[str, str]]:
+def _accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
+    """For each access in the text the tensor's name, the mode, and the place."""
     count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
     for node in (n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)):
         if (bound := checked.find_call(node)) is not None:
             for access in bound.op.effects.accesses:
                 place = bound.args.get(access.arg)
                 if place is not None:
-                    yield root_name(place) or "", "add" if access.mode == "write" and _true(bound.args.get("add")) else access.mode
+                    mode = "add" if access.mode == "write" and _true(bound.args.get("add")) else access.mode
+                    yield root_name(place) or "", mode, node.span
         elif isinstance(node, Subscript) and not node.place:
-            yield root_name(node) or "", "read"
+            yield root_name(node) or "", "read", node.span
 
 
 def _true(e: Expr | None) -> bool:

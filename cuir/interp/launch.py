@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -77,13 +77,15 @@ def run(
     lanes: int = LANES,
     budget: float | None = None,
     perturb: int | None = None,
+    undefined: Collection[str] = (),
 ) -> RunReport:
     """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
     checked: a checked kernel, or a program of one kernel (or the path of its file), which is checked with what the tensors say and `consts`.
     arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters), or a function that gives it for a number of units of work; chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
     when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
-    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). perturb: a seed; what is not exact varies at random within its bounds. Raises CuirError: a bad call (U...), or the first fault of the program
+    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). perturb: a seed; what is not exact varies at random within its bounds.
+    undefined: tensors that hold nothing before the launch, as Scratch does: an element that is read before it is written is an error (M415). Raises CuirError: a bad call (U...), or the first fault of the program
     (M, R, S, D: memory, races, barrier protocol, deadlock).
     """
     begin = time.perf_counter()
@@ -96,7 +98,7 @@ def run(
         perturbing(noise_now() if perturb is None else Noise(perturb)),
     ):
         launch, units, _ = prepare(
-            checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget
+            checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget, undefined=undefined
         )
         if schedule.cluster is not None:
             if schedule.cluster >= launch.grid:
@@ -109,7 +111,7 @@ def run(
 
 def prepare(
     checked: Checked | CuirProgram | str | os.PathLike[str], arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
-    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler, budget: float | None = None,
+    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler, budget: float | None = None, undefined: Collection[str] = (),
 ) -> tuple[Launch, int, Compiler]:  # fmt: skip
     """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
     arguments = {name: plain_number(value) for name, value in arguments.items()}
@@ -126,7 +128,14 @@ def prepare(
     modes, handed = tensor_modes(checked), exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
-        p.name: TensorArg(p, cast(torch.Tensor, arguments[p.name]).detach(), modes[p.name], detect, p.name in handed)
+        p.name: TensorArg(
+            p,
+            cast(torch.Tensor, arguments[p.name]).detach(),
+            modes[p.name],
+            detect,
+            p.name in handed,
+            "read" in modes[p.name] and (p.scratch or p.name in undefined),
+        )
         for p in checked.tensors
     }
     values: dict[str, object] = dict(bound.dims)

@@ -50,10 +50,12 @@ class Shadow:
     """The histories of a tensor's elements.
 
     between: whether barriers order accesses to it of different CTAs of a cluster, too (see docs/semantics.md, Clusters).
+    undefined: whether its elements hold nothing when the launch begins. An element was written if its history is not empty:
+    the first access of an undefined one is a write, and a history never loses its last write.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], device: torch.device, between: bool):
-        self.name, self.between = name, between
+    def __init__(self, name: str, shape: tuple[int, ...], device: torch.device, between: bool, undefined: bool = False):
+        self.name, self.between, self.undefined = name, between, undefined
         size = int(np.prod(shape, dtype=np.int64))
         self.flat = torch.zeros(size, dtype=torch.int32, device=device)  # of each element the number of its history; 0: none
         self.shape = shape

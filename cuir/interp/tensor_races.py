@@ -1,4 +1,5 @@
-"""Happens-before on tensors in device memory: whether a new access is ordered after all of them that it conflicts with. Names no primitive.
+"""Happens-before on tensors in device memory: whether a new access is ordered after all of them that it conflicts with, and
+what it reads was written by this launch. Names no primitive.
 
 Additions commute with each other, and so do reads; nothing orders the clusters of a launch. Invariant: each access to a tensor that has a shadow is
 entered in it, a box's when it is issued.
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checking.tensor_modes import write_spans
 from .clocks import Event
 from .faults import fault
 from .machine import Machine
@@ -69,10 +71,14 @@ class _Entry:
 
     def __init__(self, m: Machine, shadow: Shadow, actor: Actor, access: Access):
         self.m, self.shadow, self.actor, self.access = m, shadow, actor, access
+        self.needs_value = shadow.undefined and access.mode != "write"
 
     def region(self, lane: int, region: torch.Tensor) -> None:
         """An access of a lane to a region, a view of `flat`."""
         low, high = (int(x) for x in region.aminmax())
+        if low == 0 and self.needs_value:
+            first = (region == 0).nonzero()[0].tolist()
+            raise self._unwritten(lane, region[tuple(first)].storage_offset() - self.shadow.flat.storage_offset())
         if low == high:
             region.fill_(self.after(lane, low))
             return
@@ -86,6 +92,9 @@ class _Entry:
             return
         flat = self.shadow.flat
         seen = flat[where]
+        if self.needs_value and not bool(seen.all()):
+            first = int((seen == 0).nonzero()[0])
+            raise self._unwritten(int(lane[first]), int(where[first]))
         numbers = self._after_all(seen, lane)
         flat[where] = numbers
         if len(self.m.clusters) > 1 and not torch.equal(flat[where], numbers):
@@ -162,6 +171,20 @@ class _Entry:
                 hint += ": of CTAs of a cluster one whose arrivals are arrive(cluster=True)"
         return fault(m, "R402", f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{whose}", actor.span, hint,
                      [(f"{old.what} here", old.span)])  # fmt: skip
+
+    def _unwritten(self, lane: int, offset: int) -> Exception:
+        m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
+        element = f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(offset, self.shadow.shape))}]"
+        unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
+        where = f", in {unit} {int(access.clusters[lane])}" if m.launch.grid > 1 else ""
+        does = "adds to" if access.mode == "add" else "reads"
+        stores = write_spans(m.launch.checked, name)
+        notes = [(f"`{name}` is written here, which has not happened in this run before the {access.mode}", span) for span in stores[:3]]
+        if m.launch.tensors[name].param.scratch:
+            hint = f"`{name}` is scratch, and holds anything when a launch begins: store to the element first, with a barrier between the two if another worker does"
+        else:
+            hint = f"store to the element first, with a barrier between the two if another worker does; or ask for `{name}` by name in the reference, which makes what it holds before the launch an input"
+        return fault(m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{where}", actor.span, hint, notes)
 
     def _unfenced(self, old: Access) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access

@@ -20,8 +20,8 @@ from .values import HELD
 class TensorArg:
     """A tensor argument, with what the machine needs to reach it: shared by all batches of a launch."""
 
-    def __init__(self, param: TensorParam, t: torch.Tensor, modes: Set[str], watched: bool, between: bool):
-        """modes: what the kernel does to it ("read", "write", "add"). watched: whether faults are looked for. between: see Shadow."""
+    def __init__(self, param: TensorParam, t: torch.Tensor, modes: Set[str], watched: bool, between: bool, undefined: bool = False):
+        """modes: what the kernel does to it ("read", "write", "add"). watched: whether faults are looked for. between, undefined: see Shadow."""
         self.param, self.name, self.t = param, param.name, t
         self.shape = tuple(int(n) for n in t.shape)
         self.strides = tuple(int(s) for s in t.stride())
@@ -29,7 +29,8 @@ class TensorArg:
         self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
         self.held = HELD[param.dtype]
         commute = len(modes) < 2 and "write" not in modes
-        self.shadow = Shadow(self.name, self.shape, t.device, between) if watched and not commute and t.numel() else None
+        needless = not watched or not t.numel() or (commute and not undefined)
+        self.shadow = None if needless else Shadow(self.name, self.shape, t.device, between, undefined)
 
     # ---- boxes: an access is entered when it is issued, data move when it is done
     def fetch(self, box: BoxRef, out: torch.Tensor) -> None:

@@ -34,8 +34,9 @@ _POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 b
 
 @dataclass
 class FunctionLaunch:
-    """Arguments of a run by name: what the kernel reads, and the tensors that it writes as they were before: what it reads of them too, or the function asks for, has values; the others are NaN, or 0 if it adds to them.
+    """Arguments of a run by name: what the kernel reads, and the tensors that it writes as they were before: what the function asks for, or gives as an input, has values; the others are NaN, or 0 if it adds to them.
 
+    undefined: tensors that the kernel writes and reads, and of which the specification says nothing before the run: like scratch, each element is written first.
     poisoned: where elements of inputs are NaN since the function does not read them; clean: these inputs without.
     """
 
@@ -47,6 +48,7 @@ class FunctionLaunch:
     clean: Mapping[str, torch.Tensor] = field(default_factory=dict)
     given: Collection[str] = ()  # what the specification's `inputs` gave
     exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
+    undefined: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
@@ -57,15 +59,13 @@ class FunctionLaunch:
 
     def fresh(self) -> FunctionLaunch:
         """The same inputs, outputs as before."""
-        return FunctionLaunch(
-            self.inputs, self.before, positive=self.positive, poisoned=self.poisoned, clean=self.clean, given=self.given, exact=self.exact
-        )
+        return replace(self, outputs={})
 
     def poisoned_only(self, wanted: Mapping[str, torch.Tensor]) -> FunctionLaunch:
         """The same problem, with NaN in these elements alone; outputs as before."""
         inputs = {**self.inputs, **{n: _with_nan(x, wanted.get(n)) for n, x in self.clean.items()}}
         before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
-        return FunctionLaunch(inputs, before, positive=self.positive, poisoned=wanted, clean=self.clean, given=self.given, exact=self.exact)  # type: ignore[arg-type]
+        return replace(self, inputs=inputs, before=before, outputs={}, poisoned=wanted)  # type: ignore[arg-type]
 
 
 def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
@@ -183,7 +183,7 @@ def _launch(
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
     outputs = list(checked.outputs)
-    kept = {t.name for t in outputs if t.name in reads or _asks(checked, spec, t)}  # their values before the run matter
+    kept = {t.name for t in outputs if _asks(checked, spec, t)}  # their values before the run matter
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
     drawn |= {n: drawn[n] * times for n, times in factors.items()}
@@ -211,7 +211,7 @@ def _launch(
     made = set()
     for name, value in spec.made(lengths, generator, drawn).items():
         p = params.get(name.lower())
-        if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | adds):
+        if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | reads | adds):
             raise CuirError.of("X108", f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read", checked.origin.span,
                                f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}")  # fmt: skip
         drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
@@ -226,7 +226,20 @@ def _launch(
     actual = {d: x.shape[i] for t, x in known if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
     before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, {**lengths, **actual}, adds) for t in outputs}
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
-    return FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
+    undefined = {t.name for t in outputs if t.name in reads and t.name not in kept | made}
+    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
+    return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
+
+
+def _compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
+    """Tensors that the kernel adds to and the function gives, so that they are 0 before the run."""
+    known: dict[int, tuple[FunctionSpecification, set[str]]] = checked.made.setdefault("compared sums", {})
+    if id(spec) not in known:
+        given: set[str] = set()
+        with contextlib.suppress(CuirError):  # told where the outputs are compared
+            given = set(spec.exact(readable(checked, launch), list(launch.before)))
+        known[id(spec)] = (spec, given & added(checked))
+    return known[id(spec)][1]
 
 
 def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
@@ -251,12 +264,11 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
     scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
     if is_attention(checked.origin):
         return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale))
-    kept = _read_tensors(checked)
     given = _given(checked, spec)
     floats = [
         t
         for t in checked.tensors
-        if t.dtype.is_float and not t.scratch and (not t.written or t.name in kept or _asks(checked, spec, t)) and t.name not in given
+        if t.dtype.is_float and not t.scratch and (not t.written or _asks(checked, spec, t)) and t.name not in given
     ]
 
     def fits(kind: str) -> bool:

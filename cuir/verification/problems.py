@@ -80,6 +80,11 @@ class Launch:
     def outputs(self) -> dict[str, torch.Tensor]:
         return {"O": self.o, "LSE": self.lse, **({} if self.most is None else {MAX_SCORES: self.most})}
 
+    @property
+    def undefined(self) -> tuple[str, ...]:
+        """No tensor: an attention kernel reads none that it writes, but for its scratch."""
+        return ()
+
     def given(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
         """The same inputs, with other outputs."""
         return replace(self, o=outputs["O"], lse=outputs["LSE"], most=outputs.get(MAX_SCORES))

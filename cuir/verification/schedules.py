@@ -77,7 +77,7 @@ def check_schedules(
         also = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
         also += f", on a grid of {on}" if on != usual else ""
         try:
-            report = run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=on)
+            report = run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=on, undefined=now.undefined)
         except CuirError as error:
             raise with_note(error, f"found under the schedule {schedule}, in the case {case}{also}") from error
         if first is None:

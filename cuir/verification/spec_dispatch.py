@@ -250,7 +250,7 @@ def check_case(program: Program, checked: Checked, spec: AnySpecification, case:
 
     def launched(now: AnyLaunch) -> None:
         try:
-            ran.append(run(checked, now.arguments(), schedule=schedule, grid=grid).grid)
+            ran.append(run(checked, now.arguments(), schedule=schedule, grid=grid, undefined=now.undefined).grid)
         except CuirError as error:
             raise with_note(error, f"in the case {case}") from error
 
