@@ -46,7 +46,7 @@ from .flatten import FlatKernel, flatten
 from .fold import fold, specialised
 from .infer import Scope, Typer
 from .literals import check_literals, shortened
-from .resources import check_counts, check_fragments, check_roles, lay_out_exchanges, lay_out_shared, signal_bytes
+from .resources import check_counts, check_fragments, check_narrow_floats, check_roles, lay_out_exchanges, lay_out_shared, signal_bytes
 from .scope import without_dead
 
 SIZES = ("T104", "T162")  # codes of lengths, counts and stages
@@ -178,6 +178,7 @@ class _Checker:
             raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
         check_literals(typer.literals, self.sink)
+        check_narrow_floats(scope.tensors.values(), self.shared.values(), roles, target, self.sink)
         threads = {r.name: r.threads for r in roles}
         barriers = self.barrier_table(typer, threads)
         check_counts(barriers.values(), threads, target, self.sink)

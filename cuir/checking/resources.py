@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..ops import TABLE
 from ..ops.limits import Target, having, register_pool
-from ..syntax.nodes import Call, Kernel, Stmt
+from ..syntax.nodes import Call, Kernel, Stmt, Typed
 from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
-from .checked import Barrier, Role, SharedAlloc, call_of
+from .checked import Barrier, Role, SharedAlloc, TensorParam, call_of
 
 COPY_UNIT = 128  # bytes: where a bulk copy to rows without panels may begin
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
@@ -183,6 +183,22 @@ def check_counts(barriers: Collection[Barrier], arriving: Mapping[str, int], tar
                 bar.span,
                 "the count of an mbarrier is the number of workers that arrive in a phase",
             )
+
+
+def check_narrow_floats(
+    tensors: Iterable[TensorParam], arrays: Iterable[tuple[SharedView, str | None, Stmt]], roles: list[Role], target: Target, sink: Sink
+) -> None:
+    """Report the first use of 8-bit floats on an architecture that converts none."""
+    if target.has("narrow_floats"):
+        return
+    places = [(t.dtype, t.span) for t in tensors]
+    places += [(view.dtype, stmt.span) for view, _, stmt in arrays]
+    nodes = (n for role in roles for stmt in role.body for n in walk(stmt) if isinstance(n, Typed))
+    places += [(n.type.dtype, n.span) for n in nodes if isinstance(n.type, TileType)]
+    for dtype, span in places:
+        if dtype.is_float and dtype.itemsize == 1:
+            sink.error("S217", f"{dtype} needs {' or '.join(having('narrow_floats'))}, this kernel is for {target.name}", span)
+            return
 
 
 def check_fragments(roles: list[Role], sink: Sink) -> None:

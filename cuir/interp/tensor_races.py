@@ -78,7 +78,7 @@ class _Entry:
         low, high = (int(x) for x in region.aminmax())
         if low == 0 and self.needs_value:
             first = (region == 0).nonzero()[0].tolist()
-            raise self._unwritten(lane, region[tuple(first)].storage_offset() - self.shadow.flat.storage_offset())
+            raise self._unwritten(lane, int(region[tuple(first)].storage_offset() - self.shadow.flat.storage_offset()))
         if low == high:
             region.fill_(self.after(lane, low))
             return

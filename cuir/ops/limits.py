@@ -45,6 +45,7 @@ class Target:
     box_elements: int  # longest side of a bulk copy's box
     tensor_rank: int  # highest rank of a tensor map
     copy_bytes: int  # alignment of a bulk copy's rows and of a tensor's strides
+    parameter_bytes: int  # of all parameters of a kernel
 
     def has(self, *features: str) -> bool:
         return self.features.issuperset(features)

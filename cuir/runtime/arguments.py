@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..lowering import Cuda
+from ..lowering.cuda.parameter_space import MAP_BYTES
 
-MAP_BYTES, MAP_ALIGNMENT = 128, 64  # of a tensor map
+MAP_ALIGNMENT = 64  # of a tensor map
 POINTER, STRIDE, DIM = "Q", "q", "i"  # codes of `struct`, as those of scalars
 SCALARS = {"f32": "f", "i32": "i", "bool": "?"}
 

@@ -205,7 +205,7 @@ def target(arch: str) -> tuple[str, str, str]:
 def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
     form, arch, codes = target(cuda.arch)
     with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / f"{cuda.name}.cu", Path(folder) / f"kernel.{form}"
+        source, out = Path(folder) / f"{cuda.name[:100]}.cu", Path(folder) / f"kernel.{form}"
         source.write_text(cuda.source, encoding="utf-8")
         command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

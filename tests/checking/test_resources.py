@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checker import check
-from cuir.ops.limits import register_pool
+from cuir.ops.limits import having, register_pool
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 
@@ -105,3 +105,26 @@ def test_a_kernel_has_so_many_mbarriers() -> None:
     assert check(parse(text.format(n=1024))).barriers["b"].stages == 1024
     with pytest.raises(CuirError, match=r"M306.*at most 1024 mbarriers, found 1025"):
         check(parse(text.format(n=1025)))
+
+
+EIGHT_BITS = """\
+@kernel(arch="{arch}")
+def k(X: Global[{dtype}, M, 64], Y: Global[f32, M, 64]):
+    s = shared({array}, [64, 64])
+    with role("all", warps=4):
+        store(Y[rows(64), cols(64)], cast(X[rows(64), cols(64)], f32) + cast(cast(Y[rows(64), cols(64)], {cast}), f32))
+"""
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("dtype", ("f8e4m3", "f8e5m2"))
+def test_eight_bits_need_an_architecture_that_converts_them(dtype: str, place: int) -> None:
+    dtypes = [dtype if place == i else "f16" for i in range(3)]
+    text = EIGHT_BITS.format(arch="ARCH", dtype=dtypes[0], array=dtypes[1], cast=dtypes[2])
+    for arch in having("narrow_floats"):
+        check(parse(text.replace("ARCH", arch)))
+    with pytest.raises(CuirError) as caught:
+        check(parse(text.replace("ARCH", "sm_80")))
+    (found,) = caught.value.diagnostics
+    assert found.code == "S217" and dtype in found.message and found.span is not None
+    assert found.span.line == (2, 3, 5)[place]

@@ -21,6 +21,7 @@ from .context import WARPS, KernelContext
 from .dtypes import CTYPE, MEMORY
 from .elements import Elements
 from .operators import strip
+from .parameter_space import require_parameter_space
 from .places import stride
 from .role import RolePrinter
 from .scope import Scope
@@ -123,6 +124,7 @@ class KernelPrinter(KernelContext):
     def _head(self, declared: Writer) -> tuple[list[str], int]:
         """The signature, and in `self.out` all that comes before the roles. Returns the signature and the bytes of shared memory."""
         checked, out = self.checked, self.out
+        require_parameter_space(checked, [m.tensor for m in self.maps.values()], list(self.pointers), self.draws)
         params = [f"const __grid_constant__ CUtensorMap {m.name}" for m in self.maps.values()]
         for name in self.pointers:
             t = self.tensors[name]

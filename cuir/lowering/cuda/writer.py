@@ -156,13 +156,26 @@ _MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh co
     normcdfinv pow rcbrt remainder remquo rhypot rint round rsqrt scalbln scalbn signbit sin sincos sinh sinpi sqrt tan tanh tgamma trunc"""
 FUNCTIONS = frozenset(name + suffix for name in _MATH.split() for suffix in ("", "f"))
 
+# Macros of the headers: of errno, of formats, of signals, of CUDA's interfaces, and by what stands before the first `_`.
+_MACRO_PREFIXES = """ADJ AIO BC BIG BOOL BYTE CCCL CHAR CHARCLASS CLOCK CLOCKS CLONE COLL CPU CU CUDA CUDART CUDARTAPI CUTE CUTLASS DBL DECIMAL DELAYTIMER
+    EXIT EXPR FD FILENAME FLT FOPEN FP HOST HUGE IF INT INT16 INT32 INT64 INT8 INTMAX INTPTR IOV L LC LDBL LIBCUDACXX LINE LITTLE LLONG
+    LOGIN LONG M MATH MB MOD MQ NAME NGROUPS NL NV P PATH PDP PIPE PTHREAD PTRDIFF RAND RE RENAME RESOURCE RTSIG SCHAR SCHED SEEK SEM
+    SHRT SIG SIZE SSIZE STA TIME TIMER TMP TTY UCHAR UINT UINT16 UINT32 UINT64 UINT8 UINTMAX UINTPTR ULLONG ULONG USHRT WCHAR WINT WORD
+    XATTR assert math pthread sched"""
+_MACROS = re.compile(
+    r"cu(?:da)?[A-Z]\w*|E[A-Z0-9]{2,}|(?:PRI|SCN)[diouxX]\w*|W(?:EXIT|IF|STOP|TERM|NO|CONT|UNTR|EOF)\w*|SNAN\w*|[bl]e\d+toh|hto[bl]e\d+"
+    r"|is[a-z]+_l|isascii|issubnormal|toascii(?:_l)?|strn?dupa|alloca|MAX_(?:CANON|INPUT|HANDLE_SZ)|BUFSIZ|CSIGNAL|CUDAAPI|CUDARTAPI|MAXFLOAT|NFDBITS|NZERO|offsetof|(?:"
+    + "|".join(_MACRO_PREFIXES.split())
+    + r")_\w*"
+)
+
 # Names that the emitter makes: loop variables, parameters of tensors, temporaries.
 _EMITTED = re.compile(r"__.*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
 
 
 def identifier(name: str) -> str:
     """A C++ identifier for a CuIR name, different for different names and from the emitter's own."""
-    return f"{name}_u" if name in RESERVED or name in FUNCTIONS or _EMITTED.fullmatch(name) else name
+    return f"{name}_u" if name in RESERVED or name in FUNCTIONS or _EMITTED.fullmatch(name) or _MACROS.fullmatch(name) else name
 
 
 def symbol(kernel: str) -> str:
