@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..ops.meaning.tiles import add_at
 from .faults import fault
 from .machine import Machine
 from .records import Actor
@@ -44,7 +45,10 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
         return
     where = offset.expand(shape)[inside]
     data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)[inside].to(tensor.flat.dtype)
-    tensor.flat.index_put_((where,), data, accumulate=add)
+    if add:
+        add_at(tensor.flat, where, data)
+    else:
+        tensor.flat.index_put_((where,), data)
     if not add and m.launch.detect and where.numel() > 1:
         bits = BITS[tensor.flat.element_size()]
         lost = tensor.flat[where].view(bits) != data.view(bits)

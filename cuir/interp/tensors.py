@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import TensorParam
+from ..ops.meaning.tiles import atomic_sum
 from .shadows import Shadow
 from .state import State
 from .values import HELD
@@ -50,7 +51,7 @@ class TensorArg:
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
                     region = region_at(self.flat, self.strides, part, int(offset))
                     if add:
-                        region.copy_(region.to(self.held) + chunk[lane])  # one rounding, as the engine's
+                        region.copy_(atomic_sum(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as the engine's
                     else:
                         region.copy_(chunk[lane])
             else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..checking.defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
+from .narrow_products import NarrowSum
 
 Verdict = Literal["passed", "failed", "skipped"]
 
@@ -52,6 +53,7 @@ class VerifyReport:
     steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
     source: str = ""  # where these lines stand
     spills: str = ""  # what ptxas says of tiles that do not fit the registers
+    narrow: list[NarrowSum] = field(default_factory=list)  # products of 8-bit floats, which the tensor core sums with fewer bits
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     def __repr__(self) -> str:
@@ -107,6 +109,7 @@ class VerifyReport:
             said.append(
                 f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
             )
+        said += [str(n) for n in self.narrow]
         return "; ".join(said)
 
     def summary(self) -> str:
@@ -130,6 +133,7 @@ class VerifyReport:
             "unreached": [list(lines) for lines in self.unreached],
             "short_loops": self.short,
             "single_steps": self.steps,
+            "narrow_products": [asdict(n) for n in self.narrow],
             "negative": self.negative,
             "spills": self.spills,
         }

@@ -30,6 +30,7 @@ from .contracts import blocks_from_memory, check_contracts, has_splice_points
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
 from .mask import Readout, check_function_mask, check_mask, readout_lengths
+from .narrow_products import narrow_sums
 from .numeric import ratio_of, with_note
 from .orders import Order, orders
 from .perturbed import check_perturbed, to_perturb
@@ -154,6 +155,7 @@ class _Verification:
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
             report.steps = self.steps
             report.short = short_loops(checked, *(o.checked for o in self.orders))
+            report.narrow = narrow_sums(checked)
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:

@@ -8,6 +8,7 @@ import torch
 
 import cuir
 from cuir.checking.checked import Checked
+from cuir.ops.meaning.tiles import narrow_sum_error
 from cuir.runtime.compiled import compile
 from cuir.syntax.types import DTYPES
 
@@ -43,7 +44,6 @@ def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: 
 BESIDE = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
     (64, 64, 128, 128, "f16", "warps=1"), (64, 64, 128, 128, "bf16", "warpgroups=1"), (64, 32, 48, 80, "bf16", "warps=1"), (128, 16, 16, 16, "f16", "warpgroups=1"),
 )  # fmt: skip
-STEP = 32  # products that one instruction adds to the sum
 CASTS = """\
 @kernel(arch="sm_90a")
 def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, T: const):
@@ -146,12 +146,12 @@ def widened_are_right(dtype: str) -> None:
 
 
 def product_is_right(dtype: str) -> None:
-    """Hopper's tensor core sums 8-bit products with some 14 bits (DeepSeek-V3's report, section 3.3.2): each of its steps may cut off one in the 13th behind the first."""
+    """Hopper's tensor core sums 8-bit products with some 14 bits (DeepSeek-V3's report, section 3.3.2): see `narrow_sum_error`."""
     for m, n, k in ((64, 64, 128), (200, 100, 1024)):
         given, wanted = operands(dtype, m, n, k, "cuda")
         compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**given)
         error = (given["C"].cpu().double() - wanted).abs().max()
-        limit = k / STEP * 2.0**-13 * wanted.abs().max()
+        limit = narrow_sum_error(k) * wanted.abs().max()
         print(f"{dtype} {m}x{n}x{k}: largest error {float(error):.4g}, limit {float(limit):.4g}")
         assert error <= limit, (m, n, k, float(error), float(limit))
 

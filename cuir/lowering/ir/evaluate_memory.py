@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...checking.checked import SharedAlloc
-from ...ops.meaning.tiles import HELD
+from ...ops.meaning.tiles import HELD, add_at, atomic_sum
 from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
 from .evaluate_workers import Fault
@@ -153,7 +153,7 @@ class Box:
             return
         chunk = value.reshape(self.sizes)[self.part]
         if add:
-            chunk = self.region.to(self.tensor.held) + chunk  # one rounding, as the engine's
+            chunk = atomic_sum(self.region.to(self.tensor.held), chunk, self.region.dtype)  # one rounding, as the engine's
         if mask is not None:
             chosen = mask.expand(self.shape).reshape(self.sizes)[self.part]
             chunk = torch.where(chosen, chunk, self.region.to(self.tensor.held))
@@ -192,7 +192,10 @@ class Elements:
         inside = (self.inside if mask is None else self.inside & mask).expand(shape)
         where = self.offset.expand(shape)[inside]
         data = torch.as_tensor(value, dtype=t.held).expand(shape)[inside].to(t.flat.dtype)
-        t.flat.index_put_((where,), data, accumulate=add)
+        if add:
+            add_at(t.flat, where, data)
+        else:
+            t.flat.index_put_((where,), data)
 
 
 class Element:
@@ -213,7 +216,8 @@ class Element:
         kept = mask is None or bool(mask)
         if kept:
             data = torch.as_tensor(value, dtype=t.held).reshape(1)
-            t.flat[self.offset : self.offset + 1].copy_(t.flat[self.offset].to(t.held) + data if add else data)
+            old = t.flat[self.offset : self.offset + 1]
+            old.copy_(atomic_sum(old.to(t.held), data, old.dtype) if add else data)
 
 
 Place = SharedPlace | Box | Elements | Element

@@ -38,6 +38,39 @@ def _narrowed(t: torch.Tensor, dtype: DType) -> torch.Tensor:
     return (t.clamp(-float(dtype.largest), float(dtype.largest)) if dtype.saturates else t).to(STORED[dtype])
 
 
+NARROW_STEP, NARROW_SUM_BITS = (
+    32,
+    14,
+)  # of sums of 8-bit products on Hopper's tensor core: products that an instruction adds, bits that it keeps
+
+
+def narrow_sum_error(k: int) -> float:
+    """What such a sum of k products loses at most, of the largest partial sum: an instruction aligns its addends to the largest one and cuts off what lies behind the bits that it keeps."""
+    return -(-k // NARROW_STEP) * 2.0 ** (1 - NARROW_SUM_BITS)
+
+
+def flush_subnormals(t: torch.Tensor) -> torch.Tensor:
+    """Numbers below the least normal one as zeros of their sign."""
+    return torch.where(t.abs() < LEAST_NORMAL, t * 0.0, t)
+
+
+def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+    """What an atomic addition leaves in a tensor of this dtype. In float32 subnormal operands and results are flushed (PTX ISA, red.add.f32 on global memory); 16 bits keep them."""
+    if stored != torch.float32:
+        return old + new
+    return flush_subnormals(flush_subnormals(old) + flush_subnormals(new))
+
+
+def add_at(flat: torch.Tensor, where: torch.Tensor, data: torch.Tensor) -> None:
+    """Add data to elements of a tensor as `atomic_sum`; what goes to one element twice is summed first."""
+    single = flat.dtype == torch.float32
+    if single:
+        flat[where], data = flush_subnormals(flat[where]), flush_subnormals(data)
+    flat.index_put_((where,), data, accumulate=True)
+    if single:
+        flat[where] = flush_subnormals(flat[where])
+
+
 def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
     """A new tensor of another dtype: floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0.
 

@@ -1,0 +1,78 @@
+"""Bits that the tensor core keeps of sums of 8-bit products, and the error that follows, by the model of docs/semantics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..checking.checked import BoundCall, Checked
+from ..interp.launch import turns_of_loops
+from ..ops.meaning.tiles import NARROW_SUM_BITS, narrow_sum_error
+from ..syntax.nodes import Assign, For, If, Name, Stmt
+from ..syntax.types import DType, SharedView, TileType
+from ..syntax.walk import walk
+
+_UNIT = 1024  # of K: what is said of a sum whose length a launch gives
+
+
+@dataclass(frozen=True)
+class NarrowSum:
+    """The longest sum of a product of 8-bit floats. k: its length in the runs so far; open: whether a launch may make it longer."""
+
+    dtypes: tuple[str, ...]
+    line: int
+    k: int
+    open: bool
+
+    def __str__(self) -> str:
+        longer = f", the longest sum of all runs, {narrow_sum_error(_UNIT):.1e} for each {_UNIT:,} of K" if self.open else ""
+        return (
+            f"products of {' and '.join(self.dtypes)} in line {self.line}: the tensor core keeps {NARROW_SUM_BITS} bits of a sum, and cuts off "
+            f"up to {narrow_sum_error(self.k):.1e} of the largest partial sum over K = {self.k:,}{longer}; the runs here sum in f32"
+        )
+
+
+def narrow_sums(checked: Checked) -> list[NarrowSum]:
+    """One for each sum of 8-bit products in the kernel's text, at its first product."""
+    most: dict[int, int] = {}
+    for turns in turns_of_loops(checked):
+        most[id(turns.stmt)] = max(most.get(id(turns.stmt), 1), turns.most)
+    sums: dict[tuple[str, str, tuple[int, ...]], NarrowSum] = {}
+    for role in checked.roles:
+        for stmt, call, loops in _products(role.body, checked, ()):
+            left, right = (checked.find_type(call.args[n]) for n in ("a", "b"))
+            assert isinstance(left, (TileType, SharedView)) and isinstance(right, (TileType, SharedView))
+            if not (_is_narrow(left.dtype) and _is_narrow(right.dtype)):
+                continue
+            columns = left.cols if isinstance(left, TileType) else int(left.dims[-1])
+            carried = [loop for loop in loops if _carries(loop, stmt.targets[0])]
+            for loop in carried:
+                columns *= max(1, most.get(id(loop), 1))
+            dtypes = tuple(dict.fromkeys((left.dtype.name, right.dtype.name)))
+            key = (role.name, stmt.targets[0], tuple(id(loop) for loop in loops))
+            before = sums.get(key, NarrowSum(dtypes, stmt.span.line, 0, bool(carried)))
+            sums[key] = replace(before, k=before.k + columns)
+    return sorted(set(sums.values()), key=lambda x: (x.line, x.k))
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.itemsize == 1
+
+
+def _products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...]) -> Iterator[tuple[Assign, BoundCall, tuple[For, ...]]]:
+    """Products that are in flight until waited for, where they are bound to a name, and the loops around them, the innermost first."""
+    for stmt in body:
+        if isinstance(stmt, For):
+            yield from _products(stmt.body, checked, (stmt, *loops))
+        elif isinstance(stmt, If):
+            yield from _products((*stmt.body, *stmt.orelse), checked, loops)
+        elif isinstance(stmt, Assign):
+            bound = checked.find_call(stmt.value)
+            if bound is not None and bound.op.traits.product and bound.op.effects.group is not None:
+                yield stmt, bound, loops
+
+
+def _carries(loop: For, name: str) -> bool:
+    """Does a value of this name go on from turn to turn, so that all that the body binds it to is made of it?"""
+    values = [n.value for stmt in loop.body for n in walk(stmt) if isinstance(n, Assign) and name in n.targets]
+    return bool(values) and all(any(isinstance(n, Name) and n.id == name for n in walk(value)) for value in values)

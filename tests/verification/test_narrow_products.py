@@ -1,0 +1,86 @@
+"""What a report says of sums of 8-bit products: bits, K, and the error by the model of the page."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cuir import FunctionSpecification, parse, verify
+from cuir.checking.checker import check
+from cuir.ops.meaning.tiles import NARROW_STEP, NARROW_SUM_BITS, narrow_sum_error
+from cuir.syntax.types import DTYPES
+from cuir.verification.narrow_products import narrow_sums
+from tests.gpu.float8_cases import PRODUCT
+
+ONE = """\
+@kernel(arch="sm_90a")
+def k(A: Global[T, M, 128], C: Global[f32, M, 64], *, T: const):
+    s = shared(T, [64, 128])
+    full = mbarrier(1)
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        i = 0
+        for t in work:
+            full.expect(nbytes(s))
+            copy_async(A[t * 64 : t * 64 + 64, :], s, full)
+            full.wait(i % 2)
+            x = mma_async(s, s.T)
+            mma_wait(x)
+            store(C[t * 64 + rows(64), cols(64)], x)
+            i += 1
+"""
+
+
+def reference(A: torch.Tensor) -> torch.Tensor:
+    blocks = torch.nn.functional.pad(A, (0, 0, 0, -len(A) % 64)).view(-1, 64, 128)
+    return (blocks @ blocks.mT).reshape(-1, 64)[: len(A)]
+
+
+def test_the_model() -> None:
+    assert narrow_sum_error(1) == narrow_sum_error(NARROW_STEP) == 2.0 ** (1 - NARROW_SUM_BITS) == 2.0**-13
+    assert narrow_sum_error(4096) == 128 * 2.0**-13 and narrow_sum_error(33) == 2 * narrow_sum_error(32)
+
+
+@pytest.mark.parametrize("dtype", ("f8e4m3", "f8e5m2"))
+def test_the_report_says_how_many_bits_are_kept(dtype: str) -> None:
+    report = verify(parse(ONE), FunctionSpecification("k", reference), consts={"T": DTYPES[dtype]}, seeded=0)
+    assert report.ok, report.diagnostics
+    said = f"products of {dtype} in line 12: the tensor core keeps 14 bits of a sum, and cuts off up to 4.9e-04 of the largest partial sum over K = 128; the runs here sum in f32"
+    assert said in report.left_open
+    assert report.as_json()["narrow_products"] == [{"dtypes": (dtype,), "line": 12, "k": 128, "open": False}]
+
+
+def test_halves_have_no_note() -> None:
+    report = verify(parse(ONE), FunctionSpecification("k", reference), consts={"T": DTYPES["f16"]}, seeded=0)
+    assert report.ok and report.narrow == [] and "tensor core" not in report.left_open
+
+
+def test_a_sum_over_a_loop_is_as_long_as_the_loop_turns() -> None:
+    """And may be longer for other lengths, so more is said."""
+    checked = check(parse(PRODUCT), consts={"T": DTYPES["f8e4m3"]})
+    (before,) = narrow_sums(checked)
+    assert before.open and before.k == 128
+    report = verify(parse(PRODUCT), FunctionSpecification("k", lambda A, B: A @ B.mT), consts={"T": DTYPES["f8e4m3"]}, seeded=0)
+    assert report.ok, report.diagnostics
+    (found,) = report.narrow
+    assert found.open and found.k >= 3 * before.k and found.k % before.k == 0
+    assert f"over K = {found.k:,}, the longest sum of all runs, 3.9e-03 for each 1,024 of K" in str(found)
+
+
+CHAIN = (
+    "            x = mma_async(s, s.T)\n            mma_wait(x)\n",
+    "            x = mma_async(s, s.T)\n            x = mma_async(s, s.T, x)\n            mma_wait(x)\n",
+)
+FRESH = (
+    "            x = mma_async(s, s.T)\n",
+    "            for j in range(M):\n                x = mma_async(s, s.T)\n                mma_wait(x)\n            x = mma_async(s, s.T)\n",
+)
+
+
+def test_products_of_one_sum_count_together_and_others_apart() -> None:
+    def found(change: tuple[str, str]) -> list[tuple[int, bool]]:
+        assert change[0] in ONE
+        return [(n.k, n.open) for n in narrow_sums(check(parse(ONE.replace(*change)), consts={"T": DTYPES["f8e5m2"]}))]
+
+    assert found(CHAIN) == [(256, False)]
+    assert found(FRESH) == [(128, False), (128, False)]
