@@ -23,11 +23,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         from .interruption import report_interruption
 
         code = report_interruption(as_json="--json" in words)
-    sys.exit(code)
+    from .standard_output import end_process, turn_away
+
+    if "--json" in words:
+        turn_away()
+    end_process(code)
 
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line; returns the exit code, never raises for bad input."""
+    from .standard_output import only_json
+
+    try:
+        with only_json("--json" in argv):
+            return _run(argv)
+    finally:
+        if (calls := sys.modules.get("cuir.spec.user_calls")) is not None:
+            calls.on_stuck = None  # type: ignore[attr-defined]
+
+
+def _run(argv: Sequence[str]) -> int:
     import os
 
     import typer

@@ -33,9 +33,9 @@ def goes_on_from(path: Path | None, fresh: bool = False) -> Iterator[None]:
 def report_interruption(kept: str = "", step: str = "", as_json: bool = False) -> int:
     """Print one JSON object, or a line on stderr below the `^C` of a terminal; returns the exit code."""
     if as_json:
-        from ..text.jsontext import to_json
+        from .output import print_json
 
-        print(to_json({"ok": False, "interrupted": True, "diagnostics": [], "step": step or None, "goes_on": kept or None}))
+        print_json({"ok": False, "interrupted": True, "diagnostics": [], "step": step or None, "goes_on": kept or None})
     else:
         print(f"\ninterrupted{f'; {kept}' if kept else ''}", file=sys.stderr)
     return INTERRUPTED

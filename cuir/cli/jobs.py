@@ -58,9 +58,13 @@ Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaust
 
 
 def _one_thread() -> None:
-    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring. So do frequent collections of garbage."""
+    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring. So do frequent collections of garbage. Functions of a user's that do not end are given up."""
     import torch
 
+    from ..spec import user_calls
+    from .giving_up import give_up
+
+    user_calls.on_stuck = give_up
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     gc.set_threshold(50_000, 20, 100)

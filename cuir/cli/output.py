@@ -76,7 +76,9 @@ def colour(d: Diagnostic) -> Any:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    print(to_json(value))
+    from .standard_output import json_stream
+
+    print(to_json(value), file=json_stream(), flush=True)
 
 
 def plain() -> bool:

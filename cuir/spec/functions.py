@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
-from .specification import Specification, default_dtype
+from .global_state import seed_generators
+from .results import as_tensor, describe_other, describe_unusable, equal_bits
+from .specification import OTHER_SEED, Specification, default_dtype
+from .user_calls import refuse_function, user_call
 
 Value = torch.Tensor | int | float | bool
 Values = Mapping[str, Value]
@@ -78,19 +82,19 @@ class FunctionSpecification:
 
     def exact(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """The outputs in float64, by the kernel's names. given: what the kernel reads, dims, consts. Raises CuirError X105, X106, X113."""
-        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64))
+        return _asked(self._outputs(given, _as_float64, outputs, torch.float64))
 
     def attached(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """`exact`, with the graph that autograd needs."""
-        return _asked(self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64, attached=True))
+        return _asked(self._outputs(given, _as_float64, outputs, torch.float64, attached=True))
 
     def single(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """The outputs as PyTorch computes them in float32 from the inputs as they are given. Raises CuirError as `exact`."""
-        return _asked(self._outputs({n: _to(v, torch.float32) for n, v in given.items()}, outputs, torch.float32))
+        return _asked(self._outputs(given, lambda v: _to(v, torch.float32), outputs, torch.float32))
 
     def scratch(self, given: Values, outputs: Sequence[str]) -> list[str]:
         """Tensors that the kernel writes and that are nobody's business afterwards: those that the function gives as None."""
-        results = self._outputs({n: _to(v, torch.float64) for n, v in given.items()}, outputs, torch.float64)
+        results = self._outputs(given, _as_float64, outputs, torch.float64)
         return [n for n, x in results.items() if x is None]
 
     def half(self, given: Values, outputs: Sequence[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -99,14 +103,12 @@ class FunctionSpecification:
         Raises CuirError as `exact`, or X107 if PyTorch cannot evaluate the function in that dtype.
         """
         try:
-            return _asked(
-                self._outputs({n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}, outputs, torch.float32)
-            )
+            return _asked(self._outputs(given, lambda v: v.clone() if isinstance(v, torch.Tensor) else v, outputs, torch.float32))
         except CuirError as error:
             if error.diagnostics[0].code != "X113":
                 raise
         try:
-            return _asked(self._outputs({n: _to(v, dtype) for n, v in given.items()}, outputs, dtype))
+            return _asked(self._outputs(given, lambda v: _to(v, dtype), outputs, dtype))
         except CuirError as error:
             diagnostic = error.diagnostics[0]
             raise CuirError([replace(diagnostic, code="X107", message=f"the specification `{self.name}` in {str(dtype).removeprefix('torch.')}: {diagnostic.message}",
@@ -127,23 +129,46 @@ class FunctionSpecification:
         """What `inputs` gives, by its names. Raises CuirError X105, X113."""
         if self.inputs is None:
             return {}
-        values = self._called(self.inputs, "inputs", {**drawn, "sizes": dict(sizes), "generator": generator}, torch.float32)
+        state = generator.get_state()
+
+        def given() -> dict[str, Any]:
+            generator.set_state(state)
+            return {**drawn, "sizes": dict(sizes), "generator": generator}
+
+        values, changed = self._called(self.inputs, "inputs", given, torch.float32)
         if not isinstance(values, Mapping):
             raise CuirError.of(
                 "X106",
                 f"inputs of the specification `{self.name}` gives a dict by name, found {type(values).__name__}",
                 function_span(self.inputs),
             )
-        return dict(values)
+        self._require_unchanged("inputs", self.inputs, changed, values)
+        return {n: self._input(n, x) for n, x in values.items()}
+
+    def _input(self, name: Any, value: Any) -> Value:
+        """A value of `inputs`: a number, or a tensor that a kernel can read. Raises CuirError X106."""
+        plain = value.item() if isinstance(value, np.generic) else value
+        plain = as_tensor(plain) if isinstance(plain, np.ndarray) else plain
+        if isinstance(plain, torch.Tensor):
+            unusable = describe_unusable(plain)
+            plain = plain.detach()
+        else:
+            unusable = None if isinstance(plain, (bool, int, float)) else (f"a {type(value).__name__}", "give a tensor or a number")
+        if unusable is not None or not isinstance(name, str):
+            found, hint = unusable or (f"the name {name!r}", "give a dict by name")
+            assert self.inputs is not None
+            raise CuirError.of(
+                "X106", f"inputs of the specification `{self.name}` gives `{name}` as {found}", function_span(self.inputs), hint
+            )
+        return plain
 
     def admitted(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
         """The lengths to use for those drawn, or None. Raises CuirError X106, X113."""
         if self.sizes is None:
             return dict(drawn)
-        try:
-            lengths = self.sizes(dict(drawn))
-        except Exception as error:  # a user's function may raise anything
-            raise self._failed("sizes", self.sizes, error) from error
+        lengths, _ = self._called(self.sizes, "sizes", lambda: (dict(drawn),), torch.float32)
+        if isinstance(lengths, Mapping):
+            lengths = {n: int(x) if isinstance(x, np.integer) else x for n, x in lengths.items()}
         if lengths is None:
             return None
         if not isinstance(lengths, Mapping) or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in lengths.values()):
@@ -158,10 +183,13 @@ class FunctionSpecification:
                                f"it has: {', '.join(drawn)}")  # fmt: skip
         return {**drawn, **lengths}
 
-    def _outputs(self, given: Values, outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:
-        """What the function gives, by the kernel's names. outputs: all that the kernel writes; those that are given as well are written in place."""
-        result = self._called(self.reference, "reference", given, dtype)
+    def _outputs(self, given: Values, convert: Callable[[Value], Value], outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:  # fmt: skip
+        """What the function gives, by the kernel's names. convert: makes of a value the copy that the function gets. outputs: all that the kernel writes; those that are given as well are written in place."""
+        result, changed = self._called(self.reference, "reference", lambda: {n: convert(v) for n, v in given.items()}, dtype)
+        self._require_unchanged("reference", self.reference, changed, outputs)
         only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
+        if (tensor := as_tensor(result)) is not None:
+            result = tensor
         if isinstance(result, torch.Tensor):
             result = {only[0]: result}
         elif isinstance(result, tuple):
@@ -169,9 +197,11 @@ class FunctionSpecification:
                 raise CuirError.of("X106", f"the specification `{self.name}` gives {len(result)} outputs, the kernel writes {len(outputs)}: {', '.join(outputs)}",
                                    function_span(self.reference), "give all in this order, or a dict of some by name")  # fmt: skip
             result = dict(zip(outputs if len(result) == len(outputs) else only, result, strict=True))
-        if not isinstance(result, Mapping) or not result or not all(x is None or isinstance(x, torch.Tensor) for x in result.values()):
-            raise CuirError.of("X106", f"the specification `{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {type(result).__name__}",
-                               function_span(self.reference))  # fmt: skip
+        if not isinstance(result, Mapping) or not result:
+            found, hint = describe_other(result) if not isinstance(result, Mapping) else ("dict without entries", "return every output")
+            raise CuirError.of("X106", f"the specification `{self.name}` gives a tensor, a tuple of tensors or a dict of them by name, found {found}",
+                               function_span(self.reference), hint)  # fmt: skip
+        result = {n: self._output(n, x) for n, x in result.items()}
         if all(x is None for x in result.values()):
             raise CuirError.of(
                 "X106",
@@ -183,10 +213,59 @@ class FunctionSpecification:
         if unknown:
             raise CuirError.of("X106", f"the specification `{self.name}` gives `{unknown[0]}`, which the kernel does not write", function_span(self.reference),
                                f"it writes: {', '.join(outputs)}")  # fmt: skip
-        return {known[n.lower()]: x if x is None or attached else x.detach() for n, x in result.items()}
+        return {known[n.lower()]: x if x is None or attached else x.detach().clone() for n, x in result.items()}
 
-    def _called(self, function: Callable[..., Any], what: str, given: Mapping[str, Any], dtype: torch.dtype) -> Any:
-        """A function of the user's with what it asks for by name."""
+    def _output(self, name: Any, value: Any) -> torch.Tensor | None:
+        """An output as the function gives it, as a tensor that can be compared. Raises CuirError X106."""
+        tensor = None if value is None else as_tensor(value)
+        unusable = describe_unusable(tensor) if tensor is not None else None if value is None else describe_other(value)
+        if unusable is not None:
+            found, hint = unusable
+            raise CuirError.of("X106", f"the specification `{self.name}` gives `{name}` as {found}", function_span(self.reference), hint)
+        return tensor
+
+    def _require_unchanged(self, what: str, function: Callable[..., Any], changed: Sequence[str], allowed: Collection[str]) -> None:
+        """Raises CuirError X126 for what a function wrote of its arguments, and does not give."""
+        given = {str(n).lower() for n in allowed}
+        if left := [n for n in changed if n.lower() not in given]:
+            hint = f"{left[0]} = {left[0]}.clone() before it is written" if what == "reference" else f"give it: return {{{left[0]!r}: ...}}"
+            written = "which the kernel does not write" if what == "reference" else "and does not give it"
+            error = CuirError.of("X126", f"{what} of the specification `{self.name}` writes to its argument `{left[0]}`, {written}", function_span(function), hint)  # fmt: skip
+            raise refuse_function(function, error)
+
+    def _called(self, function: Callable[..., Any], what: str, given: Callable[[], Any], dtype: torch.dtype) -> tuple[Any, list[str]]:
+        """What a function of the user's gives, and which of its arguments it wrote to. given: makes its arguments; where it drew from a global generator, it is called again."""
+        result, changed, drawn = self._called_once(function, what, given(), dtype)
+        if drawn:
+            again, _, _ = self._called_once(function, what, given(), dtype, seed=OTHER_SEED)
+            if not _same(result, again):
+                generators = " and ".join(drawn)
+                hint = (
+                    "take what is random from the `generator` that it can ask for"
+                    if what == "inputs"
+                    else "a specification gives one result: model.eval() for dropout, and random numbers as inputs of the kernel"
+                )
+                error = CuirError.of("X118", f"{what} of the specification `{self.name}` draws from {generators}: it gives something else at each call", function_span(function), hint)  # fmt: skip
+                raise refuse_function(function, error)
+        return result, changed
+
+    def _called_once(self, function: Callable[..., Any], what: str, given: Any, dtype: torch.dtype, seed: int | None = None) -> tuple[Any, list[str], tuple[str, ...]]:  # fmt: skip
+        """One call: the result, names of the arguments that it wrote to, and the global generators that it drew from. seed: of these."""
+        named = self._arguments(function, what, given) if isinstance(given, Mapping) else {}
+        tensors = {n: (x, x._version) for n, x in named.items() if isinstance(x, torch.Tensor)}
+        try:
+            with user_call(f"{what} of the specification `{self.name}`", function) as call, default_dtype(dtype), torch.enable_grad():
+                if seed is not None:
+                    seed_generators(seed)
+                result = function(**named) if isinstance(given, Mapping) else function(*given)
+        except CuirError:
+            raise
+        except Exception as error:  # a user's function may raise anything
+            raise self._failed(what, function, error) from error
+        return result, [n for n, (x, version) in tensors.items() if x._version != version], call.drawn
+
+    def _arguments(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a function asks for by name. Raises CuirError X105."""
         folded: dict[str, list[str]] = {}
         for n in given:
             folded.setdefault(n.lower(), []).append(n)
@@ -203,13 +282,7 @@ class FunctionSpecification:
             elif p.default is p.empty:
                 raise CuirError.of("X105", f"{what} of the specification `{self.name}` asks for `{p.name}`, which the kernel does not read", function_span(function),
                                    f"there are: {', '.join(given)}")  # fmt: skip
-        try:
-            with default_dtype(dtype), torch.enable_grad():
-                return function(**arguments)
-        except CuirError:
-            raise
-        except Exception as error:  # a user's function may raise anything
-            raise self._failed(what, function, error) from error
+        return arguments
 
     def _failed(self, what: str, function: Callable[..., Any], error: Exception) -> CuirError:
         first = (str(error).splitlines() or [""])[0]
@@ -230,6 +303,20 @@ def scale_of(dim: int) -> float:
 
 def _asked(outputs: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
     return {n: x for n, x in outputs.items() if x is not None}
+
+
+def _as_float64(value: Value) -> Value:
+    return _to(value, torch.float64)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two results are alike to the bit, part by part."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(x, b[n]) for n, x in a.items())
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    x, y = (as_tensor(v) for v in (a, b))
+    return equal_bits(x, y) if x is not None else type(a) is type(b)
 
 
 def _is(value: object, dtype: torch.dtype) -> bool:

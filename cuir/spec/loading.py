@@ -21,6 +21,7 @@ from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
 from .functions import AnySpecification, FunctionSpecification
 from .specification import Captured, Specification
+from .user_calls import user_call
 
 Parameter = int | float | bool | str
 REFERENCE = "reference"  # the name of a function of the inputs
@@ -202,7 +203,10 @@ def import_file(path: Path, role: str = "the specification") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses and pickling look a module up by its name
     try:
-        spec.loader.exec_module(module)
+        with user_call(f"{role} `{path}`", path=str(path), environment=False):
+            spec.loader.exec_module(module)
+    except CuirError:
+        raise
     except Exception as error:  # a user's file may raise anything
         raise CuirError.of(
             "X113", f"{role} `{path}` cannot be imported: {type(error).__name__}: {error}", user_span(error, str(path))
@@ -212,7 +216,8 @@ def import_file(path: Path, role: str = "the specification") -> ModuleType:
 
 def _called(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
     try:
-        return factory(**arguments)
+        with user_call(f"the specification `{name}`", factory):
+            return factory(**arguments)
     except CuirError:
         raise
     except Exception as error:  # as above

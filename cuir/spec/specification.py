@@ -20,11 +20,15 @@ from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 from .dropout import Dropout
+from .global_state import seed_generators
+from .results import equal_bits
+from .user_calls import refuse_function, user_call
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
 Evaluated = Callable[..., torch.Tensor | None]  # (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
 LENGTHS = ("B", "H", "HK", "M", "N")
+OTHER_SEED = 0x5EED  # of global generators, for the second call of a function that draws from them
 SINK = "sink"  # by which name the sink is captured
 _PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled ones, of which one has a score if the pair counts
 
@@ -136,7 +140,7 @@ class Specification:
         """What is captured by name, for a problem of these lengths."""
         captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
-            made = value if isinstance(value, (int, float, torch.Tensor)) else value(lengths)
+            made: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._called(f"`{name}` of", value, lengths)
             if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
                 made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
             captured[name] = made
@@ -177,11 +181,32 @@ class Specification:
             mod = self.mods(lengths, device, as_tensors)[which]
             assert mod is not None
             try:
-                return torch.as_tensor(mod(*scores, *indices(lengths, device)), device=device)
+                own = (self.mask_mod, self.score_mod)[which]
+                kind = ("mask_mod", "score_mod")[which]
+                return torch.as_tensor(self._called(f"{kind} of", mod, *scores, *indices(lengths, device), own=own), device=device)
             except TypeError:
                 if as_tensors:
                     raise
         raise AssertionError
+
+    def _called(self, what: str, function: Callable[..., Any], *arguments: Any, own: Callable[..., Any] | None = None) -> Any:
+        """What a function of the user's gives. own: the one that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125, X126."""
+        subject = f"{what} the specification `{self.name}`"
+        tensors = [(x, x._version) for x in arguments if isinstance(x, torch.Tensor) and not x.is_inference()]
+        with user_call(subject, own or function) as call:
+            result = function(*arguments)
+        if any(x._version != version for x, version in tensors):
+            error = CuirError.of("X126", f"{subject} writes to its argument", function_span(own or function), "return the new value: score * 2 instead of score.mul_(2)")  # fmt: skip
+            raise refuse_function(own or function, error)
+        if call.drawn:
+            with user_call(subject, own or function):
+                seed_generators(OTHER_SEED)
+                again = function(*arguments)
+            if not equal_bits(torch.as_tensor(result), torch.as_tensor(again)):
+                error = CuirError.of("X118", f"{subject} draws from {' and '.join(call.drawn)}: it gives something else at each call", function_span(own or function),
+                                     "capture a tensor that is drawn once, or take Dropout(p, seed) for dropout of weights")  # fmt: skip
+                raise refuse_function(own or function, error)
+        return result
 
     def kept(self, lengths: Lengths) -> torch.Tensor:
         """The pairs that count: those of the mask, less those whose score is -inf whatever their product is (a score_mod that masks). bool [B, H, M, N]."""

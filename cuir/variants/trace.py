@@ -25,6 +25,7 @@ import torch
 from ..ops import build
 from ..ops.expressions import is_where
 from ..spec.specification import SINK, Lengths, Specification, asked, lengths_asked
+from ..spec.user_calls import user_call
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ..syntax.types import BOOL, F32, I32
 from ..syntax.walk import names_read
@@ -232,10 +233,11 @@ class _Tracer:
             graded = (
                 contextlib.nullcontext() if _asks_for_gradients(mod) else torch.enable_grad()
             )  # so that a mod's own torch.no_grad() shows
-            with outside, graded:
-                result = known(*positional, **given)
-            result = outside.of(result)
-            refuse_drawn(mod, seeds)
+            with user_call(f"a mod of the specification `{self.spec.name}`", mod):
+                with outside, graded:
+                    result = known(*positional, **given)
+                result = outside.of(result)
+                refuse_drawn(mod, seeds)
         except CuirError:
             raise
         except Exception as error:  # a mod may raise anything

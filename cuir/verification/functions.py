@@ -109,15 +109,21 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
     names, inputs = list(given.before), readable(checked, given)
     exact = given.exact if given.exact is not None else spec.exact(inputs, names)
     _require_shapes(spec, exact, given, case)
+    require_defined(spec, exact, case)
+    measure = _Measure(checked, spec, inputs, names, exact, case.corners)
+    return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
+
+
+def require_defined(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], case: Draw | Case) -> None:
+    """Raise CuirError X106 for an output that the specification gives as NaN alone."""
     for name, wanted in exact.items():
         if wanted.numel() and bool(wanted.isnan().all()):
             raise CuirError.of(
                 "X106",
                 f"the specification `{spec.name}` gives NaN for all of {name} in the case {case}",
-                hint="NaN says that nothing is asked there",
+                function_span(spec.reference),
+                "NaN says that nothing is asked there",
             )
-    measure = _Measure(checked, spec, inputs, names, exact, case.corners)
-    return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
 
 
 def require_outputs(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw | Case) -> None:
@@ -127,9 +133,14 @@ def require_outputs(checked: Checked, spec: FunctionSpecification, given: Functi
 
 def _require_shapes(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], given: FunctionLaunch, case: Draw | Case) -> None:
     for name, wanted in exact.items():
-        if wanted.shape != given.outputs[name].shape:
-            message = f"the specification `{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(given.outputs[name].shape)} in the case {case}"
+        output = given.outputs[name]
+        if wanted.shape != output.shape:
+            message = f"the specification `{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(output.shape)} in the case {case}"
             raise CuirError.of("X106", message, function_span(spec.reference), "the kernel's signature gives the shape")
+        if wanted.is_floating_point() and output.is_floating_point() and torch.finfo(wanted.dtype).eps > torch.finfo(output.dtype).eps:
+            coarse, fine = (str(x.dtype).removeprefix("torch.") for x in (wanted, output))
+            message = f"the specification `{spec.name}` gives {name} rounded to {coarse}, and the kernel's is {fine}"
+            raise CuirError.of("X106", message, function_span(spec.reference), "leave the dtype to the inputs, which are float64")
 
 
 class _Measure:

@@ -54,6 +54,7 @@ class VerifyReport:
     source: str = ""  # where these lines stand
     spills: str = ""  # what ptxas says of tiles that do not fit the registers
     narrow: list[NarrowSum] = field(default_factory=list)  # products of 8-bit floats, which the tensor core sums with fewer bits
+    warnings: list[str] = field(default_factory=list)  # of what the specification's functions leave untried
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     def __repr__(self) -> str:
@@ -105,6 +106,7 @@ class VerifyReport:
             said.append(
                 f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
             )
+        said += self.warnings
         if self.negative:
             said.append(
                 f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
@@ -135,6 +137,7 @@ class VerifyReport:
             "single_steps": self.steps,
             "narrow_products": [asdict(n) for n in self.narrow],
             "negative": self.negative,
+            "warnings": self.warnings,
             "spills": self.spills,
         }
 

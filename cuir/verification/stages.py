@@ -19,6 +19,7 @@ from ..ops.meaning.tiles import exact_products, one_thread
 from ..runtime.launchable import require_launchable, spills
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
+from ..spec.user_calls import Refusals, limit_calls
 from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from ..syntax.types import BF16, F16, I32
@@ -38,6 +39,7 @@ from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
+from .soundness import Soundness
 from .spec_dispatch import (
     AnyCase,
     check_case,
@@ -105,8 +107,8 @@ def verify(
         shrink,
         seeded,
     )
-    with allowing(budget), tracing_once(), exact_products(), one_thread():
-        return verification.run()
+    with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread():
+        return verification.run(refused)
 
 
 class _Stop(Exception):
@@ -134,6 +136,8 @@ class _Verification:
         self.counted: list[AnyCase] = []  # every count of steps
         self.besides: list[Checked] = []  # the kernel with other consts
         self.steps: list[str] = []
+        self.warnings: list[str] = []
+        self.soundness: Soundness | None = None
         self.stages = [
             Stage("well-formed", "types, capacities, architecture"),
             Stage("contracts", "the splice points keep their contracts"),
@@ -142,7 +146,8 @@ class _Verification:
             Stage("numbers", "against float64, beside PyTorch's own error"),
         ]
 
-    def run(self) -> VerifyReport:
+    def run(self, refused: Refusals) -> VerifyReport:
+        """The report. refused: functions of the specification that were."""
         self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
         picked = pick_kernel(self.program, self.kernel)
         report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
@@ -151,9 +156,10 @@ class _Verification:
             self.contracts(checked)
             self.schedules(checked)
             self.mask(checked)
-            self.numbers(checked)
+            self.numbers(checked, refused)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
             report.steps = self.steps
+            report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.narrow = narrow_sums(checked)
             report.source = checked.origin.span.source.name
@@ -172,6 +178,7 @@ class _Verification:
         try:
             yield stage
         except CuirError as error:
+            error = self.soundness.explain(error) if self.soundness is not None else error
             stage.verdict, stage.reason, stage.diagnostics = "failed", error.diagnostics[0].message, error.diagnostics
             raise _Stop from error
         finally:
@@ -183,6 +190,8 @@ class _Verification:
             forget_entered(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
+            self.soundness = Soundness(checked, self.spec)
+            self.soundness.begin()
             report.spills = spills(require_launchable(checked), compile=self.level == "full")
             self.besides, refused = self.others(checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
@@ -334,7 +343,7 @@ class _Verification:
             return check_function_mask(self.program, checked, self.spec, lengths)
         return check_mask(self.program, checked, self.spec, lengths)
 
-    def numbers(self, checked: Checked) -> None:
+    def numbers(self, checked: Checked, refused: Refusals) -> None:
         with self.stage(4) as stage:
             todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider, *self.counted]]
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
@@ -376,3 +385,6 @@ class _Verification:
             if positive := made_positive(stage.rows):
                 stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
             require_compared(checked, self.spec, stage.rows)
+            assert self.soundness is not None
+            self.soundness.end(refused)
+            self.warnings = self.soundness.warnings(c for k, c in todo if k is checked)

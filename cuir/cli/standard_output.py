@@ -1,0 +1,83 @@
+"""Standard output with `--json`: one object, whatever a user's file, a library or C code prints besides; that goes to stderr.
+
+Beside it, how the process ends where a user's thread will not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NoReturn, TextIO
+
+_out: list[TextIO] = []  # where the object goes, while stdout is turned away
+
+
+def json_stream() -> TextIO:
+    """Where the one object of `--json` is written."""
+    return _out[-1] if _out else sys.stdout
+
+
+def is_json_only() -> bool:
+    """Whether stdout is turned away."""
+    return bool(_out)
+
+
+@contextlib.contextmanager
+def only_json(as_json: bool) -> Iterator[None]:
+    """Turn stdout to stderr, of Python and of the process, for all but `json_stream`."""
+    if not as_json:
+        yield
+        return
+    before = sys.stdout
+    kept = _duplicate(before)
+    _out.append(kept or before)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        _out.pop()
+        sys.stdout = before
+        if kept is not None:
+            with contextlib.suppress(OSError, ValueError):  # the reader left
+                before.flush()
+            os.dup2(kept.fileno(), 1)
+            with contextlib.suppress(OSError, ValueError):
+                kept.close()
+
+
+def turn_away() -> None:
+    """Send what is still printed, while the process ends, to stderr."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        os.dup2(2, 1)
+
+
+def _duplicate(stream: TextIO) -> TextIO | None:
+    """Another descriptor of the process' stdout, which itself becomes stderr; None where Python's stdout is something else."""
+    try:
+        if stream.fileno() != 1:
+            return None
+        stream.flush()
+        other = os.dup(1)
+        os.dup2(2, 1)
+    except (OSError, ValueError):  # no file, or closed
+        return None
+    return open(other, "w", encoding="utf-8", errors=getattr(stream, "errors", None))
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process with this code; threads that a user's file started, and that do not end, do not keep it."""
+    if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
+        flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def flush() -> None:
+    """Write out what is buffered."""
+    for stream in (json_stream(), sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

@@ -1,0 +1,115 @@
+"""Process-wide state that a user's function may change: it is read before a call, and put back behind it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One piece of state. read gives a value that compares by `==`; write puts it back."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+def _set_folder(path: str | None) -> None:
+    if path is not None:
+        os.chdir(path)
+
+
+def _set_environment(items: dict[Any, Any]) -> None:
+    known = dict(os.environ)
+    wanted = {os.environ.decodekey(k): os.environ.decodevalue(v) for k, v in items.items()}
+    for name in known.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update({n: v for n, v in wanted.items() if known.get(n) != v})
+
+
+def _set_filters(filters: list[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+    warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+_ENVIRONMENT = _Entry("the environment", lambda: os.environ._data.copy(), _set_environment)  # type: ignore[attr-defined]
+_ENTRIES = (
+    _Entry("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    _Entry("the default device", torch.get_default_device, torch.set_default_device),
+    _Entry("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    _Entry("deterministic algorithms", _deterministic, lambda x: torch.use_deterministic_algorithms(x[0], warn_only=x[1])),
+    _Entry("the gradient mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Entry("the precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    _Entry("the current folder", _folder, _set_folder),
+    _Entry("the filters of warnings", lambda: list(warnings.filters), _set_filters),
+    _Entry("NumPy's handling of errors", np.geterr, lambda x: np.seterr(**x)),
+    _Entry("the limit of recursion", sys.getrecursionlimit, sys.setrecursionlimit),
+)
+
+
+def _numpy_state() -> Any:
+    state: Any = np.random.get_state()
+    kind, keys, *rest = state
+    return kind, keys.tobytes(), *rest
+
+
+def _set_numpy_state(state: Any) -> None:
+    kind, keys, *rest = state
+    np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
+
+
+_GENERATORS = (
+    _Entry(
+        "torch's global generator",
+        lambda: torch.get_rng_state().numpy().tobytes(),
+        lambda x: torch.set_rng_state(torch.frombuffer(bytearray(x), dtype=torch.uint8)),
+    ),
+    _Entry("Python's `random`", random.getstate, random.setstate),
+    _Entry("NumPy's `random`", _numpy_state, _set_numpy_state),
+)
+
+
+class GlobalState:
+    """State of the process at one time. environment: `os.environ` is part of it."""
+
+    def __init__(self, environment: bool = True):
+        self.entries = (*_ENTRIES, _ENVIRONMENT) if environment else _ENTRIES
+        self.values = [e.read() for e in self.entries]
+        self.generators = [g.read() for g in _GENERATORS]
+
+    def restore(self) -> tuple[str, ...]:
+        """Put back what differs now; return the names of global generators that were drawn from or seeded."""
+        for entry, value in zip(self.entries, self.values, strict=True):
+            if entry.read() != value:
+                entry.write(value)
+        drawn = [(g, x) for g, x in zip(_GENERATORS, self.generators, strict=True) if g.read() != x]
+        for generator, state in drawn:
+            generator.write(state)
+        return tuple(g.name for g, _ in drawn)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of torch, Python and NumPy."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)

@@ -1,0 +1,305 @@
+"""Calls of a user's functions: what ends the process, never ends or prints becomes an error, or text on stderr, and global state is put back.
+
+A real Ctrl-C passes. Functions that swallow every exception are given up by `on_stuck`, which the command line sets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+
+from ..text.diagnostics import CuirError
+from ..text.source import Span
+from ..text.user_code import function_span, line_span, user_span
+from .global_state import GlobalState
+
+SECONDS = 60.0  # of processor time of one call, unless its caller says otherwise
+_WALL = 4.0  # seconds on the clock for each of these: a function that sleeps or reads a terminal takes no processor time
+_AGAIN = 0.25  # seconds until a function that swallowed its end is ended again
+_STUBBORN = 8  # how often, before it is given up
+_ENDERS = ("_exit", "abort", "execv", "execve")  # functions of `os` by which a process ends
+_OURS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "<")
+_PYTHON = (f"{Path(os.__file__).parent}/",)
+
+on_stuck: Callable[[CuirError | None], None] | None = None  # with None for an interruption that was swallowed; does not return
+
+Refusals = dict[int, tuple[object, CuirError]]  # by the id of a function, which is kept alive
+
+_allowed: ContextVar[float] = ContextVar("seconds of a call", default=SECONDS)
+_refusals: ContextVar[Refusals | None] = ContextVar("functions that were refused", default=None)
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def limit_calls(seconds: float) -> Iterator[Refusals]:
+    """Calls inside of it may take so many seconds of processor time each; a function that was refused once is refused again, without a call."""
+    refused: Refusals = {}
+    tokens = _allowed.set(seconds), _refusals.set(refused)
+    try:
+        yield refused
+    finally:
+        _allowed.reset(tokens[0])
+        _refusals.reset(tokens[1])
+
+
+def refuse_function(function: Callable[..., Any] | None, error: CuirError) -> CuirError:
+    """Note that a function is no specification; return the error."""
+    if (refused := _refusals.get()) is not None and function is not None:
+        refused.setdefault(id(function), (function, error))
+    return error
+
+
+class _Ended(BaseException):
+    """The function called what ends the process."""
+
+
+class _Expired(BaseException):
+    """The function took longer than it may."""
+
+
+class UserCall:
+    """One call of a user's function. drawn: global generators that it drew from, or seeded."""
+
+    def __init__(self, subject: str, function: Callable[..., Any] | None, path: str | None):
+        self.subject, self.function = subject, function
+        code = getattr(function, "__code__", None)
+        named = path or (code.co_filename if code is not None else None)
+        self.path = None if named is None or named.startswith(_OURS) else named
+        self.seconds, self.drawn = _allowed.get(), ()  # type: float, tuple[str, ...]
+        self.active, self.interrupted, self.given_up = True, False, 0
+        self.expired: Span | None = None
+        self.ended: tuple[str, Span | None] | None = None
+        self.thread, self.began, self.begun = threading.get_ident(), time.thread_time(), time.perf_counter()
+
+    def place(self, error: BaseException) -> Span | None:
+        """The innermost line of the user's file that an exception passed through, else of other code that is not ours."""
+        return (self.path and user_span(error, self.path)) or user_span(error) or self.definition
+
+    @property
+    def definition(self) -> Span | None:
+        return function_span(self.function) if self.function is not None else None
+
+    def at(self, frame: FrameType | None) -> Span | None:
+        """The innermost line of the user's file on a stack."""
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name == self.path if self.path is not None else not name.startswith((*_OURS, *_PYTHON)):
+                return line_span(name, frame.f_lineno)
+            frame = frame.f_back
+        return self.definition
+
+    def over_time(self, at: Span | None) -> CuirError:
+        return CuirError.of(
+            "X125",
+            f"{self.subject} was given up after {self.seconds:g} seconds of processor time",
+            at,
+            "it is called for many small problems: a call takes seconds at most; --budget SECONDS (budget= in Python) allows more",
+        )
+
+    def ending(self, how: str, at: Span | None) -> CuirError:
+        return CuirError.of(
+            "X119",
+            f"{self.subject} ends the process: {how}",
+            at,
+            "return what is computed; raise an ordinary exception for what is wrong",
+        )
+
+    # ---- time
+    def is_over(self) -> float:
+        """Seconds until to look again; 0 if the call has taken longer than it may."""
+        clock = time.pthread_getcpuclockid(self.thread)
+        left = self.seconds - (time.clock_gettime(clock) - self.began)
+        left = min(left, _WALL * self.seconds - (time.perf_counter() - self.begun))
+        return max(left, 0.01) if left > 0 else 0.0
+
+    def expire(self, frame: FrameType | None) -> bool:
+        """Note the end of the call's time; whether it may now be ended."""
+        if self.expired is None:
+            self.expired = self.at(frame)
+        self.given_up += 1
+        if self.given_up > _STUBBORN and on_stuck is not None:
+            on_stuck(self.over_time(self.expired))
+        return self.active
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        main = threading.current_thread() is threading.main_thread()
+        with self.by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.by_thread():
+            yield
+
+    @contextlib.contextmanager
+    def by_signal(self) -> Iterator[None]:
+        """The main thread's time, by a signal, which ends what waits in a system call as well."""
+
+        def alarmed(number: int, frame: FrameType | None) -> None:
+            if not self.active:
+                return
+            if left := self.is_over():
+                signal.setitimer(signal.ITIMER_REAL, left)
+                return
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            if self.expire(frame):
+                raise _Expired
+
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            again, self.interrupted = self.interrupted, True
+            if again and on_stuck is not None:
+                on_stuck(None)
+            if callable(before):
+                before(number, frame)
+
+        before = signal.getsignal(signal.SIGINT)
+        alarm = signal.signal(signal.SIGALRM, alarmed)
+        if callable(before):
+            signal.signal(signal.SIGINT, interrupted)
+        left, interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        try:
+            yield
+        finally:
+            self.active = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
+            if callable(before):
+                signal.signal(signal.SIGINT, before)
+            if left:  # a timer of the caller's
+                signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.perf_counter() - self.begun)), interval)
+
+    @contextlib.contextmanager
+    def by_thread(self) -> Iterator[None]:
+        """The time of another thread, by a thread that watches it."""
+        over, lock, sent = threading.Event(), threading.Lock(), False
+
+        def watch() -> None:
+            nonlocal sent
+            wait = self.seconds
+            while not over.wait(wait):
+                wait = self.is_over()
+                if wait:
+                    continue
+                wait = _AGAIN
+                with lock:
+                    if self.expire(sys._current_frames().get(self.thread)):
+                        sent = True
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(_Expired))
+
+        watcher = threading.Thread(target=watch, daemon=True, name="time of a specification")
+        watcher.start()
+        try:
+            yield
+        finally:
+            with lock:
+                self.active = False
+                if sent:  # and perhaps not raised yet
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), None)
+            over.set()
+
+
+@contextlib.contextmanager
+def user_call(
+    subject: str, function: Callable[..., Any] | None = None, path: str | None = None, environment: bool = True
+) -> Iterator[UserCall]:
+    """Around a call of a user's function, or the import of the file `path`; inside of another one it does nothing.
+
+    subject: what is called, in words. environment: put `os.environ` back. Ordinary exceptions pass. Raises CuirError X119 for what ends the process, X125 for
+    what takes too long.
+    """
+    if (outer := getattr(_local, "call", None)) is not None:
+        yield outer
+        return
+    if (known := (_refusals.get() or {}).get(id(function))) is not None:
+        raise known[1]
+    call = UserCall(subject, function, path)
+    state, process, streams = GlobalState(environment), os.getpid(), (sys.stdout, sys.stderr, sys.stdin)
+    _local.call = call
+    try:
+        try:
+            with call.timed(), _ends_refused(call), contextlib.redirect_stdout(sys.stderr):
+                yield call
+        finally:
+            if os.getpid() != process:  # a child that the function made, and that nobody waits for
+                _real["_exit"](0)
+            call.active, _local.call = False, None
+            sys.stdout, sys.stderr, sys.stdin = streams
+            call.drawn = state.restore()
+    except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt, _Ended, _Expired) as error:
+        if call.interrupted:
+            raise KeyboardInterrupt from None
+        _raise_for(call, error)
+        raise
+    if call.interrupted:  # and swallowed
+        raise KeyboardInterrupt
+    _raise_for(call, None)
+
+
+def _raise_for(call: UserCall, error: BaseException | None) -> None:
+    """Raise CuirError for a call that ended the process, or took too long, whatever it made of the exceptions by which it was told."""
+    if call.given_up:
+        raise refuse_function(call.function, call.over_time(call.expired)) from None
+    if call.ended is not None:
+        raise refuse_function(call.function, call.ending(*call.ended)) from None
+    if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
+        told = f"{type(error).__name__}({error.code!r})" if isinstance(error, SystemExit) else type(error).__name__
+        raise refuse_function(call.function, call.ending(f"it raises {told}", call.place(error))) from None
+
+
+# ---- what ends a process at once
+_real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*_ENDERS, "kill")} | {"raise_signal": signal.raise_signal}
+_lock, _depth = threading.Lock(), 0
+_home = os.getpid()
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End this process, as `os._exit` does outside of a user's function."""
+    _real["_exit"](code)
+    raise AssertionError
+
+
+def _refuse(name: str, *arguments: Any, **named: Any) -> Any:
+    """Stand in for a function that ends a process: of this one it is refused, also when it was kept for later."""
+    own = name != "kill" or (arguments and arguments[0] in (0, -1, os.getpid(), -os.getpgrp()))
+    if os.getpid() != _home or not own or (name in ("kill", "raise_signal") and arguments[-1:] == (0,)):
+        return _real[name](*arguments, **named)
+    call = getattr(_local, "call", None)
+    module = "signal" if name == "raise_signal" else "os"
+    if call is not None:
+        call.ended = f"it calls {module}.{name}", call.at(sys._getframe(1))
+    raise _Ended(f"{module}.{name} in a specification")
+
+
+_stand_ins = {name: functools.partial(_refuse, name) for name in _real}
+
+
+@contextlib.contextmanager
+def _ends_refused(call: UserCall) -> Iterator[None]:
+    """Replace what ends a process at once, for as long as some thread is in a user's function."""
+    global _depth, _home
+    with _lock:
+        _depth += 1
+        if _depth == 1:
+            _home = os.getpid()
+            _put(_stand_ins)
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if not _depth:
+                _put(_real)
+
+
+def _put(functions: Mapping[str, Callable[..., Any]]) -> None:
+    for name, function in functions.items():
+        setattr(signal if name == "raise_signal" else os, name, function)

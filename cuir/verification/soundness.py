@@ -1,0 +1,268 @@
+"""Is a specification one? It is asked the same again, early and late, and what its functions leave untried is said.
+
+The values that kernels are judged by are functions.py's and numeric.py's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..checking.checked import Checked
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.global_state import GlobalState, seed_generators
+from ..spec.results import equal_bits
+from ..spec.specification import Lengths, Specification
+from ..spec.user_calls import Refusals, refuse_function
+from ..text.diagnostics import CuirError
+from ..text.user_code import function_span
+from .draws import Draw, elements_of, known_sizes
+from .functions import require_defined
+from .inputs import FunctionLaunch, function_launch, readable
+from .number_text import show_different
+
+_TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is asked again: the first that is admitted
+_SMALL = 200_000  # elements of the largest tensor of a problem that is made only to look at it
+_REFUSED = ("X118", "X119", "X125", "X126")  # codes of what is no specification; others are told where problems are drawn
+_SEEDS = (1, 2, 3)  # of the global generators, at each time that it is asked
+_LENGTHS = (Lengths(2, 2, 1, 5, 7), Lengths(1, 2, 2, 33, 16))
+_OURS = str(Path(__file__).parents[1])
+_STATE = "it hangs on state that calls change, a clock, random numbers, a cache, or memory of torch.empty: give one result for one input"
+_EMPTY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+
+Values = Mapping[str, Any]
+
+
+@dataclass
+class _Question:
+    """Something that is asked again. what: which function answers, in words; first: its answer."""
+
+    what: str
+    function: Callable[..., Any]
+    ask: Callable[[], Values]
+    first: Values = field(default_factory=dict)
+
+
+class Soundness:
+    """A specification that is asked the same again. Raises CuirError X118 where it answers otherwise."""
+
+    def __init__(self, checked: Checked, spec: AnySpecification):
+        self.checked, self.spec = checked, spec
+        self.questions: list[_Question] = []
+
+    def begin(self) -> None:
+        """Ask twice, with other seeds, once with memory that nothing wrote full of NaN. Raises CuirError X118, X119, X125, X126."""
+        found = self._of_function(self.spec) if isinstance(self.spec, FunctionSpecification) else self._of_mods(self.spec)
+        for question in found:
+            try:
+                question.first = _asked(question, _SEEDS[0])
+                again = _asked(question, _SEEDS[1], filled=True)
+            except CuirError as error:
+                if error.diagnostics[0].code in _REFUSED:
+                    raise
+                continue  # it fails for this problem, or no kernel can have it: told where problems are drawn
+            self.questions.append(question)
+            if (place := _difference(question.first, again)) is None:
+                continue
+            if (other := _difference(question.first, _asked(question, _SEEDS[1]))) is not None:
+                raise self._unsound(question, other, "for the same inputs, asked twice", _STATE)
+            raise self._unsound(question, place, "where memory that nothing wrote holds something else", "torch.zeros or torch.full in place of torch.empty")  # fmt: skip
+
+    def explain(self, error: CuirError) -> CuirError:
+        """The cause of a failure, where it is that the specification now answers otherwise; else the error."""
+        try:
+            self.end({})
+        except CuirError as cause:
+            return cause
+        return error
+
+    def end(self, refused: Refusals) -> None:
+        """Ask once more, after all other calls. refused: functions that were, which some question may have passed over."""
+        for _, error in refused.values():
+            raise error
+        for question in self.questions:
+            if (place := _difference(question.first, _asked(question, _SEEDS[2]))) is not None:
+                raise self._unsound(question, place, "for the same inputs, asked at the beginning and at the end", _STATE)
+
+    def _unsound(self, question: _Question, place: tuple[str, str, str], when: str, hint: str) -> CuirError:
+        name, first, again = place
+        message = f"{question.what} of the specification `{self.spec.name}` gives {name} as {first}, and then as {again}, {when}"
+        return refuse_function(question.function, CuirError.of("X118", message, function_span(question.function), hint))
+
+    # ---- questions
+    def _of_function(self, spec: FunctionSpecification) -> Iterable[_Question]:
+        draw = self._small_draw(spec)
+        if draw is None:
+            return
+        checked = self.checked
+        if spec.sizes is not None:
+            drawn = {**known_sizes(checked), **dict.fromkeys(checked.dims, _TRIED[-1])}
+            yield _Question("sizes", spec.sizes, lambda: spec.admitted(drawn) or {"the length": None})
+        if spec.inputs is not None:
+            yield _Question("inputs", spec.inputs, lambda: _all(function_launch(checked, spec, draw)))
+        given = function_launch(checked, spec, draw)
+        yield _Question("reference", spec.reference, lambda: spec.exact(readable(checked, given), list(given.before)))
+
+    def _small_draw(self, spec: FunctionSpecification) -> Draw | None:
+        for n in _TRIED:
+            try:
+                sizes = spec.admitted({**known_sizes(self.checked), **dict.fromkeys(self.checked.dims, n)})
+                if sizes is not None and self._elements(sizes) <= _SMALL:
+                    draw = Draw("asked again", {d: sizes[d] for d in self.checked.dims})
+                    function_launch(self.checked, spec, draw)
+                    return draw
+            except CuirError as error:
+                if error.diagnostics[0].code in _REFUSED:
+                    raise
+        return None
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        return max((elements_of(t, sizes) for t in self.checked.tensors), default=0)
+
+    def _of_mods(self, spec: Specification) -> Iterable[_Question]:
+        for lengths in _LENGTHS:
+            for name, value in spec.data.items():
+                if callable(value) and not isinstance(value, torch.Tensor):
+                    yield _Question(f"`{name}`", value, lambda n=name, at=lengths: {n: spec.values(at)[n]})  # type: ignore[misc]
+            if spec.mask_mod is not None:
+                yield _Question("mask_mod", spec.mask_mod, lambda at=lengths: {"the mask": spec.mask(at)})  # type: ignore[misc]
+            if spec.score_mod is not None:
+                s = torch.randn(lengths.B, lengths.H, lengths.M, lengths.N, generator=torch.Generator().manual_seed(0))
+                yield _Question("score_mod", spec.score_mod, lambda at=lengths, s=s: {"the score": spec.scores(s, at)})  # type: ignore[misc]
+
+    # ---- what is left untried
+    def warnings(self, cases: Iterable[Any]) -> list[str]:
+        """Sentences about lengths and inputs of which the specification's functions admit a single one."""
+        spec, draws = self.spec, [c for c in cases if isinstance(c, Draw)]
+        if not isinstance(spec, FunctionSpecification):
+            return []
+        return [*self._single_lengths(spec, draws), *self._single_tables(spec, draws)]
+
+    def _single_lengths(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
+        if spec.sizes is None or _is_ours(spec.sizes) or len(draws) == 0:
+            return
+        single: dict[str, int] = {}
+        for d in self.checked.dims:
+            lengths = {draw.sizes[d] for draw in draws}
+            if len(lengths) == 1:
+                single[d] = lengths.pop()
+        if single and len(single) == len(self.checked.dims):
+            said = ", ".join(f"{d}={n}" for d, n in single.items())
+            yield f"sizes of `{spec.name}` admits a single problem, {said}: nothing is said of other lengths"
+        elif single:
+            said = ", ".join(f"only 1 length of {d} was admitted, {n}" for d, n in single.items())
+            yield f"{said}: sizes of `{spec.name}` refuses others, and nothing is said of them"
+
+    def _single_tables(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
+        """Tables that are the same for every seed, in up to three problems."""
+        if spec.inputs is None or _is_ours(spec.inputs):
+            return
+        small = [d for d in draws if self._elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
+        fixed: set[str] | None = None
+        for draw in sorted(small, key=lambda d: -self._elements({**known_sizes(self.checked), **d.sizes}))[:3]:
+            one, other = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
+            alike = {n for n in one.given if _holds_several(_all(one).get(n)) and equal_bits(_all(one)[n], _all(other)[n])}
+            fixed = alike if fixed is None else fixed & alike
+        if fixed:
+            names = ", ".join(sorted(fixed))
+            yield f"inputs of `{spec.name}` gives the same {names} for every problem of the same lengths, whatever the generator: other tables were not tried"
+
+
+def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any], seconds: float = 10.0) -> None:
+    """Raise CuirError for a specification by which no kernel can be judged: X106 for NaN alone, X113 for what fails, and those of `Soundness`.
+
+    cases: problems of the numbers stage, of which small ones are tried for some seconds.
+    """
+    soundness, end = Soundness(checked, spec), time.perf_counter() + seconds
+    soundness.begin()
+    if isinstance(spec, FunctionSpecification):
+        for draw in (c for c in cases if isinstance(c, Draw)):
+            if time.perf_counter() > end:
+                break
+            if soundness._elements({**known_sizes(checked), **draw.sizes}) <= _SMALL:
+                given = function_launch(checked, spec, draw)
+                require_defined(spec, spec.exact(readable(checked, given), list(given.before)), draw)
+    soundness.end({})
+
+
+class _Filled(TorchDispatchMode):
+    """Memory that nothing wrote is NaN, or the least integer."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _EMPTY and isinstance(result, torch.Tensor) and not result.is_meta:
+            dtype = result.dtype
+            if dtype.is_floating_point or dtype.is_complex:
+                result.fill_(torch.nan)
+            else:
+                result.fill_(True if dtype == torch.bool else torch.iinfo(dtype).min + 85)
+        return result
+
+
+def _asked(question: _Question, seed: int, filled: bool = False) -> Values:
+    """An answer under this seed of the global generators, which are as before afterwards."""
+    state = GlobalState()
+    try:
+        seed_generators(seed)
+        if not filled:
+            return question.ask()
+        try:
+            with _Filled():
+                return question.ask()
+        except CuirError as error:
+            if error.diagnostics[0].code in _REFUSED:
+                raise
+            return question.ask()  # what a mode of dispatch does not let pass
+    finally:
+        state.restore()
+
+
+def _difference(first: Values, again: Values) -> tuple[str, str, str] | None:
+    """The first place where two answers differ, with both values in words."""
+    for name in (*first, *(n for n in again if n not in first)):
+        if name not in first or name not in again:
+            missing = name not in first
+            return (name, "nothing", "a value") if missing else (name, "a value", "nothing")
+        a, b = first[name], again[name]
+        if equal_bits(a, b):
+            continue
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            return name, str(a), str(b)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return name, _kind(a), _kind(b)
+        x, y = (x.detach().double() for x in (a, b))
+        at = torch.nonzero((x != y) & ~((x != x) & (y != y)))[0].tolist()
+        before, after = show_different(x[tuple(at)].item(), y[tuple(at)].item())
+        return f"{name}{at if at else ''}", before, after
+    return None
+
+
+def _kind(x: torch.Tensor) -> str:
+    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
+
+
+def _all(launch: FunctionLaunch) -> Values:
+    return {**launch.before, **launch.inputs}
+
+
+def _holds_several(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.numel() > 1
+
+
+def _is_ours(function: Callable[..., Any]) -> bool:
+    """Whether it is a function of this package, whose tables follow from the lengths."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(_OURS)
+
+
+__all__ = ["Soundness", "require_usable"]

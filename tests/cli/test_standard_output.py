@@ -1,0 +1,119 @@
+"""With `--json` stdout is one object, whatever a specification prints or however it ends; exit code 2 is for a specification that is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KERNEL = """
+@kernel(arch="sm_80")
+def double(X: Global[f32, M, 16], Y: Global[f32, M, 16]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            q = t * 16 + rows(16)
+            store(Y[q, cols(16)], X[q, cols(16)] * 2.0)
+"""
+
+
+@pytest.fixture
+def verify(tmp_path: Path, cuir: Callable[..., Any]) -> Callable[..., Any]:
+    """`cuir verify` of a kernel against the text of a specification, in this process."""
+
+    def call(text: str, *more: str) -> Any:
+        (tmp_path / "double.cuir").write_text(KERNEL)
+        (tmp_path / "mine.py").write_text(text)
+        return cuir("verify", tmp_path / "double.cuir", "--against", tmp_path / "mine.py", *more)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [
+        ("import sys\nsys.exit(0)\n", "X119", 2),
+        ("exit()\n", "X119", 1),
+        ("import os\nos._exit(0)\n", "X119", 2),
+        ("raise KeyboardInterrupt\n", "X119", 1),
+        ("def reference(x):\n    raise SystemExit\n", "X119", 2),
+        ("def reference(x):\n    exit(0)\n", "X119", 2),
+        ("def reference(x):\n    import os; os._exit(0)\n", "X119", 2),
+        ("def reference(x): return x * 2\n\ndef sizes(drawn):\n    quit()\n", "X119", 4),
+        ("def reference(x): return x * 2\n\ndef inputs(sizes):\n    while True: pass\n", "X125", 4),
+        ("def reference(x): return x * 2\n\ndef sizes(drawn):\n    while True: pass\n", "X125", 4),
+        ("def reference(x):\n    while True:\n        pass\n", "X125", None),
+        ("def reference(x):\n    return reference(x)\n", "X113", 2),
+        ("import torch\ndef reference(x):\n    return x * 2 + torch.rand(())\n", "X118", 2),
+        ("def reference(x):\n    return x.mul_(2)\n", "X126", 1),
+        ("def reference(x):\n    return x * 2j\n", "X106", 1),
+        ("import warnings\ndef reference(x):\n    warnings.simplefilter('error')\n    warnings.warn('no')\n", "X113", 4),
+    ],
+)
+def test_a_specification_that_is_none_is_a_wrong_call(verify: Callable[..., Any], text: str, code: str, line: int | None) -> None:
+    shown = verify(text, "--json", "--budget", "0.3")
+    found = shown.json["diagnostics"][0]
+    assert shown.code == 2 and not shown.json["ok"] and found["code"] == code
+    assert line is None or found["span"]["line"] == line
+    shown = verify(text, "--budget", "0.3")
+    assert shown.code == 2 and f"error[{code}]" in shown.err
+
+
+def test_what_a_specification_prints_is_on_stderr(verify: Callable[..., Any]) -> None:
+    text = "print('at import')\ndef reference(x):\n    print('in a call')\n    return x * 2\n"
+    shown = verify(text, "--json")
+    assert shown.code == 0 and shown.json["ok"] and "at import" in shown.err and "in a call" in shown.err
+    shown = verify(text)
+    assert shown.code == 0 and "in a call" not in shown.out and "in a call" in shown.err
+
+
+def test_a_single_length_is_in_every_verdict(verify: Callable[..., Any]) -> None:
+    text = "def reference(x): return x * 2\n\ndef sizes(drawn): return {'M': 48}\n"
+    shown = verify(text, "--json")
+    assert shown.code == 0 and "M=48" in shown.json["verification"]["warnings"][0]
+    assert "M=48" in " ".join(verify(text).out.split())
+
+
+PROCESS = """
+import os, sys, threading, time
+
+print("by print")
+os.write(1, b"by descriptor\\n")
+sys.__stdout__.write("by the first stdout\\n")
+threading.Thread(target=time.sleep, args=(600,)).start()
+
+import atexit
+atexit.register(print, "at exit")
+
+def reference(x):
+    os.system("echo by a child")
+    return x * 2
+"""
+STUBBORN = """
+def reference(x):
+    while True:
+        try:
+            x = x * 1
+        except BaseException:
+            pass
+"""
+
+
+@pytest.mark.parametrize(("text", "code"), [(PROCESS, 0), (STUBBORN, 2)])
+def test_a_process_prints_one_object_and_ends(tmp_path: Path, text: str, code: int) -> None:
+    """What C code and children write, threads that do not end, and functions that swallow every exception."""
+    (tmp_path / "double.cuir").write_text(KERNEL)
+    (tmp_path / "mine.py").write_text(text)
+    command = [sys.executable, "-m", "cuir", "verify", "double.cuir", "--against", "mine.py", "--json", "--budget", "0.3"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    assert json.loads(ended.stdout)["ok"] is (code == 0)
+    if code:
+        assert "X125" in ended.stdout
+    else:
+        assert all(f"by {what}" in ended.stderr for what in ("print", "descriptor", "the first stdout", "a child"))
