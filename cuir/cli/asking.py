@@ -138,6 +138,10 @@ def transfer(
             if not os.environ.get(MODEL):
                 _cannot(why_not, as_json)
                 configured(None)
+    if replay is None:
+        from llm.passes.target import require_usable_target
+
+        require_usable_target(program, name, target, consts, effort)
     table = computed(origin, name)
     known = origin_spec or (table[1].specification if table is not None else None)
     task = {"pass": "transfer", "origin": origin, "kernel": name, "to": to, "parameters": list(param or ()), "from": known, "consts": plain_consts(consts), "level": effort,

@@ -146,3 +146,48 @@ def test_a_wrong_program_is_told_and_kept_apart(cuir: Any, monkeypatch: pytest.M
         )
     assert code == 1 and "V101" in err and "the tokens are spent" in out and len(server.requests) == 1
     assert Path("out/full/full.wrong.cuir").is_file() and not Path("out/full/full.cuir").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("torch.where(s.abs() < 10, s, torch.nan).softmax(-1) @ v * 0 + torch.where(s.abs().amax() < 10, 0.0, torch.nan)", "X106"),
+        ("s.softmax(-1) @ v * torch.nan", "X106"),
+        ("torch.nn.functional.dropout(s.softmax(-1), 0.1) @ v", "X118"),
+        ("exit(0)", "X119"),
+        ("s.softmax(-1) @ v if q.shape[2] < 100 else [][1]", "X113"),
+    ],
+)
+def test_a_target_that_nobody_can_meet_is_refused_before_a_model_is_asked(
+    cuir: Any, monkeypatch: pytest.MonkeyPatch, body: str, code: str
+) -> None:
+    text = f"import torch\n\ndef reference(q, k, v, scale):\n    g = q.shape[1] // k.shape[1]\n    k, v = (x.repeat_interleave(g, 1) for x in (k, v))\n    s = q @ k.mT * scale\n    return {{'O': {body}}}\n"
+    Path("mine.py").write_text(text)
+    with endpoint(Say("nothing")) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.address)
+        ended, out, _ = cuir("transfer", ORIGIN, "--to", "mine.py", "--model", "openai/any", *OPTIONS, "--json")
+        assert ended == 2 and json.loads(out)["diagnostics"][0]["code"] == code
+        assert not server.requests
+
+
+def test_a_target_that_can_be_met_is_not_refused() -> None:
+    from cuir.checking.defaults import fill_consts
+    from cuir.spec.functions import FunctionSpecification
+    from llm.passes.target import require_usable_target
+
+    program = parse(corpus.programs()[ORIGIN].read_text(encoding="utf-8"))
+    kernel = next(iter(program.kernels()))
+
+    def reference(q: Any, k: Any, v: Any, scale: float) -> Any:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        return (q @ k.mT * scale).softmax(-1) @ v
+
+    def other(q: Any, other: Any) -> Any:  # of a kernel with more parameters
+        return q
+
+    consts = fill_consts(program.kernels()[kernel], {"D": 64, "BM": 64, "BN": 64})
+    for target in (
+        FunctionSpecification("mine", lambda q, k, v, scale: {"O": reference(q, k, v, scale)}),
+        FunctionSpecification("other", other),
+    ):
+        require_usable_target(program, kernel, target, consts, "quick")

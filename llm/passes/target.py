@@ -1,0 +1,34 @@
+"""A target that nobody could meet: a specification by which no kernel can be judged is refused before a model is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cuir.checking.checked import Const
+from cuir.checking.checker import check
+from cuir.spec.functions import AnySpecification
+from cuir.spec.user_calls import limit_calls
+from cuir.syntax.nodes import Program
+from cuir.text.diagnostics import CuirError
+from cuir.verification.soundness import require_usable
+from cuir.verification.spec_dispatch import number_cases, prepared
+from cuir.verification.stages import BUDGET
+
+from ..further import supplied
+
+_OF_THE_KERNEL = ("V300", "X105", "X106", "X107", "X108")  # what an answer's kernel, with other parameters, may mend
+
+
+def require_usable_target(origin: Program, kernel: str, target: AnySpecification, consts: Mapping[str, Const], level: str) -> None:
+    """Raise CuirError X106 (NaN alone), X113, X118, X119, X125 or X126 of a specification, tried with the parameters that the origin has and the target declares."""
+    program = supplied(origin, kernel, origin, target)
+    with limit_calls(BUDGET):
+        try:
+            checked = check(program, kernel, consts)
+            spec = prepared(target, checked.origin, program, checked.consts)
+            cases = number_cases(checked, spec, [], level)
+        except CuirError as error:
+            if error.diagnostics[0].code.startswith("X1") and error.diagnostics[0].code not in _OF_THE_KERNEL:
+                raise
+            return
+        require_usable(checked, spec, cases)
