@@ -11,9 +11,10 @@ from ..spec.functions import FunctionSpecification, Value
 from ..text.diagnostics import CuirError
 from .decisive import decisive_draws
 from .draws import Draw, known_sizes, shape_of_tensor
-from .inputs import applicable, function_launch, readable, small_scalars
+from .inputs import applicable, function_launch, readable, small_scalars, special_plan
 from .lengths import all_draws
 from .problems import is_attention
+from .special_problems import special_draws
 
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
 
@@ -21,7 +22,9 @@ _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with ot
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
-    return with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems)) + _at_steps(checked, spec, problems, level)
+    special = special_draws(checked, spec, special_plan(checked, spec), level)
+    tried = with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems) + special)
+    return tried + _at_steps(checked, spec, problems, level)
 
 
 def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:

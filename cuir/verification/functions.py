@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from .decisive import KIND as STEPS
 from .decisive import undecided
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
+from .integer_outputs import collect_right_integers, find_out_of_range
 from .number_text import describe_overflow, show_different
 from .numeric import RATIO, RATIO_ROW, share
 from .problems import Case, parts_of
@@ -110,7 +112,8 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
     exact = given.exact if given.exact is not None else spec.exact(inputs, names)
     _require_shapes(spec, exact, given, case)
     require_defined(spec, exact, case)
-    measure = _Measure(checked, spec, inputs, names, exact, case.corners)
+    measure = _Measure(checked, spec, inputs, names, exact, case.corners or given.special)
+    measure.special = given.special
     return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
 
 
@@ -154,9 +157,10 @@ class _Measure:
         inputs: Mapping[str, object],
         names: Sequence[str],
         exact: Mapping[str, torch.Tensor],
-        corners: bool = False,
+        steps: bool = False,
     ):
-        self.spec, self.inputs, self.names, self.corners = spec, inputs, names, corners
+        self.spec, self.inputs, self.names, self.steps = spec, inputs, names, steps
+        self.special = False
         self.dtype = TORCH[half_dtype(checked)]
         self.coarse = rounds_between(checked)
         self.single: SingleError | None = None
@@ -175,7 +179,13 @@ class _Measure:
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
         ]  # of 8 bits PyTorch does not say what is finite
         largest = max((x[x.isfinite()].abs().max().item() for x in floats if x.isfinite().any()), default=1.0)
+        self.endless = any(bool(x.isinf().any()) for x in floats)
         self.floor = _CANCELLED * largest if self.coarse else 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether verification has put infinities into inputs, so that those of the function are not asked."""
+        return self.special and self.endless
 
     @property
     def words(self) -> str:
@@ -183,7 +193,7 @@ class _Measure:
 
     def of_single(self) -> SingleError:
         if self.single is None:
-            self.single = SingleError(self.spec, self.inputs, self.names, steps=self.corners)  # type: ignore[arg-type]
+            self.single = SingleError(self.spec, self.inputs, self.names, steps=self.steps)  # type: ignore[arg-type]
         return self.single
 
     def undecided(self, name: str, wanted: torch.Tensor) -> torch.Tensor:
@@ -210,6 +220,22 @@ class _Measure:
             return torch.zeros((), dtype=torch.bool)
         return ~self.spec.half(self.inputs, self.names, self.dtype)[name].isfinite()  # type: ignore[arg-type]
 
+    def turned(self, name: str) -> torch.Tensor:
+        """Elements that hang on decisions which rounding turns; none where float32 cannot be evaluated so."""
+        try:
+            return self.of_single().turned()[name]
+        except CuirError:
+            return torch.zeros((), dtype=torch.bool)
+
+    def right_integers(self, name: str, output: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Elements of an output of integers that are as float arithmetic of the kernel's precision gives them, or that nothing is asked of."""
+        if self.coarse:
+            yield output == self.first[name]
+        with contextlib.suppress(CuirError):
+            for right in collect_right_integers(self.of_single(), name, self.tf32):
+                yield output == right
+            yield find_out_of_range(self.of_single(), name)
+
     def ordered(self, name: str) -> torch.Tensor | None:
         """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
         try:
@@ -231,16 +257,34 @@ class _Judged:
         """Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
             return self.integers()
+        none = torch.zeros_like(self.wanted, dtype=torch.bool)
         try:
-            return self.floats(torch.zeros_like(self.wanted, dtype=torch.bool))
+            return self.floats(none)
         except CuirError:
             ordered = self.measure.ordered(self.name)
-            if ordered is None or not ordered.any():
+            left = none if ordered is None else ordered
+            if self.measure.special:
+                left = left | self.measure.turned(self.name) | self.unsteady()
+            if not left.any():
                 raise
-            return self.floats(ordered)
+            return self.floats(left)
+
+    def unsteady(self) -> torch.Tensor:
+        """Elements of which special values leave little: float32 has no number in their row, or another one once its operations are off by a few units."""
+        rounded = [x.to(self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.off(self.name))]
+        wanted = self.wanted.double()
+        free = torch.zeros_like(wanted, dtype=torch.bool)
+        for x in rounded:
+            endless = ~x.isfinite() & wanted.isfinite()
+            far = _norms(torch.where(endless | ~wanted.isfinite(), 0.0, x - wanted)) > _BROKEN * _norms(
+                torch.where(wanted.isfinite(), wanted, 0.0)
+            )
+            far &= _norms(self.output.double()).isfinite()  # a number that is not steady is still a number
+            free |= (endless.any(-1) | far)[..., None] if wanted.dim() else endless | far
+        return free
 
     def floats(self, ordered: torch.Tensor) -> OutputNumbers:
-        """ordered: elements about which nothing is asked, since a sum in another order leaves float32."""
+        """ordered: elements about which nothing is asked, since a sum in another order leaves float32, or rounding decides between numbers that are far apart."""
         name, output, measure = self.name, self.output, self.measure
         x, w = output.double(), self.wanted.double()
         limit = torch.finfo(output.dtype).max
@@ -251,7 +295,11 @@ class _Judged:
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
         if (lost := ~x.isfinite() & w.isfinite()).any():
             broken |= lost & measure.overflows(name)
+        self.outside = int((w.isnan() | (w.isinf() & measure.open)).sum())
         free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
+        free = free | (w.isinf() & measure.open)
+        if measure.special:  # how far beyond the dtype a sum lies hangs on what is lost in it
+            free = free | (w.isfinite() & (w.abs() >= limit))
         if (unwritten := x.isnan() & ~free).any():
             raise self.wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
                              "every element is stored, and nothing divides 0 by 0")  # fmt: skip
@@ -265,7 +313,7 @@ class _Judged:
         if steps:
             self.free = self.free | measure.undecided(name, self.wanted)
         verdict = self.compared(own, measure.first[name])
-        if verdict.share > _NEAR and (off := measure.off(name, decided=steps)):
+        if verdict.share > _NEAR and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
             more = [self.own_error(o) for o in off]
             self.free = self.free | ~torch.stack(more).isfinite().all(0)  # float32 has no number there: a difference of logits of 1e18, say
             beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
@@ -278,6 +326,10 @@ class _Judged:
         differs = self.output != self.wanted
         if self.case.kind == STEPS:
             differs &= ~self.measure.undecided(self.name, self.wanted)
+        for right in self.measure.right_integers(self.name, self.output) if differs.any() and self.wanted.dtype != torch.bool else ():
+            differs &= ~right
+            if not differs.any():
+                break
         if differs.any():
             at = torch.nonzero(differs)[0].tolist()
             found, expected = show_different(self.output[tuple(at)].item(), self.wanted[tuple(at)].item())

@@ -21,13 +21,16 @@ from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from .decisive import KIND as STEPS
 from .decisive import decisive_inputs
-from .draws import Draw, known_sizes, shape_of_tensor
+from .draws import Draw, elements_of, known_sizes, shape_of_tensor
 from .kinds import SHAPED, deep_enough, small_value, tensor_of
+from .mentioned_numbers import Comparisons, mentioned_in_kernel, mentioned_in_source
 from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
+from .special_plan import SPECIAL, SpecialPlan, has_numbers, is_added, make_plan
 
 _EPSILON = ("eps", "epsilon")
+_TRIAL = 200_000  # elements of a tensor, of the problem on which special values are tried
 _VAST = 1e30  # of a scalar: far beyond whatever it is added to
 _POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
 
@@ -49,6 +52,7 @@ class FunctionLaunch:
     given: Collection[str] = ()  # what the specification's `inputs` gave
     exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
     undefined: Collection[str] = ()
+    special: bool = False  # values that verification has chosen, for which the function may give infinities: these are not asked
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
@@ -100,6 +104,8 @@ def function_launch(
     A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for twice as much. One that keeps a root away from 0 (an `eps`) is positive
     and small. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives.
     """
+    if draw.kind in SPECIAL:
+        return _special_launch(checked, spec, draw, tile, poison)
     small = small_scalars(checked, spec)
     given = _launch(checked, spec, draw, tile, {}, small)
     negative = [s.name for s in checked.scalars if s.dtype == F32 and given.inputs[s.name] < 0]
@@ -125,6 +131,87 @@ def function_launch(
         given = _launch(checked, spec, draw, tile, turned(positive), small)
     given = replace(given, positive=(*(n for n, is_root in small.items() if is_root), *positive))
     return _poisoned(checked, spec, given) if poison and draw.kind in _POISONED else given
+
+
+def _special_launch(
+    checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, poison: bool
+) -> FunctionLaunch:
+    """Normal inputs with special values in them, where the specification still gives numbers; else the normal ones."""
+    plan, plain = special_plan(checked, spec), function_launch(checked, spec, replace(draw, kind="normal"), tile)
+    if not plan.count(draw.kind):
+        return plain
+    block = known_sizes(checked).get("BN", 0) or 16
+    for turn in range(3):  # of few rows, all may be hidden
+        values = plan.values(draw.kind, draw.seed + turn * plan.count(draw.kind), plain.inputs, block)
+        drawn = {n: v for n, v in plain.inputs.items() if n not in plain.given}
+        try:
+            made = _launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
+            exact = spec.exact(readable(checked, made), list(made.before))
+        except CuirError:
+            continue
+        if has_numbers(exact):
+            made = replace(made, positive=plain.positive, exact=exact, special=True)
+            return _poisoned(checked, spec, made, always=True) if poison and draw.kind == "edges" else made
+    return plain
+
+
+def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
+    """Return which inputs of the kernel may hold which special values, by trial on a small problem."""
+    known: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.made.setdefault("special values", {})
+    if id(spec) not in known:
+        known[id(spec)] = (spec, SpecialPlan())  # of problems that are drawn on the way
+        known[id(spec)] = (spec, _planned(checked, spec))
+    return known[id(spec)][1]
+
+
+def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
+    draw, comparisons = _trial(checked, spec), Comparisons()
+    if draw is None:
+        return SpecialPlan()
+    try:
+        given = function_launch(checked, spec, draw)
+        with comparisons:
+            spec.exact(readable(checked, given), list(given.before))
+    except CuirError:
+        return SpecialPlan()
+    plain = {n: v for n, v in given.inputs.items() if n not in given.given}
+
+    def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
+        try:
+            made = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
+            return spec.exact(readable(checked, made), list(made.before))
+        except CuirError:
+            return None
+
+    def added_to(name: str) -> bool:
+        leaf = given.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
+        try:
+            return is_added(spec.attached({**readable(checked, given), name: leaf}, list(given.before)).values(), leaf)
+        except (CuirError, RuntimeError):
+            return False
+
+    attention = is_attention(checked.origin)
+    fixed = {*given.given, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
+    drawn = {n: v for n, v in given.inputs.items() if n not in fixed}
+    tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
+    mentioned = mentioned_in_source(spec.reference) | comparisons.found | mentioned_in_kernel(checked)
+    plan = make_plan(tensors, scalars, tried, mentioned, added_to, {t.name: t.dims for t in checked.tensors})
+    if attention:
+        return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
+    values = (given.inputs.get(n) for n in given.given)
+    return replace(plan, derived=any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in values))
+
+
+def _trial(checked: Checked, spec: FunctionSpecification) -> Draw | None:
+    """A problem of few elements, with room for several forms of rows."""
+    for n in (12, 16, 64, 128):
+        sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
+        with contextlib.suppress(CuirError):
+            admitted = spec.admitted({**known_sizes(checked), **sizes})
+            if admitted is not None and max((elements_of(t, admitted) for t in checked.tensors), default=0) <= _TRIAL:
+                return Draw("a trial", {d: admitted[d] for d in checked.dims})
+    return None
 
 
 def _unasked(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> int:
@@ -163,10 +250,10 @@ def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) 
     return scalars
 
 
-def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> FunctionLaunch:
+def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, always: bool = False) -> FunctionLaunch:
     """NaN in what the function does not read of the floats that were drawn. What its `inputs` gives stays."""
     drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
-    where, exact = unread(checked, spec, readable(checked, given), list(given.before), drawn)
+    where, exact = unread(checked, spec, readable(checked, given), list(given.before), drawn, always)
     given = replace(given, exact=exact)
     if not where:
         return given
@@ -176,9 +263,9 @@ def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaun
 
 def _launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, factors: Mapping[str, float],
-    small: Collection[str], scalars: Mapping[str, float] | None = None, turn: int = 0,
+    small: Collection[str], values: Mapping[str, Value] | None = None, turn: int = 0,
 ) -> FunctionLaunch:  # fmt: skip
-    """The arguments that the draw says; factors: of float scalars that are drawn; small: those that are drawn small; scalars: values of some; turn: how many tensors before the one of the kind are given by the specification."""
+    """The arguments that the draw says; factors: of float scalars that are drawn; small: those that are drawn small; values: of some scalars and tensors instead; turn: how many tensors before the one of the kind are given by the specification."""
     generator = torch.Generator().manual_seed(draw.seed)
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
@@ -187,7 +274,7 @@ def _launch(
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
     drawn |= {n: drawn[n] * times for n, times in factors.items()}
-    drawn |= scalars or {}
+    drawn |= {n: v for n, v in (values or {}).items() if not isinstance(v, torch.Tensor)}
     if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
         drawn["scale"] *= SCALED
     needed = [t for t in checked.tensors if not t.scratch and (not t.written or t.name in kept)]
@@ -202,9 +289,10 @@ def _launch(
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
         at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed)
-        drawn |= {n: x * factors.get(n, 1.0) for n, x in at.items()} | dict(scalars or {})
+        drawn |= {n: x * factors.get(n, 1.0) for n, x in at.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
+    drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)}
     params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
         s.name.lower(): s for s in checked.scalars
     }
@@ -217,7 +305,7 @@ def _launch(
         drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
         made.add(p.name)
     if chosen is not None and chosen.name in made and turn < len(floats):  # the kind is of a tensor that is drawn
-        return _launch(checked, spec, draw, tile, factors, small, scalars, turn + 1)
+        return _launch(checked, spec, draw, tile, factors, small, values, turn + 1)
     missing = [t.name for t in needed if t.name not in drawn]
     if missing:
         raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
@@ -262,8 +350,9 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
     """The kinds of inputs that such a kernel can be given: `faint` needs a scalar that keeps a root away from 0, `scaled` one called scale, most a tensor of floats that the specification does not give itself."""
     small = small_scalars(checked, spec)
     scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
+    plan = special_plan(checked, spec)
     if is_attention(checked.origin):
-        return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale))
+        return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale) and (k not in SPECIAL or plan.count(k)))
     given = _given(checked, spec)
     floats = [
         t
@@ -274,6 +363,8 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
     def fits(kind: str) -> bool:
         if kind in ("normal", "scaled", "faint"):
             return {"normal": True, "scaled": scale, "faint": bool(small) and bool(floats)}[kind]
+        if kind in SPECIAL:
+            return plan.count(kind) > 0
         return any(deep_enough(kind, len(t.dims)) for t in floats)
 
     return tuple(k for k in KINDS if fits(k))

@@ -16,15 +16,21 @@ _LARGEST = 3_000_000  # elements of a problem that is searched
 
 
 def unread(
-    checked: Checked, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str], names: Sequence[str]
+    checked: Checked,
+    spec: FunctionSpecification,
+    given: Mapping[str, Value],
+    outputs: Sequence[str],
+    names: Sequence[str],
+    always: bool = False,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor] | None]:
     """Where inputs may be NaN and every output stays what it is, by name, as bool tensors, only those that have such a place; and the outputs in float64, if they were computed.
 
     Looked for where integers say what is read, or where the function of a problem without them has once left something unread. An element counts if
     the derivatives of all outputs by it are 0 and NaN there, together with all others, changes nothing: a factor of 0 does not make it unread.
+    always: look in this problem, whatever others have shown: a scalar of 0 may say that a tensor is not read.
     """
     key = ("reads all", id(spec))
-    selected = any(t.dtype == I32 for t in checked.tensors) or any(s.dtype == I32 for s in checked.scalars)
+    selected = always or any(t.dtype == I32 for t in checked.tensors) or any(s.dtype == I32 for s in checked.scalars)
     tensors = {n: given[n] for n in names}
     small = sum(x.numel() for x in tensors.values() if isinstance(x, torch.Tensor)) <= _LARGEST
     if not names or not small or (not selected and checked.made.get(key) is spec):
@@ -51,6 +57,9 @@ class _Search:
                 return kept
         places: dict[str, torch.Tensor] = {}
         for n, x in narrowed.items():  # one tensor after the other, by halves
+            if len(narrowed) > 1 and x.any() and self.unchanged({**places, n: x}):
+                places[n] = x
+                continue
             rows = x.reshape(-1, x.shape[-1] if x.dim() else 1)
             left = [rows.any(1).nonzero().flatten()]
             good = torch.zeros_like(rows)

@@ -22,9 +22,10 @@ from ..syntax.types import DType
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, captured_arguments
+from .special_plan import SPECIAL
 
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled",
-               "largest", "ties", "onehot", "faint"]  # fmt: skip
+               "largest", "ties", "onehot", "faint", "hidden", "bounds", "infinite", "vast", "near", "both", "edges"]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 SCALED = 24  # times the usual scale
@@ -283,7 +284,7 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
         max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
         for size, most in ((BM, 3), (BN, 4))
     )
-    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled", "faint")])
+    kind: Kind = rng.choice([k for k in KINDS if k not in ("zero", "tiny", "wide", "scaled", "faint", *SPECIAL)])
     return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
 
 

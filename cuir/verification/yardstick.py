@@ -196,6 +196,8 @@ _STEPS = {
     **dict.fromkeys(("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "softshrink_backward", "hardshrink_backward"), 1),
     **dict.fromkeys(("hardsigmoid_backward", "hardswish_backward"), 1),
     "elu_backward": 5,
+    "heaviside": 0,
+    "copysign": 1,
 }
 _TF32 = 0.7 * 2.0**-10  # relative: how far the number of TF32 may be that an operand is taken as
 
@@ -226,6 +228,28 @@ class SingleError:
                 with exact_products(), _OfTF32(self.decided, generator):
                     self._tf32.append(self.spec.single(dict(self.given), self.outputs))
         return self._tf32
+
+    def tf32_undecided(self) -> list[dict[str, torch.Tensor]]:
+        """`tf32`, where each evaluation takes its own decisions."""
+        evaluations = []
+        for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
+            with exact_products(), _OfTF32(_Noted(False), generator):
+                evaluations.append(self.spec.single(dict(self.given), self.outputs))
+        return evaluations
+
+    def turned(self) -> dict[str, torch.Tensor]:
+        """Return elements of the outputs, as bool tensors, that hang on decisions which the errors of operations turn; inputs are exact."""
+        found: dict[str, torch.Tensor] = {}
+        for seed in range(TURNS):
+            alike, own = self._computed(seed, self.decided, self.jumped), self._computed(seed, _Noted(False), ())
+            for n, x in own.items():
+                differs = ~((x == alike[n]) | (x.isnan() & alike[n].isnan()))
+                found[n] = found[n] | differs if n in found else differs
+        return found
+
+    def _computed(self, seed: int, decided: _Noted, jumped: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        with _Off(decided, torch.Generator().manual_seed(seed), jumped=jumped):
+            return self.spec.single(dict(self.given), self.outputs)
 
     def ordered(self) -> dict[str, torch.Tensor]:
         """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
@@ -296,7 +320,7 @@ def _is_float(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
-class _Mode(TorchDispatchMode):
+class Undisturbed(TorchDispatchMode):
     """A mode that needs nothing of torch.compile, whose import takes seconds."""
 
     @classmethod
@@ -316,7 +340,7 @@ class _Noted(list[Any]):
         return _STEPS.get(func.overloadpacket.__name__) if self.steps else None
 
 
-class _Decisions(_Mode):
+class _Decisions(Undisturbed):
     """Notes what is decided by floats."""
 
     def __init__(self, decided: _Noted, jumped: list[torch.Tensor]):
@@ -343,7 +367,7 @@ class _Decisions(_Mode):
             self.decided.append(result)
 
 
-class _Again(_Mode):
+class _Again(Undisturbed):
     """Takes the decisions as they were noted."""
 
     def __init__(self, decided: _Noted):
@@ -459,4 +483,4 @@ def _evenly_off(x: torch.Tensor, generator: torch.Generator, unit: float) -> tor
 def _off_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:
     """Each number off by so much, up or down; infinities stay."""
     sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
-    return torch.where(x.isinf(), x, x + sign * most)
+    return torch.where(x.isinf() | (most == 0), x, x + sign * most)  # a zero keeps its sign

@@ -24,6 +24,7 @@ from cuir.variants import transfer
 from cuir.verification import Case, check_numbers, verify
 from cuir.verification.problems import GROWTHS, Kind, Launch, cases, draw, launch, simpler
 from cuir.verification.spec_dispatch import smallest
+from cuir.verification.special_plan import SPECIAL
 
 CONSTS = {"T": F16, "D": 64}
 CAUSAL = as_specification(corpus.variant("causal"), "causal", {})
@@ -108,7 +109,7 @@ def test_drawn_cases_come_from_their_seed() -> None:
     assert first == again != other
     full = cases(CAUSAL, 64, 64, [], "full")
     assert max(c.lengths.N for c in full) >= 8192 <= max(c.lengths.M for c in full)
-    assert {c.kind for c in full} == set(get_args(Kind)) - {"faint"} and len({c.name for c in full}) == len(full)
+    assert {c.kind for c in full} == set(get_args(Kind)) - {"faint", *SPECIAL} and len({c.name for c in full}) == len(full)
     assert all(str(c.seed) in str(c) for c in full if c.seed)
 
 

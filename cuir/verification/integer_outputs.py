@@ -1,0 +1,91 @@
+"""Integers that follow from float arithmetic: those of float64 and of float32 are right, with sums in other orders, and of products in TF32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..text.diagnostics import CuirError
+from .yardstick import SingleError, Undisturbed
+
+_WORD = 2.0**31
+_OTHER = 77
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+ORDERS = 4  # evaluations with other orders of sums
+
+
+def collect_right_integers(single: SingleError, name: str, tf32: bool) -> Iterator[torch.Tensor]:
+    """Yield an output of integers as float32 gives it: as it is, with its sums in other orders, and with factors in TF32.
+
+    A quotient or a product that is exact stays so: an integer beside it is wrong.
+    """
+    yield single.plain[name]
+    evaluations: list[Callable[[], Any]] = [lambda seed=seed: _reordered(single, seed) for seed in range(ORDERS)]  # type: ignore[misc]
+    if tf32:
+        evaluations.append(lambda: single.tf32_undecided())
+    for evaluate in evaluations:
+        try:
+            for outputs in evaluate():
+                yield outputs[name]
+        except CuirError:  # a decision in Python that leads elsewhere, and fails there
+            continue
+
+
+def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
+    """Return elements that hang on a conversion of NaN, or of a float beyond 32 bits: what it gives is not defined."""
+    with _Converted(0):
+        low = single.spec.single(single.given, single.outputs)[name]
+    with _Converted(_OTHER):
+        return single.spec.single(single.given, single.outputs)[name] != low
+
+
+def _reordered(single: SingleError, seed: int) -> list[Any]:
+    with _OtherOrder(torch.Generator().manual_seed(seed)):
+        return [single.spec.single(single.given, single.outputs)]
+
+
+class _Converted(Undisturbed):
+    """Put a number in place of each integer that a float has no place among."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
+            inside = (args[0] >= -_WORD) & (args[0] < _WORD)
+            return torch.where(inside, result, torch.full_like(result, self.number))
+        return result
+
+
+class _OtherOrder(Undisturbed):
+    """Add up the terms of sums, and of products of matrices, in another order."""
+
+    def __init__(self, generator: torch.Generator):
+        super().__init__()
+        self.generator = generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("sum", "mean") and args[0].is_floating_point():
+            x, dims = args[0], args[1] if len(args) > 1 and args[1] is not None else None
+            each = range(x.dim()) if dims is None or not isinstance(dims, (list, tuple)) or not dims else dims
+            for d in each:
+                x = x.index_select(d, self.order(x.shape[d]))
+            args = (x, *args[1:])
+        elif name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"):
+            first = 1 if name in ("addmm", "baddbmm", "addmv") else 0
+            a, b = args[first : first + 2]
+            order = self.order(a.shape[-1])
+            b = b.index_select(0 if b.dim() < 3 else 1, order)
+            args = (*args[:first], a.index_select(-1, order), b, *args[first + 2 :])
+        return func(*args, **(kwargs or {}))
+
+    def order(self, n: int) -> torch.Tensor:
+        return torch.randperm(n, generator=self.generator)
+
+
+__all__ = ["collect_right_integers", "find_out_of_range"]

@@ -1,0 +1,61 @@
+"""Problems with special values: few and small at level quick, of all tensors, pairs and scalars at level full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..checking.checked import Checked
+from ..spec.functions import FunctionSpecification
+from .draws import Draw, fitting
+from .problems import is_attention
+from .special_plan import SPECIAL, SpecialPlan
+from .special_values import HIDDEN_COLUMNS
+from .steps import steps_of_dims, with_heads
+
+_QUICK = {"hidden": 3, "bounds": 2, "infinite": 2, "vast": 2, "near": 3, "both": 3, "edges": 6}  # problems of a kind, at the most
+_TURNS = {"hidden": 2, "edges": 3}  # how often level full takes each, in other forms
+_ROWS = 19  # so many rows have all forms
+
+
+def special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPlan, level: str) -> list[Draw]:
+    """Draw problems of each kind of special values that applies, at lengths of about a tile; rows with runs of -inf have several."""
+    steps, draws = steps_of_dims(checked, spec), list[Draw]()
+    for kind in SPECIAL:
+        several = plan.count(kind)
+        count = min(several, _QUICK[kind]) if level == "quick" else several * _TURNS.get(kind, 1)
+        for i in range(count):
+            seed = (
+                i if level != "quick" or several <= count else i * (several - 1) // max(1, count - 1)
+            )  # the first, the last, some between
+            sizes = _long_rows(checked, plan, seed, steps) if kind == "hidden" else _about_a_tile(checked, steps)
+            draws += _admitted(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
+    return draws
+
+
+def _admitted(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Mapping[str, int]) -> list[Draw]:
+    """The problem, or one of two tiles of each dim where the specification refuses it, or memory does."""
+    for sizes in (draw.sizes, {d: 2 * n or 2 for d, n in steps.items()}):
+        if kept := fitting(checked, spec, [Draw(draw.name, with_heads(sizes), draw.kind, draw.seed)])[0]:
+            return kept
+    return []
+
+
+def _about_a_tile(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
+    return {d: steps[d] + 9 if steps[d] and d not in ("B", "H", "HK") else 2 for d in checked.dims}
+
+
+def _long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:
+    """More than two blocks, and more than the longest run, along the last dim of the tensor that is hidden; rows enough for all forms."""
+    name = list(plan.hidden)[seed % len(plan.hidden)]
+    dims = next(t.dims for t in checked.tensors if t.name == name)
+    long = dims[-1]
+    sizes = {d: max(2 * steps[d], HIDDEN_COLUMNS + min(steps[d], HIDDEN_COLUMNS)) + 17 if d == long else 1 for d in checked.dims}
+    others = [d for d in dims[:-1] if isinstance(d, str) and d in sizes]
+    tiled = [d for d in others if steps[d]] or others
+    sizes |= {d: _ROWS if d == tiled[-1] else 1 for d in others}
+    if is_attention(checked.origin):
+        sizes |= {"N": 2 * max(steps["N"], HIDDEN_COLUMNS) + 17, "M": max(sizes["M"], _ROWS), "H": max(sizes["H"], 2)}
+    return {d: max(n, 1) for d, n in sizes.items()}
+
+
+__all__ = ["special_draws"]

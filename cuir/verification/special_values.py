@@ -1,0 +1,135 @@
+"""Special values of inputs: runs of -inf, infinities, signed zeros, vast and tiny numbers, numbers that nearly cancel, numbers that are compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+HIDDEN_COLUMNS = 64  # of the longest run at the start of a row, besides the first block
+_NEAR = ((30.0, 1e-3), (1e6, 1.0), (-30.0, 1e-3), (1000.0, 0.5))  # a number, and by how much others differ from it
+_VAST = (1e25, 1e-25, 1.0, 1e-40)  # times N(0, 1), of rows in turn
+_VAST_F16 = (2.0**13, 2.0**-14, 1.0, 2.0**-22)
+_LARGE = 40  # a power of 2: products of two such numbers, and sums of them, stay far from the end of f32
+_LARGE_F16 = 12
+_LEAST = 1e-30  # beside 0
+_HIDDEN = 9  # forms of rows with -inf
+
+Values = Sequence[float]
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """The number of each row, of the shape of x with 1 in place of the last dim."""
+    return torch.arange(math.prod(x.shape[:-1])).view(*x.shape[:-1], 1)
+
+
+def hide(x: torch.Tensor, turn: int, block: int, lowest: bool, generator: torch.Generator) -> torch.Tensor:
+    """Put -inf into runs of each row: its start, its end, scattered, everywhere; one row is the dtype's lowest number, some are plain.
+
+    block: columns that a kernel takes at once. lowest: that row has the lowest number itself, else half of it, which a scale may still double.
+    """
+    columns = x.shape[-1]
+    if not columns:
+        return x
+    place, form = torch.arange(columns), (rows_of(x) + turn) % _HIDDEN
+    first = min(block, columns - 1)
+    start = min(HIDDEN_COLUMNS, max(first, columns // 2), columns - 1)
+    single = torch.randint(columns, form.shape, generator=generator)
+    runs = (
+        place < first,
+        place < start,
+        place >= columns - max(1, columns // 3),
+        place != columns - 1,
+        torch.ones(columns, dtype=torch.bool),
+        torch.rand(x.shape, generator=generator) < 0.5,
+        place != single,
+        (place >= columns // 4) & (place < columns // 2),
+    )
+    least = torch.finfo(x.dtype).min
+    shown = torch.where(torch.rand(x.shape, generator=generator) < 0.25, torch.full_like(x, -0.0), x)
+    hidden = torch.zeros_like(x, dtype=torch.bool)
+    for number, run in enumerate(runs):
+        hidden |= (form == number) & run
+    whole = form == len(runs)
+    full = whole & (rows_of(x) // _HIDDEN % 2 == 0)
+    shown = torch.where(full, torch.full_like(x, least if lowest else least / 2), shown)
+    return torch.where(hidden, torch.full_like(x, -math.inf), shown)
+
+
+def scatter(x: torch.Tensor, values: Values, turn: int, generator: torch.Generator) -> torch.Tensor:
+    """Put values in place of elements: of all in a third of the rows, of half of them, of an eighth."""
+    if not values or not x.numel():
+        return x
+    share = torch.tensor([0.5, 1.0, 0.125])[(rows_of(x) + turn) % 3] if x.dim() > 1 else torch.tensor(0.5)
+    chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), x.shape, generator=generator)]
+    return torch.where(torch.rand(x.shape, generator=generator) < share, chosen.to(x.dtype), x)
+
+
+def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Generator) -> torch.Tensor:
+    """Put values into a sixteenth of the elements of every second row."""
+    if not values or not x.numel():
+        return x
+    chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), x.shape, generator=generator)]
+    odd = (rows_of(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
+    return torch.where((torch.rand(x.shape, generator=generator) < 1 / 16) & odd, chosen.to(x.dtype), x)
+
+
+def make_vast(x: torch.Tensor, turn: int, vast: bool, subnormal: bool) -> torch.Tensor:
+    """Rows of tiny, usual and, where they may be, vast and subnormal numbers in turn, in f32 and bf16 beyond f16's range."""
+    usual = _VAST_F16 if x.dtype == torch.float16 else _VAST
+    factors = torch.tensor(usual[0 if vast else 1 : 4 if subnormal else 3], dtype=torch.float64)
+    return _clamped(x.double() * factors[(rows_of(x) + turn) % len(factors)], x.dtype)
+
+
+def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
+    """Rows of numbers that differ from one another by little, beside their size; every fourth row stays."""
+    forms = [_fitted(base, step, x.dtype) for base, step in _NEAR]
+    number = (rows_of(x) + turn) % (len(forms) + 1)
+    near = x.double()
+    for i, (base, step) in enumerate(forms):
+        near = torch.where(number == i, base + step * torch.round(x.double()).clamp(-2, 2), near)
+    return _clamped(near, x.dtype)
+
+
+def _fitted(base: float, step: float, dtype: torch.dtype) -> tuple[float, float]:
+    """A number that the dtype holds, and a step of at least one unit in the last place of it."""
+    base = max(-1000.0, min(1000.0, base)) if dtype == torch.float16 else base
+    unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(base)))
+    return torch.tensor(base, dtype=dtype).item(), max(step, unit)
+
+
+def make_close(x: torch.Tensor, y: torch.Tensor, turn: int) -> torch.Tensor:
+    """A tensor of y's dtype that equals x, or lies a few units in the last place beside it; rows in turn also of the opposite sign."""
+    unit = max(torch.finfo(x.dtype).eps, torch.finfo(y.dtype).eps)
+    sign = torch.where((rows_of(x) + turn) % 3 == 2, -1.0, 1.0)
+    apart = torch.where((rows_of(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
+    return _clamped(x.double() * (1 + apart * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
+
+
+def make_large(x: torch.Tensor, far: bool) -> torch.Tensor:
+    """Ten or 30 times the numbers, by rows; far: rows so large that products of two of them leave f16, not f32, too."""
+    most = 2.0 ** (_LARGE_F16 if x.dtype == torch.float16 else _LARGE)
+    factors = torch.tensor([30.0, most if far else 10.0], dtype=torch.float64)
+    return _clamped(x.double() * factors[rows_of(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
+
+
+def _clamped(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
+
+
+def beside(number: float, dtype: torch.dtype) -> list[float]:
+    """The number and its neighbours in a dtype, without the one of which float32 and float64 may not say alike how it compares."""
+    if abs(number) > torch.finfo(dtype).max:
+        return []
+    if not number:  # numbers below the normal ones may count as 0
+        least = max(_LEAST, torch.finfo(dtype).smallest_normal)
+        return [0.0, least, -least]
+    at = torch.tensor(number, dtype=dtype)
+    up, down = (torch.nextafter(at, torch.tensor(side * math.inf, dtype=dtype)) for side in (1, -1))
+    single = torch.tensor(number, dtype=torch.float32).item()
+    return [v for v in (at.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
+
+
+__all__ = ["beside", "hide", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few"]
