@@ -20,6 +20,7 @@ from ..ir.walk import every
 from ..ir.warps import WarpIf
 from .rewriting import before
 
+DEEPEST = 64  # operations within one another in an expression of C++; printers walk them by recursion
 LIMITS = 8  # that are worked out together again for each reader; more are kept
 
 
@@ -49,9 +50,13 @@ def run(kernel: ops.Kernel) -> None:
         unmark(op)
         if isinstance(op, ops.Apply) and _free(op):
             _apart(op)
+    depths: dict[Operation, int] = {}  # of the expressions of what is worked out where it is read
     for op in every(kernel):  # readers come later: whether an operand is free is known when its reader is asked
         if _inlined(op):
-            mark(op)
+            depth = 1 + max((depths.get(x.owner, 0) for x in op.operands if isinstance(x.owner, Operation)), default=0)
+            if depth <= DEEPEST:
+                mark(op)
+                depths[op] = depth
 
 
 def _inlined(op: Operation) -> bool:
