@@ -112,7 +112,7 @@ class _Asked:
         units = units_of(kernel)
         funcs = program.funcs()
         points = [(name, int(name == "score")) for name in ("keep", "kv_count", "kv_block", "kv_rows", "score") if name in funcs]
-        by_head = any(_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])
+        by_head = any(parameter_matters(funcs, name, p) for name, at in points for p in funcs[name].params[at : at + 2])
         captured = CapturedArguments(program, kernel, spec) if spec is not None else None
         return _Asked(program, kernel, spec, captured, units, by_head)
 
@@ -142,7 +142,7 @@ class _Asked:
         return name in flatten(self.program, self.kernel, const_values(self.kernel, given, errors), errors).inlined
 
 
-def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
+def parameter_matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a @func reads a parameter: itself, or through a @func that it hands it on to."""
     nodes = [n for s in funcs[name].body for n in walk(s)]
     handed: set[Itself] = set()
@@ -150,7 +150,7 @@ def _matters(funcs: Mapping[str, Func], name: str, parameter: str, seen: frozens
         callee = call.func.id if isinstance(call, Call) and isinstance(call.func, Name) else ""
         if isinstance(call, Call) and callee in funcs and callee not in seen and not call.keywords:
             for given, its in zip(call.args, funcs[callee].params):
-                if given == Name(parameter) and not _matters(funcs, callee, its, seen | {name}):
+                if given == Name(parameter) and not parameter_matters(funcs, callee, its, seen | {name}):
                     handed.add(Itself(given))
     return any(isinstance(n, Name) and n.id == parameter and Itself(n) not in handed for n in nodes)
 

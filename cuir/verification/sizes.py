@@ -100,7 +100,7 @@ def problems_of_order(program: Program, kernel: Kernel, problems: Sequence[Probl
     funcs = program.funcs()
     if "tile" not in funcs or not problems:
         return []
-    text = list(_with_callees(funcs, "tile"))
+    text = list(walk_with_callees(funcs, "tile"))
     given = {p.name for p in kernel.params if not isinstance(p.type, ConstType)} - {"scale"}
     if any(isinstance(node, Name) and node.id in given for node in text):
         return []
@@ -117,7 +117,7 @@ def problems_of_order(program: Program, kernel: Kernel, problems: Sequence[Probl
     ]
 
 
-def _with_callees(funcs: Mapping[str, Func], name: str) -> Iterator[Node]:
+def walk_with_callees(funcs: Mapping[str, Func], name: str) -> Iterator[Node]:
     """All nodes of a @func and of those that it calls."""
     reached, left = {name}, [name]
     while left:

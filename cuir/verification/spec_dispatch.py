@@ -95,6 +95,12 @@ def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
     return as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
 
 
+def mods_of(spec: Any, checked: Checked) -> Specification | None:
+    """The mods that a kernel, or its backward kernel, is specified by; None of a function."""
+    known = _known(spec, checked.origin)
+    return bounded(known) if isinstance(known, Specification) else None
+
+
 def make_corner_cases(
     spec: Any, program: Program, checked: Checked, cases: Iterable[AnyCase]
 ) -> Iterator[tuple[str, AnySpecification, AnyCase]]:

@@ -28,6 +28,7 @@ from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import blocks_from_memory, check_contracts, has_splice_points
+from .distances import LONGEST, check_distances
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
 from .mask import Readout, check_function_mask, check_mask, readout_lengths
@@ -47,6 +48,7 @@ from .spec_dispatch import (
     is_backward,
     made_positive,
     make_corner_cases,
+    mods_of,
     number_cases,
     prepared,
     require_compared,
@@ -61,6 +63,7 @@ from .spec_dispatch import (
 )
 from .step_counts import check_counts, counted_cases, grid_of, is_counted
 from .unreached import forget_entered, short_loops, unreached
+from .user_sizes import is_user_case, user_cases
 
 BUDGET = 20.0  # seconds of one run: the problems are small
 Level = Literal["quick", "full"]
@@ -234,7 +237,7 @@ class _Verification:
             with self.stage(1) as stage:
                 given = contract_problems(checked, self.spec, column_problems(*tile_sizes(checked)))
                 pairs = check_columns(checked, given)
-                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated, by blocks of keys; keep() is judged by the numbers"
+                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated, by blocks of keys; keep() is judged by the numbers{self.far(checked)}"
             return
         if not has_splice_points(self.program) or not (is_attention(checked.origin) or is_backward(checked.origin)):
             why = (
@@ -254,7 +257,7 @@ class _Verification:
                 given = contract_problems(checked, self.spec, problems)
                 pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
                 judged = "judged by the numbers" if is_backward(checked.origin) else "not compared with a function, but read out below"
-                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is {judged}"
+                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is {judged}{self.far(checked)}"
             return
         with self.stage(1) as stage:
             tile = tile_sizes(checked)
@@ -269,6 +272,19 @@ class _Verification:
                 )
             if others := [name for name, pairs in tried.items() if pairs]:
                 stage.reason += f", other values of {', '.join(others)} too"
+            stage.reason += self.far(checked)
+
+    def far(self, checked: Checked) -> str:
+        """Check pairs far apart, and blocks of long rows; returns what was checked, in words. Raises CuirError as `check_distances`."""
+        if "keep" not in self.program.funcs():
+            return ""
+        found = check_distances(self.program, checked, mods_of(self.given, checked), self.level)
+        if found.reason:
+            return f"; none of {LONGEST:,} rows: {found.reason}"
+        looked = [f"{found.pairs:,} pairs up to {LONGEST:,} apart"] * bool(found.pairs) + [
+            f"{found.blocks:,} blocks of as many rows"
+        ] * bool(found.blocks)
+        return "".join(f"; {words}" for words in looked)
 
     def schedules(self, checked: Checked) -> None:
         with self.stage(2) as stage:
@@ -345,7 +361,15 @@ class _Verification:
 
     def numbers(self, checked: Checked, refused: Refusals) -> None:
         with self.stage(4) as stage:
-            todo = [(checked, c) for c in [*number_cases(checked, self.spec, self.marks, self.level), *self.wider, *self.counted]]
+            todo = [
+                (checked, c)
+                for c in [
+                    *number_cases(checked, self.spec, self.marks, self.level),
+                    *self.wider,
+                    *self.counted,
+                    *user_cases(checked, self.spec, self.level),
+                ]
+            ]
             self.steps = single_steps(checked, self.spec, (c for _, c in todo))
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
@@ -369,7 +393,7 @@ class _Verification:
                     stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
                 except CuirError as error:
                     raise with_note(error, f"found with {words}: at a corner, or at a tie, value and derivative are PyTorch's") from None
-            again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c)], self.level)
+            again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
                 check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]

@@ -1,0 +1,276 @@
+"""Masks and blocks of problems as long as users have them: all distances of a query and a key, and rows at the edges of blocks, without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..checking.checked import Checked
+from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import Name, Program
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..variants.arguments import CapturedArguments
+from .contracts import CODES, parameter_matters, span_of
+from .evaluate import Evaluator, kernel_names
+from .sizes import walk_with_callees
+
+LONGEST = 131_072
+_EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)  # where numbers of a text or of 16 bits would have an edge, beside those of the problem
+_DENSE = 3.0  # growth of a captured tensor, where both lengths are doubled, from which it is of pairs, and not made for long ones
+_RANDOM = {"quick": 20_000, "full": 1_000_000}
+_TILES = {"quick": 3, "full": 40}  # of queries, beside the first and the last
+
+
+@dataclass(frozen=True)
+class Distances:
+    """What was compared, and why nothing was."""
+
+    pairs: int = 0
+    blocks: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Splice points of a program for a long problem, and what they are compared with."""
+
+    program: Program
+    spec: Specification | None
+    at: Lengths
+    run: Evaluator
+
+    def kept(self, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        shape = np.broadcast_shapes(q.shape, k.shape)
+        return np.broadcast_to(np.asarray(self.run.call("keep", b, h, q, k), bool), shape)
+
+
+def check_distances(program: Program, checked: Checked, spec: Specification | None, level: str) -> Distances:
+    """Compare `keep` with the mask of the specification at every distance up to LONGEST, and the blocks of long rows with `keep`.
+
+    spec: None where no mods say what is kept; then blocks are asked alone. Raises CuirError V101 to V103, V107, V108 with the first pair, block or tile that is wrong.
+    """
+    pairs = blocks = 0
+    try:
+        for at in _lengths(level):
+            problem = _problem(program, checked, spec, at)
+            if isinstance(problem, str):
+                return Distances(pairs, blocks, problem)
+            for b, h in _heads(program, at):
+                if spec is not None:
+                    pairs += _check_pairs(problem, b, h, level)
+                for side in _sides(program, checked, at):
+                    blocks += _check_blocks(problem, side, b, h, level)
+    except CuirError as error:
+        if error.diagnostics[0].code == "X140":
+            return Distances(pairs, blocks, f"`keep` or the blocks are no pure arithmetic: {error.diagnostics[0].message}")
+        raise
+    return Distances(pairs, blocks)
+
+
+def _lengths(level: str) -> Iterator[Lengths]:
+    yield Lengths(2, 8, 2, LONGEST, LONGEST)
+    if level == "full":
+        yield Lengths(2, 8, 2, LONGEST - 7, 70_003)
+        yield Lengths(1, 4, 4, 4099, LONGEST)
+        yield Lengths(1, 4, 4, LONGEST, 301)
+    else:
+        yield Lengths(1, 4, 4, 131, LONGEST - 5)
+
+
+def _heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
+    """One, or another one too where a splice point may give each head pairs and blocks of its own."""
+    funcs = program.funcs()
+    points = [n for n in ("keep", "kv_count", "kv_block") if n in funcs]
+    own = any(parameter_matters(funcs, n, p) for n in points for p in funcs[n].params[:2])
+    return [(0, 0), (at.B - 1, at.H - 1)] if own else [(0, 0)]
+
+
+def _problem(program: Program, checked: Checked, spec: Specification | None, at: Lengths) -> _Problem | str:
+    """The evaluator of a problem; or why there is none, in words."""
+    kernel, consts = checked.origin, dict(checked.consts)
+    captured: Mapping[str, Any] = {}
+    if spec is not None:
+        if _is_dense(spec):
+            return "what the mods capture grows with the number of pairs"
+        arguments = CapturedArguments(program, kernel, spec)
+        if arguments.extra:
+            if _grows(lambda n: arguments.values(replace(at, M=n, N=n), consts=consts)):
+                return "what the kernel is given grows with the number of pairs"
+            captured = arguments.values(at, consts=consts)
+        if spec.mask_mod is not None and _mask_at(spec, Lengths(1, 1, 1, 8, 8), 0, 0, np.arange(8), np.arange(8)) is None:
+            return "the mask is of single pairs"
+    elif _reads_more(program, checked):
+        return "what is kept hangs on more than lengths"
+    names = kernel_names(kernel, asdict(at), {"D": 64, **consts}, {"scale": 0.125, **captured})
+    return _Problem(program, spec, at, Evaluator(program, names))
+
+
+def _reads_more(program: Program, checked: Checked) -> bool:
+    """Whether splice points read scalars or tensors of the kernel, of which nothing says the values."""
+    names, funcs = {*(t.name for t in checked.tensors), *(s.name for s in checked.scalars)} - {"scale"}, program.funcs()
+    points = [n for n in ("keep", "kv_count", "kv_block", "q_count", "q_block") if n in funcs]
+    return any(isinstance(n, Name) and n.id in names for point in points for n in walk_with_callees(funcs, point))
+
+
+def _is_dense(spec: Specification) -> bool:
+    return _grows(lambda n: spec.values(Lengths(1, 2, 2, n, n)))
+
+
+def _grows(values: Any) -> bool:
+    """Whether tensors grow with the square of the lengths, by those of two short problems."""
+    sizes = [{n: x.numel() for n, x in values(n).items() if isinstance(x, torch.Tensor)} for n in (512, 1024)]
+    return any(sizes[1].get(n, 0) > _DENSE * max(1, size) for n, size in sizes[0].items())
+
+
+def _mask_at(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
+    """The mask at pairs (q[i], k[i]); None for a mask that cannot be asked for many pairs at once."""
+    if spec.mask_mod is None:
+        return np.ones(q.shape, bool)
+    if spec.evaluated is not None and spec.evaluated(0, Lengths(1, 1, 1, 4, 4), "cpu") is not None:
+        return None
+    index = [torch.full(q.shape, b), torch.full(q.shape, h), torch.from_numpy(q), torch.from_numpy(k)]
+    for as_tensors in (False, True):
+        mod = spec.mods(at, as_tensors=as_tensors)[0]
+        assert mod is not None
+        try:
+            found = torch.as_tensor(mod(*index))
+        except (TypeError, ValueError, RuntimeError, IndexError):
+            continue
+        return found.to(torch.bool).expand(q.shape).numpy() if found.dim() <= 1 else None
+    return None
+
+
+# ---- pairs
+def _check_pairs(problem: _Problem, b: int, h: int, level: str) -> int:
+    assert problem.spec is not None
+    asked = 0
+    for q, k in _pairs(problem.at, level):
+        wanted = _mask_at(problem.spec, problem.at, b, h, q, k)
+        if wanted is None:
+            return asked
+        asked += len(q)
+        differs = problem.kept(b, h, q, k) != wanted
+        if differs.any():
+            raise _wrong_pairs(problem, b, h, q[differs], k[differs], bool(wanted[differs][0]))
+    return asked
+
+
+def _pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Every distance twice: with the last query and the first key, and with the first query and the last key; edges; pairs at random."""
+    queries, keys = np.arange(at.M), np.arange(at.N)
+    for q in (at.M - 1, 0):
+        yield np.full(at.N, q), keys
+    for k in (0, at.N - 1):
+        yield queries, np.full(at.M, k)
+    both = np.arange(min(at.M, at.N))
+    yield both, both
+    yield at.M - 1 - both, at.N - 1 - both
+    near = np.arange(-2, 3)
+    rows, cols = (np.unique(np.clip(_places(n)[:, None] + near, 0, n - 1)) for n in (at.M, at.N))
+    yield np.repeat(rows, len(cols)), np.tile(cols, len(rows))
+    rng = np.random.default_rng(0)
+    yield rng.integers(0, at.M, _RANDOM[level]), rng.integers(0, at.N, _RANDOM[level])
+
+
+def _places(length: int) -> np.ndarray:
+    return np.array([0, length // 2, length - 1, *(e for e in _EDGES if e < length), *(length - e for e in _EDGES if e < length)])
+
+
+def _wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray, wanted: bool) -> CuirError:
+    """At the pair that differs with the shortest distance."""
+    assert problem.spec is not None
+    distance = q + problem.at.N - problem.at.M - k
+    i = int(np.argmin(np.abs(distance)))
+    message = (
+        f"query {q[i]} {'does not attend' if wanted else 'also attends'} to key {k[i]}, which the specification `{problem.spec.name}` "
+        f"{'keeps' if wanted else 'drops'}; they are {int(distance[i]):,} apart, the ends aligned, and {len(q):,} of the pairs in line with it differ"
+    )
+    return _error("keep", problem, message, "keep", b, h, "compare `<` with `<=`, and numbers of the text with those of the mask")
+
+
+# ---- blocks
+@dataclass(frozen=True)
+class _Side:
+    """Tiles of one side, and the blocks of the other one that each visits."""
+
+    count: str  # the splice point that gives how many; the other gives which
+    block: str
+    tile: int
+    size: int
+    length: int  # of the tiles' side
+    others: int
+    by_keys: bool = False  # tiles are of keys, blocks of queries
+
+    def words(self, row: int, col: int, verb: str) -> str:
+        q, k = (col, row) if self.by_keys else (row, col)
+        return f"query {q} {verb} to key {k}"
+
+
+def _sides(program: Program, checked: Checked, at: Lengths) -> Iterator[_Side]:
+    funcs = program.funcs()
+    BM, BN = (int(checked.consts.get(n, 0)) for n in ("BM", "BN"))  # type: ignore[arg-type]
+    if BM and BN and {"kv_count", "kv_block"} <= funcs.keys():
+        yield _Side("kv_count", "kv_block", BM, BN, at.M, at.N)
+    if BM and BN and {"q_count", "q_block"} <= funcs.keys():
+        yield _Side("q_count", "q_block", BN, BM, at.N, at.M, by_keys=True)
+
+
+def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) -> int:
+    """Blocks of some tiles against what their first and last rows keep; returns how many blocks."""
+    run = problem.run
+    tiles, blocks = -(-side.length // side.tile), -(-side.others // side.size)
+    some = _some(_places(side.length) // side.tile, _TILES[level])
+    chosen = np.unique(np.clip([0, *some, tiles - 1], 0, tiles - 1)).tolist()
+    for m in chosen:
+        partial, count = (int(np.asarray(x)) for x in run.call(side.count, b, h, m))
+        if not 0 <= partial <= count <= blocks:
+            message = f"{side.count} of tile {m} gives {partial} masked of {count} blocks; expected 0 <= masked <= all <= {blocks}"
+            raise _error("count", problem, message, side.count, b, h)
+        steps = np.arange(count)
+        j = np.broadcast_to(np.asarray(run.call(side.block, b, h, m, steps)), steps.shape)
+        if count and (j.min() < 0 or j.max() >= blocks or len(np.unique(j)) < count):
+            raise _error(
+                "once", problem, f"the {count:,} blocks that tile {m} visits are not different ones of 0 to {blocks - 1}", side.block, b, h
+            )
+        _check_tile(problem, side, m, j, partial, b, h)
+    return len(chosen) * blocks
+
+
+def _some(values: np.ndarray, count: int) -> list[int]:
+    """At most so many of the values, spread over them."""
+    found = np.unique(values)
+    return found[np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).astype(int))].tolist()
+
+
+def _check_tile(problem: _Problem, side: _Side, m: int, visited: np.ndarray, partial: int, b: int, h: int) -> None:
+    size, blocks = side.size, -(-side.others // side.size)
+    rows, cols = np.unique([m * side.tile, min(side.length, (m + 1) * side.tile) - 1])[:, None], np.arange(side.others)[None, :]
+    keep = np.zeros((len(rows), blocks * size), bool)
+    keep[:, : side.others] = problem.kept(b, h, *((cols, rows) if side.by_keys else (rows, cols)))
+    by_block = keep.reshape(len(rows), blocks, size)
+    some, every = np.asarray(by_block.any((0, 2))), np.asarray(by_block.all((0, 2)))
+    there = np.zeros(blocks, bool)
+    there[visited] = True
+    for x in np.flatnonzero(some & ~there)[:1].tolist():
+        r, c = (int(i[0]) for i in np.nonzero(by_block[:, x]))
+        message = f"{side.words(int(rows[r, 0]), x * size + c, 'attends')}, but block {x} of tile {m} is not visited"
+        raise _error("cover", problem, message, side.count, b, h, f"{side.count} gives too few blocks, or {side.block} others")
+    unmasked = visited[partial:]
+    for x in unmasked[~every[unmasked]][:1].tolist():
+        r, c = (int(i[0]) for i in np.nonzero(~by_block[:, x]))
+        other = x * size + c
+        what = side.words(int(rows[r, 0]), other, "must not attend")
+        if other >= side.others:
+            what = f"{'query' if side.by_keys else 'key'} {other} does not exist"
+        raise _error("full", problem, f"block {x} of tile {m} is visited without the mask, but {what}", side.count, b, h,
+                     f"the blocks that need keep() come first; {side.count} says how many")  # fmt: skip
+
+
+def _error(rule: str, problem: _Problem, message: str, func: str, b: int, h: int, hint: str | None = None) -> CuirError:
+    at = problem.at
+    note = Note(f"evaluated for M={at.M}, N={at.N}, B={at.B}, H={at.H}, HK={at.HK}, batch {b}, head {h}")
+    return CuirError([Diagnostic(CODES[rule], message, span_of(problem.program, func), (note,), hint)])

@@ -1,0 +1,98 @@
+"""Problems with the heads, groups, batches and lengths that users have, thin in everything else: index arithmetic that small problems do not tell from a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..checking.checked import Checked
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.specification import Lengths
+from ..text.diagnostics import CuirError
+from .draws import Draw, fitting
+from .problems import Case, is_attention
+from .spec_dispatch import AnyCase, from_case
+from .steps import steps_of_dims, with_heads
+
+NAME = "as users have"  # names of these problems begin with it
+LANES = 32  # CTAs, which run as one batch
+# batch, key heads, heads of each: beyond 16 and 32 of each, groups that are powers of two and not, rows of heads longer than 40 and 64
+_QUICK = ((17, 3, 1), (2, 9, 5), (1, 12, 7), (1, 3, 12), (2, 4, 32), (1, 40, 1))
+_FULL = ((1025, 1, 1), (2, 16, 3), (2, 21, 6), (1, 8, 12), (3, 33, 3), (1, 128, 1), (1, 1, 31), (67, 2, 5), (1, 4, 30), (260, 1, 2))
+_SINGLE = (41, 130)  # elements of a dim without steps, beside few of the others
+_SINGLE_FULL = (17, 33, 68, 257, 1025)
+_MANY_DIMS = 3  # with more of them, each is long once at level quick
+_LONG = (2_603,)  # elements of a dim with steps: more than 2^16 / 40
+_LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
+_UNITS = {"quick": 400, "full": 20_000}  # of one problem
+
+
+def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
+    """Problems of the sizes that users have; what the specification's `sizes` or memory refuses is left out."""
+    if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
+        return list(_draws(checked, spec, level))
+    cases = [
+        Case(f"{NAME}: {b} of a batch, {hk} key heads of {g}", Lengths(b, hk * g, hk, 1 + n % 2, 3 + n))
+        for n, (b, hk, g) in enumerate(_heads(level))
+    ]
+    if level == "full":
+        cases.append(Case(f"{NAME}: 131,075 queries", Lengths(1, 1, 1, 131_075, 5)))
+        cases.append(Case(f"{NAME}: 131,075 keys", Lengths(1, 1, 1, 2, 131_075)))
+    else:
+        cases.append(Case(f"{NAME}: {_LONG[0]:,} queries", Lengths(1, 1, 1, _LONG[0], 5)))
+    if not isinstance(spec, FunctionSpecification):
+        return list(cases)
+    found: list[AnyCase] = []
+    for case in cases:
+        try:
+            draw = from_case(checked, spec, case)
+        except CuirError as error:
+            if error.diagnostics[0].code != "X108":
+                raise
+            continue
+        found += fitting(checked, spec, [draw])[0]
+    return found
+
+
+def is_user_case(case: AnyCase) -> bool:
+    """Whether a problem is one of these."""
+    return case.name.startswith(NAME)
+
+
+def wide_grid(units: int) -> int:
+    """As many CTAs as run as one batch, which costs hardly more than one of them."""
+    return max(1, min(units, LANES))
+
+
+def _heads(level: str) -> Sequence[tuple[int, int, int]]:
+    return (*_QUICK, *_FULL) if level == "full" else _QUICK
+
+
+def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
+    steps = steps_of_dims(checked, spec)
+    for n, counts in enumerate(_counts(checked, steps, level)):
+        for sizes in counts:
+            name = ", ".join(f"{d}={size}" for d, size in sizes.items())
+            least = {d: 1 + n % 2 if steps[d] and d not in sizes else 1 for d in checked.dims}
+            draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}))
+            if kept := fitting(checked, spec, [draw])[0]:
+                yield kept[0]
+                break
+
+
+def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[list[dict[str, int]]]:
+    """Sizes of some dims, the others as short as they may be; of each list the first that fits."""
+    single = [d for d in checked.dims if not steps[d]]
+    grouped = {"H", "HK"} <= set(single)
+    plain = [d for d in single if not (grouped and d in ("H", "HK"))]
+    if grouped:
+        for b, hk, g in _heads(level):
+            yield [{**({"B": b} if "B" in plain else {}), "HK": hk, "H": g}]
+    sizes = (*_SINGLE, *_SINGLE_FULL) if level == "full" else _SINGLE if len(plain) <= _MANY_DIMS else _SINGLE[:1]
+    for i, d in enumerate(plain):
+        others = [x for x in plain if x != d]
+        for n, size in enumerate(sizes):
+            beside = {others[(i + n) % len(others)]: 3} if others else {}
+            yield [{d: size, **beside}]
+    for d in (d for d in checked.dims if steps[d]):
+        long = _LONG_FULL if level == "full" else _LONG
+        yield [{d: n} for n in long if n <= _UNITS[level] * steps[d]] or [{d: _UNITS[level] * steps[d] - 1}]

@@ -1,0 +1,128 @@
+"""Heads to 128, groups that are no powers of two, batches and rows as users have them: index arithmetic that holds for small problems alone is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from cuir import CuirError, FunctionSpecification, check, parse
+from cuir.checking.checked import Checked
+from cuir.spec.functions import AnySpecification
+from cuir.spec.loading import as_any
+from cuir.syntax.nodes import Program
+from cuir.syntax.types import F16
+from cuir.verification.draws import Draw
+from cuir.verification.problems import Case
+from cuir.verification.spec_dispatch import check_case, prepared
+from cuir.verification.user_sizes import is_user_case, user_cases, wide_grid
+
+FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+HEAD = "hk = h // (H // HK)"
+CAUSAL = as_any(corpus.specification("causal"), "causal")
+
+
+def refused(program: Program, checked: Checked, spec: AnySpecification, level: str = "quick") -> bool:
+    for case in user_cases(checked, spec, level):
+        assert is_user_case(case)
+        try:
+            check_case(program, checked, spec, case, grid=wide_grid)
+        except CuirError as error:
+            assert error.diagnostics[0].code in ("V301", "V302", "V303", "V304", "M402", "R402", "D401")
+            return True
+    return False
+
+
+def flash(old: str, new: str) -> tuple[Program, Checked, AnySpecification]:
+    assert old in FLASH
+    program = parse(FLASH.replace(old, new), "flash.cuir")
+    checked = check(program, "flash_fwd", {"T": F16, "D": 64})
+    return program, checked, prepared(CAUSAL, checked.origin, program, checked.consts)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "hk = h // 8 % HK",
+        "hk = min(h // (H // HK), 31)",
+        "hk = h // (H // HK) % 32",
+        "hk = h // max(1, H // HK // 2 * 2)",
+        "hk = min(h, 15) // (H // HK)",
+        "hk = h * HK // 128 if H > 16 else h // (H // HK)",
+        "hk = h // (H // HK) if H // HK < 8 else h // 8 // (H // HK // 8)",
+    ],
+)
+def test_heads_of_attention(head: str) -> None:
+    assert refused(*flash(HEAD, head))
+
+
+@pytest.mark.parametrize("head", ["hk = h * HK // H", "hk = (h - h % (H // HK)) // (H // HK)", "hk = h // (H // HK) % max(HK, 64)"])
+def test_right_arithmetic_in_other_words_passes(head: str) -> None:
+    assert not refused(*flash(HEAD, head))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("head // H, head % H", "head // H % 16, head % H"), ("head // H, head % H", "head // H, min(head % H, 15)")]
+)
+def test_batches_and_heads_of_the_order_of_tiles(old: str, new: str) -> None:
+    assert refused(*flash(old, new))
+
+
+ROWS = """
+@kernel(arch="sm_80")
+def k(X: Global[f32, B, M, 32], W: Global[f32, B], Y: Global[f32, B, M, 32], S: Global[f32, B, M]):
+    work = tiles(cdiv(M, 16) * B)
+    with role("all", warps=1):
+        for t in work:
+            b, i = {unit}
+            q = {rows}
+            x = X[b, q, cols(32)] * W[{batch}]
+            store(Y[b, i + rows(16), cols(32)], x)
+            store(S[b, i + rows(16)], row_sum(x))
+"""
+RIGHT = {"unit": "t % B, t // B * 16", "rows": "i + rows(16)", "batch": "b"}
+
+
+def rows(**parts: str) -> tuple[Program, Checked, AnySpecification]:
+    program = parse(ROWS.format(**{**RIGHT, **parts}), "rows.cuir")
+
+    def reference(x: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = x * w[:, None, None]
+        return {"Y": y, "S": y.sum(-1)}
+
+    checked = check(program, "k")
+    return program, checked, FunctionSpecification("rows", reference)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"batch": "b % 16"},
+        {"batch": "min(b, 16)"},
+        {"batch": "b & 15"},
+        {"batch": "min(b, 127)"},
+        {"unit": "t % B, t // B * 16 * 40 % 65536 // 40"},
+        {"rows": "(i + rows(16)) * 40 % 65536 // 40"},
+        {"rows": "min(i + rows(16), 1023)"},
+        {"unit": "min(t % B, 39), t // B * 16"},
+    ],
+)
+def test_batches_and_rows(parts: dict[str, str]) -> None:
+    assert refused(*rows(**parts))
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"unit": "t // cdiv(M, 16), t % cdiv(M, 16) * 16"}, {"rows": "(i + rows(16)) * 40 // 40"}, {"batch": "b % 4096"}]
+)
+def test_right_rows_pass(parts: dict[str, str]) -> None:
+    assert not refused(*rows(**parts))
+
+
+def test_full_comes_to_131_072() -> None:
+    _, checked, spec = rows()
+    cases = [c for c in user_cases(checked, spec, "full") if isinstance(c, Draw)]
+    assert max(c.sizes["M"] for c in cases) > 131_072 and max(c.sizes["B"] for c in cases) == 1025
+    _, checked, spec = flash(HEAD, HEAD)
+    at = [c.lengths for c in user_cases(checked, spec, "full") if isinstance(c, Case)]
+    assert max(x.M for x in at) > 131_072 < max(x.N for x in at) and max(x.B for x in at) == 1025 and max(x.H for x in at) == 128
+    assert {x.H // x.HK for x in at} >= {1, 3, 5, 6, 7, 12, 32}
