@@ -13,9 +13,10 @@ from ..interp import Schedule
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..verification.decisive import KIND as STEPS
 from ..verification.draws import Draw
 from ..verification.inputs import applicable
-from ..verification.problems import KINDS, Case
+from ..verification.problems import KINDS, Case, is_attention
 from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
 from .defaults import EXPERT
 from .inputs import expert_for, read_numbers, suggestion
@@ -35,11 +36,12 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     """Runs and judges the problem; returns the exit code. Raises CuirError for a wrong call, and for what is found."""
     checked, spec = verified.checked, verified.specification
     require_judgeable(checked, spec)
-    if kind not in KINDS:
-        raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, KINDS, "there are"))
+    if kind not in (*KINDS, STEPS):
+        raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, (*KINDS, STEPS), "there are"))
     given = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
-    fit = applicable(checked, spec) if isinstance(spec, FunctionSpecification) else tuple(k for k in KINDS if k != "faint")
+    steps = (STEPS,) if not is_attention(checked.origin) else ()
+    fit = (*applicable(checked, spec), *steps) if isinstance(spec, FunctionSpecification) else tuple(k for k in KINDS if k != "faint")
     if kind not in fit:
         raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_WHY.get(kind, _NO_TENSOR)}",
                            hint=f"these do: {', '.join(fit)}")  # fmt: skip

@@ -1,4 +1,5 @@
-"""Inputs at the steps of functions that jump: floor, round, fmod and casts to i32 give another whole number there, if their operand is off by a rounding.
+"""Inputs at the steps of functions that jump: floor, round, fmod and casts to i32 give another whole number there, if their operand is off by a rounding; and
+comparisons of what arithmetic gives another truth.
 
 Such are whole numbers and halves, over and times the numbers of the kernel's and the specification's text and its scalars, powers of 2 and their neighbours. A
 quotient of whole numbers is exact, or far from a step; so float64 and PyTorch's float32 agree, and a kernel that comes out on the other side is wrong. Where
@@ -21,7 +22,7 @@ from ..checking.decisions import entry, feeding, jumps, placed_deciders
 from ..spec.functions import FunctionSpecification, Value
 from ..syntax.nodes import Expr, Literal
 from ..syntax.types import F32
-from ..text.diagnostics import CuirError
+from ..text.diagnostics import CuirError, Note
 from .draws import Draw, known_sizes, shape_of_tensor
 
 KIND = "decisive"
@@ -47,17 +48,19 @@ _BINARY = (2.0, 0.5, 4.0, 0.25, 1.0)
 _APART = 2.0**-17  # relative: float32 and float64 are on two sides of a step
 
 
-Given = Callable[[Draw], tuple[Mapping[str, Value], Sequence[str]]]  # what the function is asked with for a problem, and for which outputs
+Given = Callable[
+    [], tuple[Mapping[str, Value], Sequence[str]] | None
+]  # what the function is asked with for a small problem, and for which outputs
 
 
 def decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, given: Given) -> list[Draw]:
-    """Problems whose inputs lie at steps, of the lengths of these problems; none where nothing jumps, in the kernel or in the function."""
+    """Problems whose inputs lie at steps, of the lengths of these problems; none where nothing decides by arithmetic, in the kernel or in the function."""
     by_size = sorted((d for d in problems if min(d.sizes.values(), default=1) > 0), key=lambda d: _elements(checked, d))
-    if not _of_kernel(checked)[0] and not _of_function(checked, spec, by_size, given)[0]:
+    if not _of_kernel(checked)[0] and not _of_function(checked, spec, given)[0]:
         return []
     enough = [d for d in by_size if _elements(checked, d) >= _ENOUGH] or by_size[-1:]
     at = [d.sizes for i, d in enumerate(enough) if all(d.sizes != e.sizes for e in enough[:i])][:3]
-    return [Draw(f"steps {i}", at[i % len(at)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if at else 0)]
+    return [Draw(f"decisive {i}", at[i % len(at)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if at else 0)]
 
 
 def _elements(checked: Checked, draw: Draw) -> int:
@@ -74,6 +77,7 @@ def decisive_inputs(
     tensors: Iterable[TensorParam],
     kept: Collection[str],
     seed: int,
+    given: Given,
 ) -> dict[str, Value]:
     """Values at steps for floats that were drawn. kept: scalars that stay as they are; seed: scalars are whole, parts of 1 or powers of 2 in turn, tensors of all signs every second time."""
     generator = torch.Generator().manual_seed(seed)
@@ -82,7 +86,7 @@ def decisive_inputs(
     choices = (_WHOLE, _PARTS, _WHOLE, _BINARY)[seed % 4]
     for i, name in enumerate(scalars):
         values[name] = float(np.float32(choices[(seed // 2 + i) % len(choices)]))
-    numbers = [*_numbers(checked, spec), *(abs(float(values.get(n, drawn[n]))) for n in scalars)]
+    numbers = [*_of_kernel(checked)[1], *_of_function(checked, spec, given)[1], *(abs(float(values.get(n, drawn[n]))) for n in scalars)]
     numbers = [n for n in dict.fromkeys(numbers) if 1e-6 < n < 1e6][: 2 * _MOST] or [1.0]
     for t in tensors:
         x = drawn[t.name]
@@ -108,11 +112,13 @@ def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float]
     x = torch.where(kind < 4, whole, half)
     for number, other in ((5, half * a), (6, half * a), (7, half / a), (8, (half + more) / a), (9, beside)):
         x = torch.where(kind == number, other, x)
-    if len(shape) > 1:  # every second row as numbers are that its largest one scales
+    if len(shape) > 1:  # every second row as numbers are that its largest one scales: to a whole number, or it is a power of 2
         rows = torch.randint(0, 1 << 16, (*shape[:-1], 1), generator=generator)
         unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
         most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
-        unit, most = unit[rows // 2 % len(unit)], most[rows // 32 % len(most)]
+        whole_most = rows % 4 == 0
+        unit = torch.where(whole_most, unit[rows // 4 % len(unit)], 1.0)
+        most = torch.where(whole_most, most[rows // 64 % len(most)], 2.0 ** (rows // 64 % 9))
         scaled = torch.where(draw(0, 16) == 0, most, (half - 0.5).remainder(most) + 0.5) * unit
         x = torch.where(rows % 2 == 0, scaled, x)
     least = torch.finfo(dtype).smallest_normal
@@ -123,19 +129,13 @@ def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float]
     return x.clamp(-largest, largest).float().to(dtype)
 
 
-def _numbers(checked: Checked, spec: FunctionSpecification) -> list[float]:
-    """Numbers of the kernel's text, and of the function's, as far as it was asked, that meet what decides."""
-    known = checked.made.get(_of_function, {}).get(id(spec))
-    return [*_of_kernel(checked)[1], *(known[2] if known else ())]
-
-
 def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
-    """Whether something jumps, or a comparison is of what a function gives within a bound, and the numbers that feed it."""
+    """Whether something jumps, or a comparison is of what arithmetic gives, and the numbers that feed it."""
     if _of_kernel not in checked.made:
         deciding = []
         for i, e, floats in placed_deciders(checked):
             operands = [(i, a) for a in floats]
-            if jumps(checked, e) or any(_is_bounded(checked, x) for x in feeding(checked, operands)):
+            if jumps(checked, e) or any(_is_rounded(checked, x) for x in feeding(checked, operands)):
                 deciding += operands
         found = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
         checked.made[_of_kernel] = (bool(deciding), list(dict.fromkeys(found))[:_MOST])
@@ -143,23 +143,24 @@ def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
     return known
 
 
-def _is_bounded(checked: Checked, e: Expr) -> bool:
-    """Whether an operation is right within units in the last place alone."""
+def _is_rounded(checked: Checked, e: Expr) -> bool:
+    """Whether an operation's result is rounded, so that another formula may give another number."""
     operation = entry(checked, e)
-    return operation is not None and bool(operation[0].ulps) and not operation[0].traits.divides_floats
+    if operation is None:
+        return False
+    of = operation[0].traits
+    return bool(operation[0].ulps or of.multiplies or len(of.linear) > 1)
 
 
-def _of_function(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], given: Given) -> tuple[bool, list[float]]:
-    """The same of the function, for the smallest problem that it can be asked about."""
+def _of_function(checked: Checked, spec: FunctionSpecification, given: Given) -> tuple[bool, list[float]]:
+    """Whether something jumps in the function, and the numbers that floats meet there."""
     known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_of_function, {})
     if id(spec) not in known:
         mode = _Jumps()
-        for draw in problems[:2]:
-            with contextlib.suppress(CuirError):  # told where it is asked for its numbers
-                inputs, outputs = given(draw)
+        with contextlib.suppress(CuirError):  # told where it is asked for its numbers
+            if (asked := given()) is not None:
                 with mode:
-                    spec.single(inputs, outputs)
-                break
+                    spec.single(*asked)
         known[id(spec)] = (spec, mode.found, list(dict.fromkeys(mode.numbers))[:_MOST])
     return known[id(spec)][1:]
 
@@ -208,4 +209,12 @@ def undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return ~((x - w).abs() <= _APART * torch.maximum(x.abs(), w.abs())) & ~(x == w)
 
 
-__all__ = ["KIND", "decisive_draws", "decisive_inputs", "jumps_in_torch", "undecided"]
+def describe_steps(checked: Checked) -> list[Note]:
+    """What a reader needs to know of an output that is wrong for inputs at steps: what decides in the kernel, where it does."""
+    first = next((e for _, e, _ in placed_deciders(checked) if jumps(checked, e)), None)
+    if first is None:
+        return []
+    return [Note("the inputs lie at steps: a quotient is whole there, or halfway, and a product with an inverse is beside it. This comes out on another side than the function's", first.span)]  # fmt: skip
+
+
+__all__ = ["KIND", "decisive_draws", "decisive_inputs", "describe_steps", "jumps_in_torch", "undecided"]

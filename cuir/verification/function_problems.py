@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification, Value
+from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .decisive import decisive_draws
 from .draws import Draw, known_sizes, shape_of_tensor
-from .inputs import applicable, function_launch, readable, small_scalars, special_plan
+from .inputs import applicable, ask_small, function_launch, readable, small_scalars, special_plan
 from .lengths import all_draws
 from .problems import is_attention
 from .special_problems import special_draws
@@ -29,12 +29,9 @@ def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Dra
 
 def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
     """Problems whose inputs lie where functions that jump do so."""
-
-    def given(draw: Draw) -> tuple[Mapping[str, Value], Sequence[str]]:
-        made = function_launch(checked, spec, draw)
-        return readable(checked, made), list(made.before)
-
-    return [] if is_attention(checked.origin) else decisive_draws(checked, spec, problems, level, given)
+    if is_attention(checked.origin):
+        return []
+    return [d for d in decisive_draws(checked, spec, problems, level, lambda: ask_small(checked, spec)) if says_something(checked, spec, d)]
 
 
 def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:

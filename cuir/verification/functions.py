@@ -14,7 +14,7 @@ from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.user_code import function_span
 from .decisive import KIND as STEPS
-from .decisive import undecided
+from .decisive import describe_steps, undecided
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
 from .integer_outputs import collect_right_integers, find_out_of_range
@@ -251,7 +251,17 @@ class _Judged:
         self.checked, self.output, self.wanted, self.measure, self.name, self.case = checked, output, wanted, measure, name, case
 
     def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
-        return CuirError([Diagnostic(code, message, self.checked.origin.span, (Note(f"in the case {self.case}"),), hint)])
+        return CuirError(
+            [
+                Diagnostic(
+                    code,
+                    message,
+                    self.checked.origin.span,
+                    (*(describe_steps(self.checked) if self.case.kind == STEPS else ()), Note(f"in the case {self.case}")),
+                    hint,
+                )
+            ]
+        )
 
     def numbers(self) -> OutputNumbers:
         """Raises CuirError V301, V302."""

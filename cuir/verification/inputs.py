@@ -288,7 +288,7 @@ def _launch(
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
-        at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed)
+        at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
         drawn |= {n: x * factors.get(n, 1.0) for n, x in at.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
@@ -389,6 +389,15 @@ def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Dra
             if (admitted := spec.admitted({**known_sizes(checked), **sizes})) is not None:
                 return Draw("a small one", {d: admitted[d] for d in checked.dims})
     return None
+
+
+def ask_small(checked: Checked, spec: FunctionSpecification) -> tuple[dict[str, Value], list[str]] | None:
+    """What the function is asked with for a small problem, and for which outputs; None if it admits none. Raises CuirError as `function_launch`."""
+    draw = _smallest(checked, spec, 2)
+    if draw is None:
+        return None
+    given = function_launch(checked, spec, draw)
+    return readable(checked, given), list(given.before)
 
 
 def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:

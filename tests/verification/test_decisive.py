@@ -16,7 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.verification import verify
 from cuir.verification.decisive import KIND, _at_steps, decisive_draws, jumps_in_torch, undecided
 from cuir.verification.draws import Draw
-from cuir.verification.inputs import function_launch, readable
+from cuir.verification.inputs import ask_small
 from cuir.verification.report import VerifyReport
 
 TEXT = """\
@@ -55,6 +55,8 @@ def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
         ("floor(x * 10.0)", "torch.floor(X / 0.1)"),
         ("floor(x + 0.5)", "torch.round(X)"),
         ("-floor(-x)", "torch.floor(X)"),
+        ("where(x * (1.0 / s) > 3.0, x, 0.0)", "torch.where(X / s > 3, X, 0.0)"),
+        ("where(x >= 3.0 * s, x, 0.0)", "torch.where(X > 3 * s, X, 0.0)"),
         ("floor(x / s)", "torch.trunc(X / s)"),
         ("round(x * (127.0 / max(row_max(abs(x)), 0.000001)))", "torch.round(X / (X.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127))"),
     ],
@@ -74,6 +76,8 @@ def test_another_side_is_refused(body: str, text: str) -> None:
         ("floor(x * 0.7 - 7.0)", "torch.floor(X * 0.7 - 7)"),
         ("floor(x / 0.1)", "torch.floor(X / 0.1)"),
         ("fmod(x, s)", "torch.fmod(X, s)"),
+        ("where(x / s > 3.0, x, 0.0)", "torch.where(X / s > 3, X, 0.0)"),
+        ("where(x >= row_sum(x) / 64.0, x, 0.0)", "torch.where(X >= X.mean(-1, keepdim=True), X, 0.0)"),
         ("-floor(-x / s)", "torch.ceil(X / s)"),
         ("floor(row_sum(x) * 0.7 - 7.0) + 0.0 * x", "torch.floor(X.sum(-1, keepdim=True) * 0.7 - 7) + 0 * X"),
         ("round(x / (max(row_max(abs(x)), 0.000001) / 127.0))", "torch.round(X / (X.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127))"),
@@ -98,6 +102,12 @@ def test_rounding_as_pytorch_does_passes(body: str, text: str) -> None:
             "log2",
         ),
         ("where(log2(abs(x)) >= 3.0, x, 0.0)", "torch.where(X.abs().log2() >= 3, X, 0.0)", "comparison `log2(abs(x)) >= 3.0`", "log2"),
+        (
+            "x / exp2(floor(log2(max(row_max(abs(x)), 0.0001))))",
+            "X / torch.exp2(X.abs().amax(-1, keepdim=True).clamp(min=1e-4).log2().floor())",
+            "rounding `floor(log2(max(row_max(abs(x)), 0.0001)))`",
+            "log2",
+        ),
         ("floor(power(abs(x), 0.5))", "torch.floor(X.abs().sqrt())", "rounding `floor(power(abs(x), 0.5))`", "power"),
     ],
 )
@@ -107,15 +117,18 @@ def test_what_is_not_exact_and_rounded_is_refused(body: str, text: str, decider:
     assert any(f"`{feeds}`" in n.message for n in found.notes) and found.hint is not None
 
 
+def test_the_error_names_what_jumps() -> None:
+    (found,) = judged("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
+    note = next(n for n in found.notes if "the inputs lie at steps" in n.message)
+    assert note.span is not None and note.span.line == 8
+
+
 def test_problems_lie_at_steps_only_where_something_jumps() -> None:
     def draws(body: str, text: str, level: str) -> list[Draw]:
         checked, spec = check(parse(text_of(body))), FunctionSpecification("f", function(text))
-
-        def given(draw: Draw) -> Any:
-            launch = function_launch(checked, spec, draw)
-            return readable(checked, launch), list(launch.before)
-
-        return decisive_draws(checked, spec, [Draw("a", {"M": 64}), Draw("none", {"M": 0}), Draw("b", {"M": 100})], level, given)
+        return decisive_draws(
+            checked, spec, [Draw("a", {"M": 64}), Draw("none", {"M": 0}), Draw("b", {"M": 100})], level, lambda: ask_small(checked, spec)
+        )
 
     assert draws("x * 2.0 + z", "X * 2 + Z", "full") == []
     for body, text in (
