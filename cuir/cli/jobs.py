@@ -137,6 +137,7 @@ def verify(
     from ..checking.checker import pick_kernel
     from ..checking.defaults import parenthesise_consts, select_main_consts
     from ..interp.budget import allowing
+    from ..spec.user_calls import limit_calls
     from ..syntax.types import DType
     from ..verification import verify as run_verify
     from .inputs import kept, programs, read_consts
@@ -167,11 +168,12 @@ def verify(
         )
     if is_program and asked_for(context, "origin"):
         raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
-    verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
-    specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
+    with limit_calls(budget):
+        verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
+        specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
     if problem is not None:
-        with allowing(budget):
+        with allowing(budget), limit_calls(budget):
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
     if replay is not None or exhaustive:

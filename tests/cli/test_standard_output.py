@@ -41,6 +41,7 @@ def verify(tmp_path: Path, cuir: Callable[..., Any]) -> Callable[..., Any]:
         ("exit()\n", "X119", 1),
         ("import os\nos._exit(0)\n", "X119", 2),
         ("raise KeyboardInterrupt\n", "X119", 1),
+        ("n = 0\nwhile True:\n    n += 1\n", "X125", None),
         ("def reference(x):\n    raise SystemExit\n", "X119", 2),
         ("def reference(x):\n    exit(0)\n", "X119", 2),
         ("def reference(x):\n    import os; os._exit(0)\n", "X119", 2),
