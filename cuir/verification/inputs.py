@@ -27,7 +27,7 @@ from .mentioned_numbers import Comparisons, mentioned_in_kernel, mentioned_in_so
 from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
-from .special_plan import SPECIAL, SpecialPlan, has_numbers, is_added, make_plan
+from .special_plan import SPECIAL, SpecialPlan, has_numbers, is_added, make_plan, widen
 
 _EPSILON = ("eps", "epsilon")
 _TRIAL = 200_000  # elements of a tensor, of the problem on which special values are tried
@@ -179,7 +179,7 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
         try:
             made = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
-            return spec.exact(readable(checked, made), list(made.before))
+            return {n: widen(x) for n, x in spec.exact(readable(checked, made), list(made.before)).items()}
         except CuirError:
             return None
 

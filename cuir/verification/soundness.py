@@ -165,11 +165,14 @@ class Soundness:
         if spec.inputs is None or _is_ours(spec.inputs):
             return
         small = [d for d in draws if self._elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
-        fixed: set[str] | None = None
-        for draw in sorted(small, key=lambda d: -self._elements({**known_sizes(self.checked), **d.sizes}))[:3]:
+        seen, varied = set[str](), set[str]()
+        for draw in sorted(small, key=lambda d: -min(d.sizes.values(), default=0))[:3]:
             one, other = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
-            alike = {n for n in one.given if _holds_several(_all(one).get(n)) and equal_bits(_all(one)[n], _all(other)[n])}
-            fixed = alike if fixed is None else fixed & alike
+            for name in one.given:
+                a, b = _all(one).get(name), _all(other).get(name)
+                seen |= {name} if _holds_several(a) else set()
+                varied |= set() if equal_bits(a, b) else {name}
+        fixed = seen - varied
         if fixed:
             names = ", ".join(sorted(fixed))
             yield f"inputs of `{spec.name}` gives the same {names} for every problem of the same lengths, whatever the generator: other tables were not tried"

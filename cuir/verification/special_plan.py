@@ -168,7 +168,12 @@ def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:
 
 def has_numbers(found: Outputs) -> bool:
     """Whether each output has a finite number somewhere, or no element."""
-    return all(not x.numel() or bool(x.isfinite().any()) for x in found.values())
+    return all(not x.numel() or bool(widen(x).isfinite().any()) for x in found.values())
+
+
+def widen(x: torch.Tensor) -> torch.Tensor:
+    """An output, as float32 where it is a float of 8 bits, of which PyTorch does not say what is finite."""
+    return x.float() if x.is_floating_point() and x.dtype.itemsize == 1 else x
 
 
 def _admits(plain: Outputs, found: Outputs | None, negative: bool) -> bool:
