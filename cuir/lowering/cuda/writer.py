@@ -169,8 +169,8 @@ _MACROS = re.compile(
     + r")_\w*"
 )
 
-# Names that the emitter makes: loop variables, parameters of tensors, temporaries.
-_EMITTED = re.compile(r"__.*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
+# Names that the emitter makes: loop variables, parameters of tensors, temporaries; and those that C++ reserves.
+_EMITTED = re.compile(r"__.*|_[A-Z].*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
 
 
 def identifier(name: str) -> str:

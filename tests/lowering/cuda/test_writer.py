@@ -65,4 +65,5 @@ def k(X: Global[f32, N, 64], EOF: f32):
 
 
 def test_common_names_stay() -> None:
+    assert all(identifier(n) != n for n in ("EOF", "EIO", "_Complex", "_Bool", "__x", "NULL"))
     assert all(identifier(n) == n for n in ("M", "N", "LSE", "MAX_SCORES", "total", "top", "island", "PARTS", "cursor", "Y"))
