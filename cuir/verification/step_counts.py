@@ -184,6 +184,7 @@ def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
         if n > 2:
             few = m if level == "full" else max(1, m - 3)
             yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, _length(n, BM), BN // 2 + n))
-        if level == "full":
+        if level == "full" or n == 6:
             yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _length(min(m, 12), BM), _length(n, BN)))
+        if level == "full":
             yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))

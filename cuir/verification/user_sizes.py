@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
+from .inputs import function_launch, readable
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case
 from .steps import steps_of_dims, with_heads
@@ -24,6 +31,9 @@ _MANY_DIMS = 3  # with more of them, each is long once at level quick
 _LONG = (2_603,)  # elements of a dim with steps: more than 2^16 / 40
 _LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
 _UNITS = {"quick": 400, "full": 20_000}  # of one problem
+_LARGEST = 40_000_000  # elements of an intermediate result of a function
+_PROBED = (256, 512)  # elements of a dim by which their growth is found
+LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: nothing is said of the kernel
 
 
 def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
@@ -74,7 +84,8 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
             name = ", ".join(f"{d}={size}" for d, size in sizes.items())
             least = {d: 1 + n % 2 if steps[d] and d not in sizes else 1 for d in checked.dims}
             draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}))
-            if kept := fitting(checked, spec, [draw])[0]:
+            kept = fitting(checked, spec, [draw])[0]
+            if kept and (max(kept[0].sizes.values()) <= _LONG[0] or _is_affordable(checked, spec, kept[0])):
                 yield kept[0]
                 break
 
@@ -96,3 +107,41 @@ def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[
     for d in (d for d in checked.dims if steps[d]):
         long = _LONG_FULL if level == "full" else _LONG
         yield [{d: n} for n in long if n <= _UNITS[level] * steps[d]] or [{d: _UNITS[level] * steps[d] - 1}]
+
+
+class _Sizes(TorchDispatchMode):
+    """Remember the largest result of PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(x, torch.Tensor):
+                self.largest = max(self.largest, x.numel())
+        return result
+
+
+def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Whether no result within the function would be too large, by how results grow with the longest dim."""
+    longest = max(draw.sizes, key=lambda d: draw.sizes[d])
+    found = []
+    for n in _PROBED:
+        small = fitting(checked, spec, [replace(draw, sizes={**draw.sizes, longest: n})])[0]
+        if not small or small[0].sizes[longest] == draw.sizes[longest]:
+            return False
+        sizes = _Sizes()
+        try:
+            given = function_launch(checked, spec, small[0])
+            with sizes:
+                spec.exact(readable(checked, given), list(given.before))
+        except CuirError:
+            return False
+        found.append((sizes.largest, small[0].sizes[longest]))
+    (before, at), (after, then) = found
+    if then <= at:
+        return False
+    power = max(0.0, math.log(max(1, after) / max(1, before)) / math.log(then / at))
+    return after * (draw.sizes[longest] / then) ** power <= _LARGEST

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import corpus
-from cuir import CuirError, FunctionSpecification, check, parse
+from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.checking.checked import Checked
 from cuir.spec.functions import AnySpecification
 from cuir.spec.loading import as_any
@@ -126,3 +126,65 @@ def test_full_comes_to_131_072() -> None:
     at = [c.lengths for c in user_cases(checked, spec, "full") if isinstance(c, Case)]
     assert max(x.M for x in at) > 131_072 < max(x.N for x in at) and max(x.B for x in at) == 1025 and max(x.H for x in at) == 128
     assert {x.H // x.HK for x in at} >= {1, 3, 5, 6, 7, 12, 32}
+
+
+def test_functions_that_grow_with_the_square_are_not_asked_for_long_rows() -> None:
+    text = """
+@kernel(arch="sm_80")
+def k(X: Global[f32, L, 32], Y: Global[f32, L, 32]):
+    work = tiles(cdiv(L, 16))
+    with role("all", warps=1):
+        for t in work:
+            q = t * 16 + rows(16)
+            store(Y[q, cols(32)], X[q, cols(32)])
+"""
+    checked = check(parse(text, "k.cuir"))
+    square = FunctionSpecification("square", lambda x: (torch.ones(len(x), len(x), dtype=x.dtype) * torch.eye(len(x), dtype=x.dtype)) @ x)
+    lengths = [c.sizes["L"] for c in user_cases(checked, square, "full") if isinstance(c, Draw)]
+    assert max(lengths, default=0) < 10_000
+    plain = FunctionSpecification("plain", lambda x: x * 1.0)
+    assert max(c.sizes["L"] for c in user_cases(checked, plain, "full") if isinstance(c, Draw)) > 131_072
+
+
+def test_a_function_that_fails_for_many_heads_is_no_fault_of_the_kernel() -> None:
+    program, _, spec = rows()
+    assert isinstance(spec, FunctionSpecification)
+    reference = spec.reference
+
+    def few(x: torch.Tensor, w: torch.Tensor) -> dict[str, torch.Tensor]:
+        if len(w) > 100:
+            raise ValueError("too many")
+        return reference(x=x, w=w)  # type: ignore[no-any-return]
+
+    assert verify(program, FunctionSpecification("few", few)).ok
+
+
+PRODUCT = corpus.programs()["gemm"].read_text(encoding="utf-8")
+DECODE = corpus.programs()["decode_paged"].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("i, j = t % cdiv(M, BM) * BM", "i, j = t % cdiv(M, BM) * BM * 40 % 65536 // 40"), ("bias[j]", "bias[j % 2048]")]
+)
+def test_rows_of_a_product(old: str, new: str) -> None:
+    for text, expected in ((PRODUCT, False), (PRODUCT.replace(old, new), True)):
+        assert old in text or expected
+        program = parse(text, "gemm.cuir")
+        checked = check(program, "gemm", {"T": F16, "BM": 64, "BN": 64})
+        assert refused(program, checked, prepared(corpus.specification("gelu_gemm"), checked.origin, program, checked.consts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("copy_async(K[x, hk, :, :]", "copy_async(K[x, hk % 16, :, :]"),
+        ("x = page[b, min(", "x = page[min(b, 31), min("),
+        ("work = tiles(SP * HK * B)", "work = tiles(SP * HK * min(B, 40))"),
+    ],
+)
+def test_heads_and_batches_of_decoding(old: str, new: str) -> None:
+    program = parse(DECODE.replace(old, new), "decode.cuir")
+    checked = check(program, "decode", {"T": F16, "D": 64, "G": 4, "PAGE": 16})
+    assert old in DECODE and refused(
+        program, checked, prepared(corpus.specification("paged_decode"), checked.origin, program, checked.consts)
+    )
