@@ -7,7 +7,7 @@ that nobody else holds, so that the next operation may overwrite it; all that ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +30,7 @@ from .perturb import deciding, perturbed
 from .registry import RUNS
 from .trace import expression_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
+from .watching import Watch
 
 
 @dataclass
@@ -40,9 +41,11 @@ class Turns:
     least: int = -1  # nobody came there
     most: int = -1
     total: int = 0
+    counts: set[int] = field(default_factory=set)  # each number of turns that was made
 
     def count(self, n: int) -> None:
         self.total += n
+        self.counts.add(n)
         if n > self.most:
             self.most = n
         if n < self.least or self.least < 0:
@@ -53,6 +56,7 @@ class Compiler:
     """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
 
     data = True  # whether numbers are moved and computed, or synchronisation alone is run
+    observer: Watch | None = None  # of the values of expressions
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
@@ -242,6 +246,9 @@ class Compiler:
     # ---- expressions
     def expr(self, e: Expr) -> Evaluate:
         """The value of a scalar or tile; a value in flight may not be read."""
+        return self.evaluator(e) if self.observer is None else self.observer.watched(e, self.evaluator(e))
+
+    def evaluator(self, e: Expr) -> Evaluate:
         if isinstance(e, Name):
             return self.name(e)
         if isinstance(e, Literal):

@@ -38,6 +38,7 @@ from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
 from .values import Diverge, f32, uniform
+from .watching import watch_of
 
 IDLE = 1024  # CTAs or clusters beyond the units of work that a grid may have
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
@@ -202,10 +203,12 @@ def run_each(launch: Launch) -> None:
 
 
 def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
-    key = (_code, device, costs, perturbs, kind)
+    watch = watch_of(checked)
+    key = (_code, device, costs, perturbs, kind, None if watch is None else watch.key)
     compiled = checked.made.get(key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
+        compiler.observer = watch
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:
@@ -234,6 +237,7 @@ def forget_entered(checked: Checked) -> None:
         compiler.entered.clear()
     for turns in turns_of_loops(checked):
         turns.least, turns.most, turns.total = -1, -1, 0
+        turns.counts.clear()
 
 
 def _compilers(checked: Checked) -> list[Compiler]:

@@ -21,10 +21,11 @@ class Draw:
     kind: str = "normal"
     seed: int = 0
     corners: bool = False  # scores lie exactly where a mod decides
+    scalars: tuple[tuple[str, int | float | bool], ...] = ()  # values of some, instead of drawn ones
 
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.seed else ""
-        return f"{self.name}: {', '.join(f'{n}={v}' for n, v in self.sizes.items())}, {self.kind} inputs{seed}"
+        return f"{self.name}: {', '.join(f'{n}={v}' for n, v in (*self.sizes.items(), *self.scalars))}, {self.kind} inputs{seed}"
 
 
 def known_sizes(checked: Checked) -> dict[str, int]:
@@ -46,7 +47,9 @@ def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]
             large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
             continue
         same = replace(d, sizes={n: sizes[n] for n in checked.dims})
-        if not any((k.sizes, k.kind, k.seed) == (same.sizes, d.kind, d.seed) for k in kept):  # lengths that the specification made alike
+        if not any(
+            (k.sizes, k.kind, k.seed, k.scalars) == (same.sizes, d.kind, d.seed, d.scalars) for k in kept
+        ):  # lengths that the specification made alike
             kept.append(same)
     return kept, large
 

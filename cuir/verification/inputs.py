@@ -274,6 +274,7 @@ def _launch(
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
     drawn |= {n: drawn[n] * times for n, times in factors.items()}
+    drawn |= dict(draw.scalars)
     drawn |= {n: v for n, v in (values or {}).items() if not isinstance(v, torch.Tensor)}
     if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
         drawn["scale"] *= SCALED

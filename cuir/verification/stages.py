@@ -15,6 +15,7 @@ from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
 from ..interp.budget import allowing
+from ..interp.watching import watching
 from ..ops.meaning.tiles import exact_products, one_thread
 from ..runtime.launchable import require_launchable, spills
 from ..spec.functions import AnySpecification, FunctionSpecification
@@ -28,6 +29,8 @@ from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import blocks_from_memory, check_contracts, has_splice_points
+from .coverage.drive import Coverage, Driver, describe_left
+from .coverage.observed import Observed, observe
 from .distances import LONGEST, check_distances
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
@@ -37,7 +40,7 @@ from .numeric import ratio_of, with_note
 from .orders import Order, orders
 from .perturbed import check_perturbed, to_perturb
 from .problems import Case, is_attention
-from .report import Stage, VerifyReport
+from .report import Stage, VerifyReport, describe_coverage
 from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
 from .soundness import Soundness
@@ -46,6 +49,7 @@ from .spec_dispatch import (
     check_case,
     empty_cases,
     is_backward,
+    launch_of,
     made_positive,
     make_corner_cases,
     mods_of,
@@ -110,7 +114,7 @@ def verify(
         shrink,
         seeded,
     )
-    with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread():
+    with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watching():
         return verification.run(refused)
 
 
@@ -135,6 +139,8 @@ class _Verification:
         self.shrink, self.seeded, self.given = shrink, seeded, given
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
+        self.coverage: Coverage | None = None
+        self.observed: Observed | None = None  # sides of the kernel's conditions that runs have taken
         self.wider: list[AnyCase] = []
         self.counted: list[AnyCase] = []  # every count of steps
         self.besides: list[Checked] = []  # the kernel with other consts
@@ -165,6 +171,13 @@ class _Verification:
             report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.narrow = narrow_sums(checked)
+            if self.coverage is not None:
+                report.conditions, report.sides_seen, report.sides = (
+                    len(self.coverage.observed.conditions),
+                    self.coverage.seen,
+                    self.coverage.total,
+                )
+                report.one_sided = describe_left(self.coverage)
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:
@@ -191,6 +204,7 @@ class _Verification:
         with self.stage(0) as stage:
             checked = check(self.program, self.kernel, self.consts)
             forget_entered(checked)
+            self.observed = observe(checked)
             report.kernel, report.consts = checked.name, dict(checked.consts)
             require_judgeable(checked, self.spec)
             self.soundness = Soundness(checked, self.spec)
@@ -299,7 +313,11 @@ class _Verification:
                 self.orders = list(orders(self.program, checked))
                 for order in self.orders:
                     forget_entered(order.checked)
-            runs = sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders) for case in problems)
+            runs = 0
+            for case in problems:
+                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders)
+                if self.observed is not None:
+                    self.observed.narrow()
             for case in empty_cases(checked, self.spec):
                 runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
             rings = ring_cases(checked, self.spec)
@@ -395,6 +413,7 @@ class _Verification:
                     stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
                 except CuirError as error:
                     raise with_note(error, f"found with {words}: at a corner, or at a tie, value and derivative are PyTorch's") from None
+            driven = self.drive_conditions(checked, stage)
             again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
@@ -403,6 +422,10 @@ class _Verification:
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
             if corners:
                 stage.reason += f"; {len(corners)} more at corners of the score: {', '.join(words for words, _, _ in corners)}"
+            if driven:
+                stage.reason += f"; {driven} more for what conditions ask"
+            if self.coverage is not None and self.coverage.total:
+                stage.reason += f"; {describe_coverage(len(self.coverage.observed.conditions), self.coverage.seen, self.coverage.total)}"
             if varied:
                 each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"
@@ -414,3 +437,23 @@ class _Verification:
             assert self.soundness is not None
             self.soundness.end(refused)
             self.warnings = self.soundness.warnings(c for k, c in todo if k is checked)
+
+    def drive_conditions(self, checked: Checked, stage: Stage) -> int:
+        """Run problems for sides of conditions that no run has taken; gives their number."""
+        assert self.observed is not None
+
+        def arguments(case: AnyCase) -> dict[str, Any]:
+            return launch_of(self.program, checked, self.spec, case).arguments()
+
+        driver = Driver(checked, self.spec, self.observed, self.level, arguments)
+        self.coverage, count = driver.coverage, 0
+        for solution in driver.problems():
+            case = solution.problem.case
+            self.progress(f"numbers: conditions, {case}")
+            try:
+                stage.rows += check_case(self.program, checked, self.spec, case, grid=solution.grid)
+            except CuirError as error:
+                raise smallest(self.program, checked, self.spec, case, error, grid=solution.grid) if self.shrink else error from None
+            driver.ran(solution)
+            count += 1
+        return count

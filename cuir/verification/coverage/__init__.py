@@ -1,0 +1,1 @@
+"""Coverage of scalar conditions: which sides of each a verification has run, and problems that run the others."""

@@ -1,0 +1,137 @@
+"""Sides of conditions that runs of the interpreter have taken: a watch of each condition's value and operands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...checking.checked import Checked
+from ...interp.launch import turns_of_loops
+from ...interp.machine import Evaluate, Worker
+from ...interp.watching import Watch, set_watch
+from ...syntax.nodes import Expr, For
+from ...syntax.walk import Itself
+from .conditions import Condition, collect_conditions
+
+NARROWER = 0.75  # of the conditions that are watched, before fewer are
+
+
+class Observed:
+    """The masks of the sides seen, by the number of the condition."""
+
+    def __init__(self, checked: Checked):
+        self.checked = checked
+        self.conditions = collect_conditions(checked)
+        self.seen = [0] * len(self.conditions)
+        self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # of operands, at their latest evaluation
+        self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]  # of the first operand of each condition
+        self.results: dict[Itself, list[tuple[Condition, tuple[int, ...]]]] = {}
+        self.operands: dict[Itself, list[tuple[Condition, int]]] = {}
+        self.key: tuple[int, ...] = ()  # numbers of the conditions that are watched
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing has been seen, and everything is watched."""
+        self.seen[:] = [0] * len(self.seen)
+        self._watch([c for c in self.conditions if not isinstance(c.node, For)])
+
+    def narrow(self) -> None:
+        """Watch only conditions that have an unseen side from now on, if these are a good deal fewer: code is made anew for it."""
+        left = [c for c in self.conditions if c.number in self.key and self.seen[c.number] != c.everything]
+        if len(left) <= len(self.key) * NARROWER:
+            self._watch(left)
+
+    def _watch(self, conditions: Sequence[Condition]) -> None:
+        self.results, self.operands = {}, {}
+        self.key = tuple(c.number for c in conditions)
+        for c in conditions:
+            first = self.places[c.number]
+            reads = tuple(range(first, first + len(c.reads)))
+            self.results.setdefault(Itself(c.node), []).append((c, reads))
+            for e, place in zip(c.reads, reads):
+                self.operands.setdefault(Itself(e), []).append((c, place))
+
+    # ---- what the interpreter asks
+    def watched(self, e: Expr, run: Evaluate) -> Evaluate:
+        """The code of an expression, which also records the sides that it takes."""
+        key = Itself(e)
+        for c, places in self.results.get(key, ()):
+            run = self._recorded(c, places, run)
+        for c, place in self.operands.get(key, ()):
+            run = self._kept(c, place, run)
+        return run
+
+    def _recorded(self, c: Condition, places: tuple[int, ...], run: Evaluate) -> Evaluate:
+        seen, number, everything, sides_of, values = self.seen, c.number, c.everything, c.sides_of, self.values
+        if not places:
+
+            def observe(w: Worker) -> Any:
+                v = run(w)
+                if seen[number] != everything:
+                    seen[number] |= sides_of(v, ())
+                return v
+
+            return observe
+
+        def observe_operands(w: Worker) -> Any:
+            v = run(w)
+            if seen[number] != everything:
+                seen[number] |= sides_of(v, [values[p] for p in places])
+            return v
+
+        return observe_operands
+
+    def _kept(self, c: Condition, place: int, run: Evaluate) -> Evaluate:
+        seen, number, everything, values = self.seen, c.number, c.everything, self.values
+        if not c.tile:
+
+            def keep(w: Worker) -> Any:
+                values[place] = v = run(w)
+                return v
+
+            return keep
+
+        def keep_copy(w: Worker) -> Any:
+            v = run(w)
+            if seen[number] != everything:  # the operation may overwrite its operand
+                values[place] = v.clone() if isinstance(v, torch.Tensor) else v
+            return v
+
+        return keep_copy
+
+    # ---- what verification asks
+    def masks(self) -> list[int]:
+        """The sides seen, of each condition; of loops by the turns that were counted."""
+        counts = counts_of_loops(self.checked)
+        masks = list(self.seen)
+        for c in self.conditions:
+            if isinstance(c.node, For):
+                for n in counts.get(Itself(c.node), ()):
+                    masks[c.number] |= c.sides_of(n, ())
+        return masks
+
+    def mark(self, masks: list[int]) -> None:
+        """Add sides that a run without the data of a problem has taken."""
+        for number, mask in enumerate(masks):
+            self.seen[number] |= mask
+
+
+def counts_of_loops(checked: Checked) -> dict[Itself, set[int]]:
+    """Each number of turns that a loop made in some run."""
+    counts: dict[Itself, set[int]] = {}
+    for turns in turns_of_loops(checked):
+        counts.setdefault(Itself(turns.stmt), set()).update(turns.counts)
+    return counts
+
+
+def observe(checked: Checked) -> Observed:
+    """The observation of a kernel's runs from now on; it is kept with the kernel and begins anew."""
+    observed = checked.made.get(Watch)
+    if not isinstance(observed, Observed):
+        observed = Observed(checked)
+        set_watch(checked, observed)
+    observed.forget()
+    return observed

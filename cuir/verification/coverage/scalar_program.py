@@ -1,0 +1,368 @@
+"""The scalars of a kernel as a program of their own: it evaluates conditions over all units, turns and workers of a launch, without the data.
+
+Only what the wanted conditions need is evaluated: a slice of the text, as closures over a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...checking.checked import Checked, Role
+from ...checking.decisions import entry
+from ...checking.views import root_name
+from ...ops.base import Op
+from ...ops.meaning import DivisionByZero, cast
+from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stmt, Subscript
+from ...syntax.nodes import Literal as Number
+from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
+from ...syntax.walk import Itself
+from .conditions import WORK, Condition, collect_conditions, evaluated_nodes, parents_of, reader_of
+from .origins import RUN
+
+TURNS = 400_000  # of all loops of one evaluation
+UNIT, WORKER, RANK = "#units", "#worker", "#rank"  # no names of the language
+Frame = dict[str, Any]
+Value = Callable[[Frame], Any]
+Action = Callable[[Frame], None]
+
+
+class Unknown(Exception):
+    """What memory holds decides, or the launch is too long to be followed."""
+
+
+class Masks:
+    """What one evaluation has seen of each condition: sides; differences -1, 0, 1 of what is compared (bits 0 to 2); numbers of turns. And the numbers of units of a worker."""
+
+    def __init__(self, count: int):
+        self.sides = [0] * count
+        self.near = [0] * count
+        self.turns: list[set[int]] = [set() for _ in range(count)]
+        self.units: set[int] = set()
+
+
+class ScalarProgram:
+    """Evaluates some conditions of a kernel. `evaluate` raises Unknown where it cannot be told."""
+
+    def __init__(self, checked: Checked, wanted: Iterable[Condition]):
+        self.checked = checked
+        self.wanted = {c.number: c for c in wanted}
+        self.by_node: dict[Itself, Condition] = {}
+        for c in self.wanted.values():
+            known = self.by_node.get(Itself(c.node))
+            if known is None or known.op is None:
+                self.by_node[Itself(c.node)] = c
+        self.above = self._ancestors()
+        self.masks = Masks(len(collect_conditions(checked)))
+        self.left = 0
+        self.size = 0  # operations, about
+        self.tensors: Callable[[str], Any] = _no_tensors
+        self.reads: set[str] = set()  # tensors that are read from
+        self.names: set[str] = set()  # that are needed
+        self.reader, self.needed = reader_of(checked, None), set[str]()
+        self.before = self._slice(checked.declarations, everything=True)
+        declared, self.needed = self.needed, set()
+        self.count = self._value(checked.tiles.count) if checked.tiles is not None else None
+        counted, uses_units = set(self.needed), any(c.role == WORK for c in self.wanted.values())
+        self.roles: list[tuple[Role, tuple[Action, ...], bool, bool]] = []
+        for number, role in enumerate(checked.roles):
+            if any(c.role == number for c in self.wanted.values()):
+                self.reader = reader_of(checked, role)
+                body = self._slice(role.body)
+                self.roles.append((role, body, role.index is not None and role.index in self.needed, RANK in self.needed))
+                self.names |= self.needed
+                uses_units |= any(isinstance(s, For) and isinstance(s.iter, Name) for s in role.body)
+        self.names |= counted if uses_units else set()
+        self.names |= declared if self.names & declared_names(checked) else set()
+
+    def _ancestors(self) -> set[Itself]:
+        """The nodes in which a wanted condition stands."""
+        parents, above = parents_of(self.checked), set[Itself]()
+        for c in self.wanted.values():
+            key: Itself | None = Itself(c.node)
+            while key is not None and key not in above:
+                above.add(key)
+                parent = parents.get(key)
+                key = Itself(parent) if parent is not None else None
+        return above
+
+    # ---- running
+    def units(self, sizes: Mapping[str, Any]) -> int:
+        """Units of work of a launch; 0 for a kernel without."""
+        frame = dict(sizes)
+        for action in self.before:
+            action(frame)
+        return max(0, int(self.count(frame))) if self.count is not None else 0
+
+    def evaluate(self, sizes: Mapping[str, Any], grid: int = 1, tensors: Callable[[str], Any] | None = None, turns: int = TURNS) -> Masks:
+        """What a launch sees. sizes: dims and scalars. tensors: the inputs by name, for what is read from them."""
+        masks = self.masks = Masks(len(self.masks.sides))
+        self.tensors, self.left = tensors or _no_tensors, turns
+        outer = dict(sizes)
+        try:
+            for action in self.before:
+                action(outer)
+            count = max(0, int(self.count(outer))) if self.count is not None else 0
+            if count > turns:
+                raise Unknown
+            for role, body, uses_index, uses_rank in self.roles:
+                for first in range(min(grid, max(1, count))):
+                    units = range(first, count, grid)
+                    masks.units.add(len(units))
+                    for worker in range(role.workers if uses_index else 1):
+                        for rank in range(self.checked.cluster if uses_rank else 1):
+                            frame = {**outer, UNIT: units, RANK: rank}
+                            if role.index is not None:
+                                frame[role.index] = worker
+                            for action in body:
+                                action(frame)
+        except (DivisionByZero, ZeroDivisionError, IndexError, OverflowError, KeyError) as error:
+            raise Unknown from error
+        return masks
+
+    def _turn(self, n: int) -> None:
+        self.left -= n + 1
+        if self.left < 0:
+            raise Unknown
+
+    # ---- statements
+    def _slice(self, body: Sequence[Stmt], everything: bool = False) -> tuple[Action, ...]:
+        """The actions of a block, and of the statements that give the names that these need."""
+        needed = {s.targets[0] for s in body if isinstance(s, Assign)} if everything else set[str]()
+        size = self.size
+        while True:
+            self.needed, before, self.size = set(needed), needed, size
+            actions = self._block(body, needed)
+            needed = needed | self.needed
+            if needed == before:
+                return actions
+
+    def _block(self, body: Sequence[Stmt], needed: set[str]) -> tuple[Action, ...]:
+        return tuple(a for stmt in body for a in self._statement(stmt, needed))
+
+    def _statement(self, stmt: Stmt, needed: set[str]) -> list[Action]:
+        if isinstance(stmt, If):
+            return self._branch(stmt, needed)
+        if isinstance(stmt, For):
+            return self._loop(stmt, needed)
+        if isinstance(stmt, Assign) and stmt.targets[0] in needed:
+            name, value = stmt.targets[0], self._value(stmt.value)
+
+            def bind(frame: Frame) -> None:
+                frame[name] = value(frame)
+
+            return [bind]
+        return [a for e in evaluated_nodes(stmt) for a in self._roots(e)]
+
+    def _branch(self, stmt: If, needed: set[str]) -> list[Action]:
+        then, other = self._block(stmt.body, needed), self._block(stmt.orelse, needed)
+        if not then and not other:
+            return self._roots(stmt.cond)
+        cond = self._value(stmt.cond)
+
+        def branch(frame: Frame) -> None:
+            for action in then if cond(frame) else other:
+                action(frame)
+
+        return [branch]
+
+    def _loop(self, stmt: For, needed: set[str]) -> list[Action]:
+        inner, name, counted = self._block(stmt.body, needed), stmt.target, self.by_node.get(Itself(stmt))
+        if not isinstance(stmt.iter, Call):
+
+            def work(frame: Frame) -> None:
+                self._turn(len(frame[UNIT]))
+                for t in frame[UNIT]:
+                    frame[name] = t
+                    for action in inner:
+                        action(frame)
+
+            return [work] if inner else []
+        if not inner and counted is None:
+            return [a for e in stmt.iter.args for a in self._roots(e)]
+        args = [self._value(e) for e in stmt.iter.args]
+        number = -1 if counted is None else counted.number
+
+        def loop(frame: Frame) -> None:
+            turns = range(*(int(a(frame)) for a in args))
+            n = len(turns)
+            if number >= 0:
+                self.masks.sides[number] |= 1 << min(n, 2)
+                self.masks.turns[number].add(n)
+            if not inner:
+                return
+            self._turn(n)
+            for i in turns:
+                frame[name] = i
+                for action in inner:
+                    action(frame)
+
+        return [loop]
+
+    def _roots(self, e: Node) -> list[Action]:
+        """Evaluations of the wanted conditions in an expression whose value nobody needs."""
+        if Itself(e) not in self.above:
+            return []
+        if isinstance(e, Expr):
+            operation = entry(self.checked, e)
+            if Itself(e) in self.by_node or (operation is not None and operation[0].traits.lazy):
+                return [self._value(e)]
+        return [a for child in evaluated_nodes(e) for a in self._roots(child)]
+
+    # ---- expressions
+    def _value(self, e: Expr) -> Value:
+        """The value of an expression, which records what is wanted in it; its names are needed from now on."""
+        self.size += 1
+        c = self.by_node.get(Itself(e))
+        if c is None or c.op is not None:
+            return self._plain(e, c)
+        value, number = self._plain(e, None), c.number
+
+        def truth(frame: Frame) -> Any:
+            v = value(frame)
+            self.masks.sides[number] |= c.sides_of(v, ())
+            return v
+
+        return truth
+
+    def _plain(self, e: Expr, c: Condition | None) -> Value:
+        if isinstance(e, Number):
+            number = e.value
+            return lambda frame: number
+        if isinstance(e, Name):
+            return self._name(e.id)
+        if isinstance(e, Subscript):
+            return self._read(e)
+        operation = entry(self.checked, e)
+        if operation is None:
+            return _unknown
+        op, operands = operation
+        if op.traits.rank:
+            self.needed.add(RANK)
+            return lambda frame: frame[RANK]
+        if op.traits.index_of is not None:
+            array = np.arange(int(operands[0].value)) if isinstance(operands[0], Number) else np.arange(0)
+            tile = array[:, None] if op.traits.index_of == "row" else array[None, :]
+            return lambda frame: tile
+        if op.traits.converts is not None:
+            return self._cast(e, operands[0])
+        if op.evaluate is None or op.reduces or op.effects.accesses:
+            return _unknown
+        values = [self._value(x) for x in operands]
+        if op.traits.lazy:
+            return _lazy(op, values)
+        dtype = _dtype(operands[-1]) or I32
+        function = op.evaluate.scalar(dtype)
+        if function is None:
+            return _unknown
+        if c is not None:
+            return self._recorded(
+                c, _folded(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
+            )
+        if len(values) == 2:
+            x, y = values
+            if isinstance(e, Binary) and dtype == I32 and (quick := _quick(op)) is not None:
+                function = quick
+            return lambda frame: function(x(frame), y(frame))
+        folded = _folded(op, function, len(operands))
+        return lambda frame: folded(*(v(frame) for v in values))
+
+    def _recorded(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
+        number, compares = c.number, c.kind == "comparison" and not c.tile
+
+        def record(frame: Frame) -> Any:
+            given = [v(frame) for v in values]
+            result = function(*given)
+            masks = self.masks
+            masks.sides[number] |= c.sides_of(result, [given[i] for i in reads])
+            if compares and -1 <= (d := given[0] - given[1]) <= 1:
+                masks.near[number] |= 1 << int(d) + 1
+            return result
+
+        return record
+
+    def _name(self, name: str) -> Value:
+        if name in DTYPES:
+            return _unknown
+        if name == "inf":
+            return lambda frame: float("inf")
+        self.needed.add(name)
+        return lambda frame: frame[name]
+
+    def _read(self, e: Subscript) -> Value:
+        name = root_name(e)
+        if name is None or self.reader.level(e) >= RUN or isinstance(e.type, TileType):
+            return _unknown
+        self.reads.add(name)
+        indices = [self._value(i) for i in e.indices]  # type: ignore[arg-type]
+
+        def read(frame: Frame) -> Any:
+            tensor, at = self.tensors(name), tuple(int(i(frame)) for i in indices)
+            if any(not 0 <= i < n for i, n in zip(at, tensor.shape)):
+                raise Unknown
+            return tensor[at].item()
+
+        return read
+
+    def _cast(self, e: Expr, operand: Expr) -> Value:
+        source, target, value = _dtype(operand), _dtype(e), self._value(operand)
+        if source is None or target is None:
+            return _unknown
+        return lambda frame: cast(value(frame), source, target)
+
+
+def declared_names(checked: Checked) -> set[str]:
+    """Names that the declarations bind."""
+    return {s.targets[0] for s in checked.declarations if isinstance(s, Assign)}
+
+
+def _unknown(frame: Frame) -> Any:
+    raise Unknown
+
+
+def _no_tensors(name: str) -> Any:
+    raise Unknown
+
+
+def _lazy(op: Op, values: Sequence[Value]) -> Value:
+    """A choice, or a conjunction or disjunction, of which one side may be left out."""
+    if op.traits.chooses is not None:
+        cond, x, y = values
+        return lambda frame: x(frame) if cond(frame) else y(frame)
+    (x, y), decided = values, op.traits.decided_by
+
+    def either(frame: Frame) -> Any:
+        v = x(frame)
+        return v if bool(v) == decided else y(frame)
+
+    return either
+
+
+def _quick(op: Op) -> Callable[[Any, Any], Any] | None:
+    """Sums and differences without a reduction to 32 bits: a launch in which an index would leave these is refused."""
+    if op.traits.linear == (1, 1):
+        return lambda a, b: a + b
+    return (lambda a, b: a - b) if op.traits.linear == (1, -1) else None
+
+
+def _folded(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
+    """An operation of two values, of more."""
+    if op.traits.extremum is None or operands == 2:
+        return function
+
+    def fold(*values: Any) -> Any:
+        result = values[0]
+        for v in values[1:]:
+            result = function(result, v)
+        return result
+
+    return fold
+
+
+def _dtype(e: Expr) -> DType | None:
+    return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
+
+
+__all__ = ["TURNS", "Masks", "ScalarProgram", "Unknown"]

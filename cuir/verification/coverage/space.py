@@ -1,0 +1,88 @@
+"""The problems that may be tried for a kernel: which lengths and scalars a specification and memory admit, as a `Draw` or a `Case`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...checking.checked import Checked
+from ...spec.functions import AnySpecification, FunctionSpecification
+from ...spec.specification import LENGTHS, Lengths
+from ...syntax.types import BOOL, F32, I32, DType
+from ..draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
+from ..problems import Case
+from ..steps import steps_of_dims, tile_of_dims, with_heads
+
+NAME = "for a condition"
+_HEADS = ("H", "HK")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem with the lengths and scalars that its launch has. elements: of all its tensors; large: too many for a run with data."""
+
+    case: Draw | Case
+    sizes: Mapping[str, Any]
+    elements: int
+    large: bool = False
+
+
+class Space:
+    """Lengths of dims, and values of scalars, by name."""
+
+    def __init__(self, checked: Checked, spec: AnySpecification):
+        self.checked, self.spec = checked, spec
+        function = isinstance(spec, FunctionSpecification)
+        self.dims = tuple(checked.dims) if function else LENGTHS
+        self.steps = steps_of_dims(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
+        self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
+        self.known = known_sizes(checked)
+
+    def _tiles(self) -> dict[str, int]:
+        tiles = tile_of_dims(self.checked)
+        BM, BN = (self.checked.consts.get(n) for n in ("BM", "BN"))
+        return {**dict.fromkeys(LENGTHS, 0), "M": int(BM or tiles.get("M") or 0), "N": int(BN or tiles.get("N") or 0)}  # type: ignore[arg-type]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may be chosen."""
+        return (*self.dims, *self.scalars)
+
+    def thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:
+        """The smallest problem, with a value for these scalars; steps: so many of each dim and a little more, instead of one element."""
+        sizes: dict[str, Any] = {
+            d: steps * max(1, self.steps.get(d, 0)) + (1 if steps and self.steps.get(d) else 0) or 1 for d in self.dims
+        }
+        if steps > 1:
+            sizes |= {d: 1 for d in _HEADS if d in sizes and d == "HK"}
+        return {
+            **sizes,
+            **{n: 1 if kind == I32 else kind == BOOL if kind == BOOL else 1.0 for n, kind in self.scalars.items() if n in scalars},
+        }
+
+    def problem(self, sizes: Mapping[str, Any]) -> Problem | None:
+        """The problem of these lengths and scalars, as the specification has it; None if that refuses it."""
+        lengths = with_heads({d: int(sizes[d]) for d in self.dims})
+        if min(lengths.values(), default=1) < 1 or max(lengths.values(), default=1) >= 2**31:
+            return None
+        scalars = {n: self._scalar(n, sizes[n]) for n in self.scalars if n in sizes}
+        if isinstance(self.spec, FunctionSpecification):
+            draw = Draw(NAME, lengths, scalars=tuple(scalars.items()))
+            kept, large = fitting(self.checked, self.spec, [draw])
+            chosen = kept[0] if kept else large[0][2] if large else None
+            if chosen is None:
+                return None
+            return Problem(chosen, {**self.known, **chosen.sizes, **scalars}, self._elements(chosen.sizes), not kept)
+        if lengths["H"] % lengths["HK"]:
+            return None
+        elements = self._elements(lengths)
+        return Problem(Case(NAME, Lengths(**lengths)), {**self.known, **lengths}, elements, elements > MOST_ELEMENTS)
+
+    def _scalar(self, name: str, value: Any) -> Any:
+        kind = self.scalars[name]
+        return float(value) if kind == F32 else bool(value) if kind == BOOL else int(value)
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        known = {**dict.fromkeys(self.checked.dims, 1), **self.known, **sizes}
+        return sum(elements_of(t, known) for t in self.checked.tensors if not t.scratch)

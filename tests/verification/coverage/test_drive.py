@@ -1,0 +1,43 @@
+import pytest
+
+import cuir
+
+from .planted import doubled, text_of
+
+FAULTS = [
+    "f = 3.0 if t == 511 else 2.0",
+    "f = 3.0 if (t & 255) == 255 else 2.0",
+    "f = 2.0 + cast(t // 512, f32)",
+    "f = 3.0 if n >= 300 else 2.0",
+    "f = 3.0 if cdiv(M, 16) == 5 else 2.0",
+    "f = 3.0 if M % 256 == 0 else 2.0",
+    "f = 3.0 if M == 2048 else 2.0",
+    "f = 2.0 + cast(max(0, t - 700), f32)",
+    "f = 3.0 if B * H == 24 else 2.0",
+]
+
+
+@pytest.mark.parametrize("body", FAULTS)
+def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
+    report = cuir.verify(cuir.parse(text_of(body)), doubled, shrink=False)
+    assert [d.code for d in report.diagnostics] == ["V301"]
+
+
+@pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
+def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
+    report = cuir.verify(cuir.parse(text_of(body)), doubled)
+    assert report.ok and report.sides_seen == report.sides > 0 and not report.one_sided
+    assert f"{report.sides} of {report.sides} sides seen" in report.as_markdown()
+    assert report.as_json()["coverage"]["seen"] == report.sides
+
+
+def test_an_integer_that_is_given_is_driven_too() -> None:
+    text = text_of("f = 3.0 if t == skip else 2.0", ", skip: i32").replace("if t == skip", "if t == skip and skip > 600")
+    assert not cuir.verify(cuir.parse(text), lambda x, skip: 2 * x, shrink=False).ok
+
+
+def test_a_side_that_nothing_takes_is_said() -> None:
+    report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled)
+    assert report.ok and report.sides_seen == report.sides - 1
+    (one,) = report.one_sided
+    assert one.condition == "m * 16 >= M" and "is true" in one.side and f"line {one.line}" in report.left_open
