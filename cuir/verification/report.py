@@ -8,8 +8,8 @@ from typing import Any, Literal
 from ..checking.defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
-from .narrow_products import NarrowSum
 from .coverage.drive import OneSided
+from .narrow_products import NarrowSum
 
 SHOWN = 6  # sides of conditions that a note names
 Verdict = Literal["passed", "failed", "skipped"]
