@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from .targets import Target, names_behind, period
 
 LONGEST = 131_072  # of a dim that is tried
 NUMBERS = 12  # of the text, for one target
-PAIRS = 100  # of values of two dims at once
+PAIRS = 500  # of values of two dims at once
 FEW = 17  # steps of a dim that are tried one by one
 EACH = 300  # operations that a problem costs besides those that are evaluated
 
@@ -127,13 +128,22 @@ class _Solver:
                 self._try({**base, name: value})
 
     def _try_pairs(self) -> None:
-        short = list(self._values(short=True))
-        for one, two in itertools.combinations(self.names, 2):
-            first, second = ([v for n, v in short if n == name] for name in (one, two))
-            pairs = sorted(itertools.product(dict.fromkeys(first), dict.fromkeys(second)), key=lambda p: abs(p[0] * p[1]))
-            for v, w in pairs[:PAIRS]:
-                if self._goes_on():
-                    self._try({**self._thin(), one: v, two: w}, share=16)
+        values: dict[str, list[Any]] = {}
+        for name, value in self._values(short=True):
+            values.setdefault(name, []).append(value)
+        pairs = [
+            (a, v, b, w)
+            for a, b in itertools.combinations(values, 2)
+            for v, w in itertools.product(dict.fromkeys(values[a]), dict.fromkeys(values[b]))
+        ]
+
+        def size(pair: tuple[str, Any, str, Any]) -> int:
+            """Of the problem, about; scalars cost nothing."""
+            return math.prod(v for n, v in (pair[:2], pair[2:]) if n not in self.space.scalars)
+
+        for a, v, b, w in sorted(pairs, key=size)[:PAIRS]:
+            if self._goes_on():
+                self._try({**self._thin(), a: v, b: w}, share=16)
 
     def _goes_on(self) -> bool:
         """Whether something is left that is worth a search of its own."""
@@ -155,7 +165,7 @@ class _Solver:
                 yield from ((name, False), (name, True))
                 continue
             if kind is not None and short:
-                yield from ((name, v) for n in (0, *numbers[:3]) for v in (n, n + 1))
+                yield from ((name, v) for n in (0, *numbers[:4]) for v in (n, n + 1))
                 continue
             if kind is not None:
                 yield from ((name, v) for n in (0, *numbers) for v in (n - 1, n, n + 1, -n))
@@ -164,7 +174,7 @@ class _Solver:
                 continue
             step = max(1, self.space.steps.get(name, 1))
             values = list(range(1, FEW)) + [k * step for k in range(1, FEW)] if not short else [2, step + 1, 2 * step + 1]
-            for n in numbers[: 4 if short else None]:
+            for n in numbers[: 5 if short else None]:
                 values += (
                     [n, n + 1, (n + 1) * step]
                     if short
@@ -228,11 +238,11 @@ class _Solver:
 def _expressions_behind(checked: Checked, c: Condition) -> list[Expr]:
     """The condition and what the names in it are made of; of a loop over units the number of units."""
     roots: list[Expr] = [c.node] if not isinstance(c.node, For) else list(c.node.iter.args) if isinstance(c.node.iter, Call) else []
-    roots += c.guards
+    roots += reversed(c.guards)  # the nearest first
     made = definitions(checked.declarations)
     if c.role not in (DECLARATIONS, WORK):
         made = {**made, **definitions(checked.roles[c.role].body)}
-    names = set().union(*(names_behind(e, made) for e in roots)) if roots else set()
+    names = sorted(set().union(*(names_behind(e, made) for e in roots)) if roots else set())
     return [*roots, *(e for n in names for e in made.get(n, []))]
 
 
