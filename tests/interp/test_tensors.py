@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import cuir
 from cuir.calls.aliasing import Place
 from cuir.calls.binding import TORCH
-from cuir.syntax.types import DTYPES
 from tests.explore.programs import checked_text, explored, fault, tensors
+from tests.gpu.addition_cases import LEAST, summed
 from tests.interp.conftest import Runner
 
 KINDS = ("read", "write", "add", "bulk read", "bulk write", "bulk add")
@@ -292,34 +292,6 @@ def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
 
 
 # ---- subnormal numbers
-SUMS = """\
-@kernel(arch="sm_90a")
-def k(X: Global[DTYPE, M, 64], T: Global[DTYPE, 16, 64]):
-    s = shared(DTYPE, [16, 64])
-    with role("w", warps=1):
-        for i in range(M // 16):
-            HOW
-"""
-ADDS = {
-    "scatter": "store(T[rows(16), cols(64)], X[i * 16 + rows(16), cols(64)], add=True)",
-    "box": "store(T[:, :], load(X[i * 16 : i * 16 + 16, :]), add=True)",
-    "bulk": "store_wait()\nstore(s, load(X[i * 16 : i * 16 + 16, :]))\nfence_async()\nstore_async(s, T[:, :], add=True)",
-    "store": "store(T[rows(16), cols(64)], X[i * 16 + rows(16), cols(64)])",
-}
-LEAST = 2.0**-126
-
-
-def summed(how: str, dtype: str, addends: list[float], before: float = 0.0) -> torch.Tensor:
-    """The sum of the addends, each of an addition of its own, on a tensor that holds `before`; one element of it, of which all are alike."""
-    text = SUMS.replace("DTYPE", dtype).replace("HOW", ADDS[how].replace("\n", "\n            "))
-    stored = TORCH[DTYPES[dtype]]
-    x = torch.tensor(addends, dtype=stored).repeat_interleave(16)[:, None].repeat(1, 64)
-    total = torch.full((16, 64), before, dtype=stored)
-    cuir.run(cuir.parse(text), {"X": x, "T": total})
-    assert torch.equal(total.view(torch.int8), total[0, 0].expand(16, 64).contiguous().view(torch.int8))
-    return total[0, 0]
-
-
 @pytest.mark.parametrize("how", ("scatter", "box", "bulk"))
 def test_an_addition_of_f32_flushes_subnormal_numbers(how: str) -> None:
     """What it takes, from the tile and from the tensor, and what it leaves, to a zero of their sign (PTX ISA, red.add.f32)."""
