@@ -57,8 +57,8 @@ class _Search:
                 return kept
         places: dict[str, torch.Tensor] = {}
         for n, x in narrowed.items():  # one tensor after the other, by halves
-            if len(narrowed) > 1 and x.any() and self.unchanged({**places, n: x}):
-                places[n] = x
+            if len(candidates) > 1 and self.unchanged({**places, n: candidates[n]}):
+                places[n] = candidates[n]
                 continue
             rows = x.reshape(-1, x.shape[-1] if x.dim() else 1)
             left = [rows.any(1).nonzero().flatten()]

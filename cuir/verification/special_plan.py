@@ -28,13 +28,13 @@ Tried = Callable[[Mapping[str, Value]], Outputs | None]
 class SpecialPlan:
     """Special values by the names of inputs.
 
-    hidden: tensors that may have runs of -inf, and whether they are added to something. infinite, bounds: values that elements
+    hidden: summands, such as additive masks and biases, that may have runs of -inf. infinite, bounds: values that elements
     may have. tensors: those that may be vast or near one another; alike: pairs of one shape. scalars: values of those that are tried.
     integers: integer scalars; mentioned: numbers that they are compared with. derived: whether the specification gives floats that
     follow from others, as the LSE of a forward pass: they have roundings of their own, which vast numbers would show.
     """
 
-    hidden: Mapping[str, bool] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
     infinite: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tensors: tuple[str, ...] = ()
@@ -77,10 +77,10 @@ class SpecialPlan:
             }  # all dtypes hold it
             scalars = [v for v in ({**given, **short}).values() if type(v) is float and math.isfinite(v)]
             near = {n: [v for s in scalars for v in beside(s, tensors[n].dtype)] for n in self.bounds}
-            return short | {n: scatter(tensors[n], [*values, *near[n]], seed, generator) for n, values in self.bounds.items()}
+            return short | {n: scatter(tensors[n], [*values, *near[n]], seed, block, generator) for n, values in self.bounds.items()}
         if kind == "hidden":
-            name = list(self.hidden)[which]
-            return {name: hide(tensors[name], turn, block, self.hidden[name], generator)}
+            name = self.hidden[which]
+            return {name: hide(tensors[name], turn, block, generator)}
         if kind == "infinite":
             names = list(self.infinite)
             return {n: scatter_few(tensors[n], self.infinite[n], turn, generator) for n in (names[which : which + 1] or names)}
@@ -131,16 +131,16 @@ def make_plan(
         return is_defined(plain, tried(values), least)
 
     generator = torch.Generator().manual_seed(0)
-    hidden, infinite, bounds = dict[str, bool](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
+    hidden, infinite, bounds = list[str](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
-        if finite({n: hide(x, 0, max(1, x.shape[-1] // 4), False, generator)}):
-            hidden[n] = added(n)
+        if added(n) and finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
+            hidden.append(n)
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open else ()))
         if kept := tuple(v for v in values if finite({n: scatter_few(x, (v,), 0, generator)})):
             infinite[n] = kept
         near = dict.fromkeys(v for number in mentioned.floats for v in beside(number, x.dtype))
         for some in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
-            if finite({n: scatter(x, some, 0, generator)}):
+            if finite({n: scatter(x, some, 0, max(1, x.shape[-1] // 4), generator)}):
                 bounds[n] = some
                 break
     floats = {n: v for n, v in scalars.items() if type(v) is float}
@@ -152,7 +152,7 @@ def make_plan(
     names = list(drawn)
     alike = tuple((a, b) for i, a in enumerate(names) for b in names[i + 1 :] if dims[a] == dims[b])
     integers = tuple(n for n, v in scalars.items() if type(v) is int)
-    return SpecialPlan(hidden, infinite, bounds, tuple(names), alike, edges, integers, mentioned.integers)
+    return SpecialPlan(tuple(hidden), infinite, bounds, tuple(names), alike, edges, integers, mentioned.integers)
 
 
 def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:

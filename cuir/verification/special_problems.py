@@ -46,7 +46,7 @@ def _about_a_tile(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
 
 def _long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:
     """More than two blocks, and more than the longest run, along the last dim of the tensor that is hidden; rows enough for all forms."""
-    name = list(plan.hidden)[seed % len(plan.hidden)]
+    name = plan.hidden[seed % len(plan.hidden)]
     dims = next(t.dims for t in checked.tensors if t.name == name)
     long = dims[-1]
     sizes = {d: max(2 * steps[d], HIDDEN_COLUMNS + min(steps[d], HIDDEN_COLUMNS)) + 17 if d == long else 1 for d in checked.dims}

@@ -24,10 +24,10 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(math.prod(x.shape[:-1])).view(*x.shape[:-1], 1)
 
 
-def hide(x: torch.Tensor, turn: int, block: int, lowest: bool, generator: torch.Generator) -> torch.Tensor:
-    """Put -inf into runs of each row: its start, its end, scattered, everywhere; one row is the dtype's lowest number, some are plain.
+def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> torch.Tensor:
+    """Put -inf into runs of each row, as additive masks do: its start, its end, scattered, everywhere; or the dtype's lowest number, or half of it.
 
-    block: columns that a kernel takes at once. lowest: that row has the lowest number itself, else half of it, which a scale may still double.
+    block: columns that a kernel takes at once.
     """
     columns = x.shape[-1]
     if not columns:
@@ -51,19 +51,28 @@ def hide(x: torch.Tensor, turn: int, block: int, lowest: bool, generator: torch.
     hidden = torch.zeros_like(x, dtype=torch.bool)
     for number, run in enumerate(runs):
         hidden |= (form == number) & run
-    whole = form == len(runs)
-    full = whole & (rows_of(x) // _HIDDEN % 2 == 0)
-    shown = torch.where(full, torch.full_like(x, least if lowest else least / 2), shown)
+    lowest = torch.where(rows_of(x) // _HIDDEN % 2 == 0, least, least / 2).to(x.dtype)
+    shown = torch.where(form == len(runs), lowest.expand(x.shape), shown)
     return torch.where(hidden, torch.full_like(x, -math.inf), shown)
 
 
-def scatter(x: torch.Tensor, values: Values, turn: int, generator: torch.Generator) -> torch.Tensor:
-    """Put values in place of elements: of all in a third of the rows, of half of them, of an eighth."""
+def scatter(x: torch.Tensor, values: Values, turn: int, block: int, generator: torch.Generator) -> torch.Tensor:
+    """Put values in place of elements, by rows in turn: of half of them, all, an eighth, or one value for the first columns and one for the rest."""
     if not values or not x.numel():
         return x
-    share = torch.tensor([0.5, 1.0, 0.125])[(rows_of(x) + turn) % 3] if x.dim() > 1 else torch.tensor(0.5)
-    chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), x.shape, generator=generator)]
-    return torch.where(torch.rand(x.shape, generator=generator) < share, chosen.to(x.dtype), x)
+
+    def drawn(shape: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), list(shape), generator=generator)].to(x.dtype)
+
+    form = (rows_of(x) + turn) % 4
+    share = torch.tensor([0.5, 1.0, 0.125, 0.0])[form] if x.dim() > 1 else torch.tensor(0.5)
+    y = torch.where(torch.rand(x.shape, generator=generator) < share, drawn(x.shape), x)
+    if x.dim() == 1 and turn % 2 == 0:
+        return y
+    first = min(block if x.dim() == 1 else HIDDEN_COLUMNS, max(1, x.shape[-1] // 2)) if x.shape[-1] > 1 else 1
+    starts = torch.where(rows_of(x) // 4 % 2 == 0, min(block, max(1, x.shape[-1] - 1)), first)
+    runs = torch.where(torch.arange(x.shape[-1]) < starts, drawn(form.shape), drawn(form.shape))
+    return torch.where(torch.tensor(True) if x.dim() == 1 else form == 3, runs, y)
 
 
 def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Generator) -> torch.Tensor:

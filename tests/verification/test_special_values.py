@@ -53,6 +53,10 @@ def biased(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return (x + bias).softmax(-1)
 
 
+def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(~(mask > -0.5), -torch.inf).softmax(-1)
+
+
 def dropped(x: torch.Tensor, p: float) -> torch.Tensor:
     return x * 0 if p == 1 else x / (1 - p)
 
@@ -91,6 +95,12 @@ for j in range(4):
 store(Y[q, cols(D)], exp2((x + Bias[q, cols(D)] - m) * 1.4426950408889634) / l)
 """
 
+MASK = BIAS.replace("Bias", "Mask")
+MASKED = ONLINE.replace(
+    "cast(X[q, j * 16 + cols(16)], f32) + Bias[q, j * 16 + cols(16)]",
+    "where(Mask[q, j * 16 + cols(16)] > -0.5, cast(X[q, j * 16 + cols(16)], f32), -inf)",
+).replace("x + Bias[q, cols(D)]", "where(Mask[q, cols(D)] > -0.5, x, -inf)")
+
 Kernel = tuple[str, Callable[..., Any], Const]
 RIGHT: dict[str, Kernel] = {
     "a gate that selects": (elementwise("where(g > 0.25, x, 0.0)", GATE), gated, F16),
@@ -105,6 +115,7 @@ RIGHT: dict[str, Kernel] = {
     "relu6": (elementwise("min(max(x, 0.0), 6.0)"), lambda x: F.relu6(x), F16),
     "NaN becomes 0": (elementwise("where(x == x, x, 0.0)"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
     "a softmax with a bias": (nested(BIAS, ONLINE), biased, F16),
+    "a softmax with a mask": (nested(MASK, MASKED), masked, F16),
     "two factors": (elementwise("(x - g) * (x + g)", GATE), lambda x, g: (x - g) * (x + g), F32),
     "a padding of -1": (elementwise("x * (0.5 if pad == -1 else cast(pad, f32))", "pad: i32"), padded, F16),
 }
@@ -122,6 +133,7 @@ WRONG: dict[str, Kernel] = {
     "NaN stays": (elementwise("x"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
     "a first block of -inf": (nested(BIAS, ONLINE.replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
     "a maximum from -1e30": (nested(BIAS, ONLINE.replace("[16, 1], -inf", "[16, 1], -1e30")), biased, F16),
+    "a mask that hides the first block": (nested(MASK, MASKED.replace("where(n == -inf, 0.0, n)", "n")), masked, F16),
     "a padding of -1": (elementwise("x * cast(pad, f32)", "pad: i32"), padded, F16),
     "a variance in one pass": (
         rows("V: Global[f32, M]", "m = row_sum(x) / D\nstore(V[q], row_sum(x * x) / D - m * m)"),
@@ -151,7 +163,7 @@ DRAWN = st.tuples(st.integers(1, 24), st.integers(1, 100), st.sampled_from(DTYPE
 def test_hidden_rows_have_runs_and_else_what_they_had(drawn: tuple[int, int, torch.dtype, int]) -> None:
     count, columns, dtype, turn = drawn
     x = torch.randn(count, columns, generator=torch.Generator().manual_seed(turn)).to(dtype)
-    y = hide(x, turn, 16, True, torch.Generator().manual_seed(turn))
+    y = hide(x, turn, 16, torch.Generator().manual_seed(turn))
     least = torch.finfo(dtype).min
     assert y.dtype == dtype and bool(((y == x) | (y == 0) | (y == -torch.inf) | (y == least) | (y == least / 2)).all())
     if count >= 9 and columns > 64:
@@ -163,7 +175,7 @@ def test_values_stay_in_the_dtype(drawn: tuple[int, int, torch.dtype, int]) -> N
     count, columns, dtype, turn = drawn
     generator = torch.Generator().manual_seed(turn)
     x, y = (torch.randn(count, columns, generator=generator).to(dtype) for _ in range(2))
-    for made in (make_vast(x, turn, True, True), make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, generator)):
+    for made in (make_vast(x, turn, True, True), make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, 16, generator)):
         assert made.dtype == dtype and made.shape == x.shape and bool(made.isfinite().all())
 
 
