@@ -31,6 +31,7 @@ from .draws import Draw
 from .evaluate import kernel_names
 from .function_problems import draws, with_applicable_kinds
 from .functions import check_function, require_outputs
+from .hidden_biases import make_hidden_biases
 from .inputs import FunctionLaunch, function_launch
 from .lengths import from_case, ring_draws, schedule_draws, simpler_draws, wider_draws
 from .memory import require_memory
@@ -120,6 +121,13 @@ def make_corner_cases(
         found = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
         if found is not None:
             yield words, found, problem
+
+
+def make_hidden_cases(spec: Any, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
+    """Make problems of an attention kernel whose captured biases have runs of -inf, with a name in words and the specification."""
+    known = _known(spec, checked.origin)
+    if isinstance(known, Specification) and is_attention(checked.origin):
+        yield from make_hidden_biases(known, *tile_sizes(checked))
 
 
 def _score_corners(spec: Specification, program: Program, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:

@@ -52,6 +52,7 @@ from .spec_dispatch import (
     launch_of,
     made_positive,
     make_corner_cases,
+    make_hidden_cases,
     mods_of,
     number_cases,
     prepared,
@@ -407,12 +408,14 @@ class _Verification:
                     reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
                     besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
                     raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
-            for words, spec, case in corners:
+            hidden = list(make_hidden_cases(self.given, checked))
+            for number, (words, spec, case) in enumerate((*corners, *hidden)):
                 self.progress(f"numbers: {words}")
                 try:
                     stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
                 except CuirError as error:
-                    raise with_note(error, f"found with {words}: at a corner, or at a tie, value and derivative are PyTorch's") from None
+                    why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
+                    raise with_note(error, f"found with {words}{why}") from None
             driven = self.drive_conditions(checked, stage)
             again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)
             for case in again:
@@ -426,6 +429,8 @@ class _Verification:
                 stage.reason += f"; {driven} more for what conditions ask"
             if self.coverage is not None and self.coverage.total:
                 stage.reason += f"; {describe_coverage(len(self.coverage.observed.conditions), self.coverage.seen, self.coverage.total)}"
+            if hidden:
+                stage.reason += f"; {len(hidden)} more with {', '.join(words for words, _, _ in hidden)}"
             if varied:
                 each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"

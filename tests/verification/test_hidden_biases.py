@@ -1,0 +1,62 @@
+"""Captured biases with runs of -inf: kernels whose maximum starts at -inf need to say what a row without a key is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import corpus
+from cuir import CuirError, Specification, check, parse, transfer
+from cuir.syntax.types import F16
+from cuir.verification.hidden_biases import make_hidden_biases
+from cuir.verification.spec_dispatch import check_case, make_hidden_cases
+
+EXPERT = corpus.programs()["flash_fwd"].read_text(encoding="utf-8")
+GUARD = "where(new == -inf, 0.0, new)"
+BIAS, GATE = torch.randn(4, 600, generator=torch.Generator().manual_seed(0)), torch.rand(4)
+SCORES: dict[str, Callable[..., Any]] = {
+    "a bias of keys": lambda s, b, h, i, j: s + BIAS[h, j],
+    "a bias and a gate": lambda s, b, h, i, j: s * GATE[h] + BIAS[h, j],
+}
+
+
+def judged(text: str, spec: Specification) -> list[str]:
+    """The codes of what verification finds with hidden keys; raises AssertionError if it tries nothing."""
+    program = transfer(parse(text, "flash_fwd.cuir"), spec).program
+    checked, codes = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 64}), []
+    cases = list(make_hidden_cases(spec, checked))
+    assert cases
+    for _, variant, case in cases:
+        try:
+            check_case(program, checked, variant, case)
+        except CuirError as error:
+            codes.append(error.diagnostics[0].code)
+    return codes
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_kernel_without_the_guard_is_refused(name: str) -> None:
+    spec = Specification("biased", None, SCORES[name])
+    assert GUARD in EXPERT
+    assert judged(EXPERT, spec) == []
+    assert set(judged(EXPERT.replace(GUARD, "new"), spec)) == {"V302"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Specification("no score", lambda b, h, i, j: i >= j),
+        Specification("a factor", None, lambda s, b, h, i, j: s * GATE[h]),
+        Specification("integers", None, lambda s, b, h, i, j: s + torch.arange(9)[h]),
+    ],
+)
+def test_scores_that_stay_no_numbers_are_left_out(spec: Specification) -> None:
+    assert not list(make_hidden_biases(spec, 64, 64))
+
+
+def test_a_table_that_follows_the_lengths_is_hidden_too() -> None:
+    found, *_ = make_hidden_biases(corpus.specification("relative_position_table")(), 64, 64)
+    assert found[0] == "runs of -inf in table"
