@@ -290,7 +290,7 @@ def _launch(
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
         at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
-        drawn |= {n: x * factors.get(n, 1.0) for n, x in at.items()} | dict(values or {})
+        drawn |= {n: x * factors[n] if n in factors else x for n, x in at.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
     drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)}

@@ -36,13 +36,13 @@ C = TypeVar("C")
 
 def to_perturb(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
     """The smallest problems that are not empty, and of whole numbers where something jumps; none if what decides is fed by exact values alone."""
-    fed = [e for i, e, floats in placed_deciders(checked) if _nearest(checked, i, floats) is not None]
+    fed = [(e, source) for i, e, floats in placed_deciders(checked) if (source := _nearest(checked, i, floats)) is not None]
     if not fed:
         return []
     most = FEW if level == "quick" else MANY
     sized = sorted(((_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
     small = [c for volume, _, c in sized if volume > 0]
-    kinds = _WHOLE if any(jumps(checked, e) for e in fed) else _WHOLE[:1]
+    kinds = _WHOLE if any(jumps(checked, e) for e, _ in fed) else _WHOLE[:1] if any(op.ulps for _, (op, _) in fed) else ()
     whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))  # type: ignore[attr-defined]
     first = small[:most]
     return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]

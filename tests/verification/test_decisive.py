@@ -117,6 +117,19 @@ def test_what_is_not_exact_and_rounded_is_refused(body: str, text: str, decider:
     assert any(f"`{feeds}`" in n.message for n in found.notes) and found.hint is not None
 
 
+@pytest.mark.parametrize(("read", "dtype"), [("f8e4m3", "f32"), ("f16", "i32"), ("bf16", "bf16")])
+def test_other_dtypes(read: str, dtype: str) -> None:
+    def report(body: str) -> VerifyReport:
+        text = text_of(f"cast({body}, {dtype})", dtype).replace("X: Global[f32", f"X: Global[{read}")
+        text = text.replace("x, z = X[t * 64 + rows(64), cols(64)]", "x, z = cast(X[t * 64 + rows(64), cols(64)], f32)")
+        of = "torch.floor(X / s)" + (".to(torch.int32)" if dtype == "i32" else "")
+        return verify(parse(text, "rows.cuir"), function(of), shrink=False, seeded=0)
+
+    assert report("floor(x / s)").ok
+    if read != "f8e4m3":  # which holds no multiples of 61
+        assert [d.code for d in report("floor(x * (1.0 / s))").diagnostics] == ["V301"]
+
+
 def test_the_error_names_what_jumps() -> None:
     (found,) = judged("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
     note = next(n for n in found.notes if "the inputs lie at steps" in n.message)
