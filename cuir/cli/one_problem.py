@@ -18,6 +18,7 @@ from ..verification.draws import Draw
 from ..verification.inputs import applicable
 from ..verification.problems import KINDS, Case, is_attention
 from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
+from ..verification.special_plan import SPECIAL
 from .defaults import EXPERT
 from .inputs import expert_for, read_numbers, suggestion
 from .output import print_json, stdout
@@ -27,7 +28,15 @@ Number = int | float | bool
 _WHY = {
     "scaled": "the function asks for no scalar called scale",
     "faint": "no scalar keeps a root or a quotient away from 0, as an eps does",
+    "hidden": "no tensor that may hold -inf is added to others",
+    "bounds": "no tensor is drawn for which the function gives numbers with special values in it",
+    "infinite": "the function gives no number where an infinity enters",
+    "near": "no tensor is drawn",
+    "vast": "no tensor is drawn",
+    "both": "fewer than two tensors are drawn",
+    "edges": "no scalar is drawn that may have other values",
 }
+_OF_FUNCTIONS = "mods are asked with the values that they capture"
 _NO_TENSOR = "it is of tensors with more dims than those that are drawn"
 _CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
 
@@ -41,9 +50,13 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     given = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
     steps = (STEPS,) if not is_attention(checked.origin) else ()
-    fit = (*applicable(checked, spec), *steps) if isinstance(spec, FunctionSpecification) else tuple(k for k in KINDS if k != "faint")
+    fit = (
+        (*applicable(checked, spec), *steps)
+        if isinstance(spec, FunctionSpecification)
+        else tuple(k for k in KINDS if k not in ("faint", *SPECIAL))
+    )
     if kind not in fit:
-        raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_WHY.get(kind, _NO_TENSOR)}",
+        raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_OF_FUNCTIONS if kind in SPECIAL and not function else _WHY.get(kind, _NO_TENSOR)}",
                            hint=f"these do: {', '.join(fit)}")  # fmt: skip
     wanted = list(checked.dims) if function else list(LENGTHS)
     _require_lengths(given, wanted)
@@ -68,7 +81,11 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     stdout().print(f"{checked.name} with {describe_consts(checked.consts)}", soft_wrap=True)
     for row in rows:
         stdout().print(
-            ", ".join(f"{n}: {v:.2e}" if isinstance(v, float) else str(v) for n, v in row.items() if n not in ("made positive", "scratch")),
+            ", ".join(
+                f"{n}: {v:.2e}" if isinstance(v, float) else str(v)
+                for n, v in row.items()
+                if n not in ("made positive", "scratch") and (n != "not asked" or v)
+            ),
             soft_wrap=True,
         )
     if positive := made_positive(rows):

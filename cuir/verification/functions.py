@@ -39,6 +39,7 @@ class OutputNumbers:
     """Errors of one output against float64, relative in the norm, and what was allowed: of all of it, of its worst row (along the last dim), and beyond what rounding the output explains.
 
     yardstick, row_yardstick: PyTorch's own error. share: the largest quotient of an error and what is allowed, at most 1.
+    outside: elements that the function gives as NaN, or as an infinity where inputs are, so that nothing is asked of them.
     """
 
     name: str
@@ -49,6 +50,7 @@ class OutputNumbers:
     row_allowed: float
     row_yardstick: float
     share: float
+    outside: int = 0
 
 
 def check_function(
@@ -384,7 +386,15 @@ class _Judged:
             shares.append(share(*self.hidden))
         self.x, self.w = x, w
         return OutputNumbers(
-            self.name, rows.norm().item() / size, allowed, yardstick, _largest(rows / sizes), row_allowed, row_yardstick, max(shares)
+            self.name,
+            rows.norm().item() / size,
+            allowed,
+            yardstick,
+            _largest(rows / sizes),
+            row_allowed,
+            row_yardstick,
+            max(shares),
+            self.outside,
         )
 
     def refused(self, n: OutputNumbers) -> CuirError:
@@ -445,4 +455,4 @@ def table_rows(
 ) -> list[Mapping[str, object]]:
     """Rows for the table of the numbers stage; positive: scalars that had to be; scratch: tensors of which the function says that they are nobody's business."""
     return [{"case": str(case), "output": n.name, "error": n.error, "allowed": n.allowed, "PyTorch's own": n.yardstick, "worst row": n.row, "allowed of a row": n.row_allowed,
-             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in numbers]  # fmt: skip
+             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "not asked": n.outside, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in numbers]  # fmt: skip

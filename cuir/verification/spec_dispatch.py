@@ -304,6 +304,16 @@ def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in str(row.get("made positive", "")).split(", ") if name))
 
 
+def describe_outside(rows: Iterable[Mapping[str, object]]) -> str:
+    """Describe of how many elements nothing was asked, "" if of none."""
+    outside = [n for row in rows if type(n := row.get("not asked", 0)) is int and n]
+    return (
+        f"nothing is asked where the function itself gives NaN, or an infinity for inputs that hold one: {sum(outside):,} elements in {len(outside)} cases"
+        if outside
+        else ""
+    )
+
+
 def smallest(
     program: Program,
     checked: Checked,

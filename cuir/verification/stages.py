@@ -47,6 +47,7 @@ from .soundness import Soundness
 from .spec_dispatch import (
     AnyCase,
     check_case,
+    describe_outside,
     empty_cases,
     is_backward,
     launch_of,
@@ -438,6 +439,8 @@ class _Verification:
                 stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if positive := made_positive(stage.rows):
                 stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
+            if outside := describe_outside(stage.rows):
+                stage.reason += f"; {outside}"
             require_compared(checked, self.spec, stage.rows)
             assert self.soundness is not None
             self.soundness.end(refused)

@@ -141,11 +141,18 @@ def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) 
 def test_inputs_that_do_not_apply_are_refused(cuir: Callable) -> None:
     problem = ("--problem", "M=5,N=33,K=16")
     assert cuir("verify", "gemm", *SMALL, *problem, "--inputs", "offset").code == 0
-    for kind, says in (("faint", "no scalar keeps a root"), ("scaled", "no scalar called scale"), ("strided", "more dims")):
+    for kind, says in (
+        ("faint", "no scalar keeps a root"),
+        ("scaled", "no scalar called scale"),
+        ("strided", "more dims"),
+        ("edges", "no scalar is drawn"),
+    ):
         shown = cuir("verify", "gemm", *SMALL, *problem, "--inputs", kind)
         assert shown.code == 2 and "error[U100]" in shown.err and says in " ".join(shown.err.split()) and "these do: normal" in shown.err
-    shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", "faint")
-    assert shown.code == 2 and "error[U100]" in shown.err
+    assert cuir("verify", "gemm", *SMALL, *problem, "--inputs", "near", "--data-seed", "1").code == 0
+    for kind in ("faint", "hidden"):
+        shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
+        assert shown.code == 2 and "error[U100]" in shown.err
 
 
 def test_every_kind_of_inputs_is_given_to_an_attention(cuir: Callable) -> None:

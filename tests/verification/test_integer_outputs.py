@@ -1,0 +1,51 @@
+"""Integers that follow from floats: those of float32 are right beside those of float64, others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cuir import FunctionSpecification
+from cuir.verification.integer_outputs import collect_right_integers, find_out_of_range
+from cuir.verification.yardstick import SingleError
+
+
+def right(function: Callable[..., torch.Tensor], tf32: bool = False, **given: torch.Tensor) -> list[torch.Tensor]:
+    """What is right beside float64's integers."""
+    return list(collect_right_integers(SingleError(FunctionSpecification("f", function), given, ["Y"]), "Y", tf32))
+
+
+def test_float32_decides_as_it_rounds() -> None:
+    """The tenth of 30 is 3 in float32, and 2.99... for 0.1 cut to fewer bits."""
+    x = torch.arange(0, 2000.0)
+    found = right(lambda x: (x * 0.7 - 7).floor().int(), x=x)
+    assert torch.equal(found[0], (x * 0.7 - 7).floor().int())
+    exact = (x.double() * 0.7 - 7).floor().int()
+    assert not torch.equal(found[0], exact) and all(torch.equal(found[0], other) for other in found)
+
+
+def test_a_sum_in_another_order_is_right() -> None:
+    x = torch.cat([torch.full((1,), 2.0**24), torch.ones(7), torch.full((1,), -(2.0**24))])[None]
+    found = {int(y) for y in right(lambda x: x.sum(-1).int(), x=x)}
+    assert len(found) > 1
+
+
+def test_exact_sums_are_one_number() -> None:
+    x = torch.randint(-9, 9, (5, 64), generator=torch.Generator().manual_seed(0)).float()
+    assert all(torch.equal(y, x.sum(-1).int()) for y in right(lambda x: x.sum(-1).int(), x=x))
+
+
+def test_products_of_tf32_decide_for_themselves() -> None:
+    a, b = (torch.randn(32, 64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    function = lambda a, b: (a @ b.mT * 1000).round().int()  # noqa: E731
+    plain, more = right(function, a=a, b=b), right(function, True, a=a, b=b)
+    assert len(more) > len(plain) and any(not torch.equal(plain[0], y) for y in more[len(plain) :])
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, float("nan"), float("inf"), 2.0**31])
+def test_what_no_integer_holds_is_not_asked(value: float) -> None:
+    x = torch.tensor([1.5, value, -3.0])
+    single = SingleError(FunctionSpecification("f", lambda x: x.floor().int() + 1), {"x": x}, ["Y"])
+    assert find_out_of_range(single, "Y").tolist() == [False, True, False]
