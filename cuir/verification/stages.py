@@ -394,6 +394,7 @@ class _Verification:
             for checked_other in self.besides:
                 todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
             corners = list(make_corner_cases(self.given, self.program, checked, (c for _, c in todo)))
+            left: list[AnyCase] = []
             varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
@@ -405,6 +406,7 @@ class _Verification:
                     stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
                 except CuirError as error:
                     if is_user_case(case) and error.diagnostics[0].code in LEFT_OUT:
+                        left.append(case)
                         continue
                     reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
                     besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
@@ -437,6 +439,8 @@ class _Verification:
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"
             if again:
                 stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
+            if left:
+                stage.reason += f"; {len(left)} not asked, where the function fails or the run takes too long, the first {left[0]}"
             if positive := made_positive(stage.rows):
                 stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
             if outside := describe_outside(stage.rows):

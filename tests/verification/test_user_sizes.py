@@ -156,7 +156,8 @@ def test_a_function_that_fails_for_many_heads_is_no_fault_of_the_kernel() -> Non
             raise ValueError("too many")
         return reference(x=x, w=w)  # type: ignore[no-any-return]
 
-    assert verify(program, FunctionSpecification("few", few)).ok
+    report = verify(program, FunctionSpecification("few", few))
+    assert report.ok and "not asked, where the function fails" in report.stages[4].reason and "B=130" in report.stages[4].reason
 
 
 PRODUCT = corpus.programs()["gemm"].read_text(encoding="utf-8")
