@@ -22,7 +22,7 @@ from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 from ..variants import captured_arguments
-from .draws import MOST_ELEMENTS, Draw, elements_of, known_sizes, shape_of_tensor
+from .draws import MOST_ELEMENTS, elements_of, known_sizes, shape_of_tensor
 from .inputs import _scalar
 from .kinds import tensor_of
 from .lengths import from_case
@@ -150,4 +150,4 @@ def _empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.
     return torch.empty([*shape[:-1], -(-shape[-1] // each) * each], dtype=TORCH[t.dtype])[..., : shape[-1]]
 
 
-__all__ = ["Draw", "SynchronisationRun", "make_arguments", "needs_data", "run_synchronisation", "sizes_of"]
+__all__ = ["SynchronisationRun", "make_arguments", "needs_data", "run_synchronisation", "sizes_of"]

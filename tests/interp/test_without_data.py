@@ -98,6 +98,32 @@ def test_line_faults_of_a_product() -> None:
     assert len(codes - {""}) > 2
 
 
+CORPUS = {  # dims of small launches
+    ("flash_fwd_sm90", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 130, "N": 270},
+    ("gemm", "gemm"): {"M": 130, "N": 72, "K": 200},
+    ("flash_fwd_sm80", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130},
+    ("flash_bwd_dq_f32", "flash_bwd_dq"): {"B": 1, "H": 1, "HK": 1, "M": 70, "N": 70, "MP": 128},
+}
+
+
+@pytest.mark.parametrize(("name", "kernel"), CORPUS)
+def test_kernels_of_the_corpus_and_faults_in_their_lines(name: str, kernel: str) -> None:
+    text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
+    params = {p.name for p in parse(text).kernels()[kernel].params}
+    computed = COMPUTES[name][kernel]
+    consts = {
+        n: v for n, v in {"T": F16, "D": 64, **({"BM": 64, "BN": 64} if name == "gemm" else {}), **computed.tested}.items() if n in params
+    }
+    rng, codes = random.Random(1), set[str]()
+    faults = [f.text for f in line_faults(text)]
+    for faulty in (text, *rng.sample(faults, min(6, len(faults)))):
+        try:
+            codes |= agree(faulty, CORPUS[name, kernel], [rng.choice(SCHEDULES)], consts)
+        except CuirError:  # no kernel any more
+            continue
+    assert "" in codes
+
+
 FLAG = """
 @kernel(arch="sm_90a")
 def k(X: Global[f32, 64, 64], F: Global[i32, N], Y: Global[f32, 64, 64]):
