@@ -8,10 +8,9 @@ from typing import Any, Literal
 from ..checking.defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
-from .coverage.drive import OneSided
+from .coverage.figure import Figure
 from .narrow_products import NarrowSum
 
-SHOWN = 6  # sides of conditions that a note names
 Verdict = Literal["passed", "failed", "skipped"]
 
 
@@ -57,10 +56,7 @@ class VerifyReport:
     spills: str = ""  # what ptxas says of tiles that do not fit the registers
     narrow: list[NarrowSum] = field(default_factory=list)  # products of 8-bit floats, which the tensor core sums with fewer bits
     warnings: list[str] = field(default_factory=list)  # of what the specification's functions leave untried
-    conditions: int = 0  # of the kernel, see coverage/conditions.py
-    sides: int = 0  # of them, that a launch may take
-    sides_seen: int = 0
-    one_sided: list[OneSided] = field(default_factory=list)  # sides that no run has taken
+    coverage: Figure = field(default_factory=Figure)  # of the sides of the kernel's conditions
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
     def __repr__(self) -> str:
@@ -113,9 +109,8 @@ class VerifyReport:
                 f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
             )
         said += self.warnings
-        if self.one_sided:
-            more = f"; and {len(self.one_sided) - SHOWN} more, which --json lists" if len(self.one_sided) > SHOWN else ""
-            said.append(f"conditions of {self.source} that no run took this way: {'; '.join(map(str, self.one_sided[:SHOWN]))}{more}")
+        if words := self.coverage.left_open(self.source):
+            said.append(words)
         if self.negative:
             said.append(
                 f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
@@ -145,12 +140,7 @@ class VerifyReport:
             "short_loops": self.short,
             "single_steps": self.steps,
             "narrow_products": [asdict(n) for n in self.narrow],
-            "coverage": {
-                "conditions": self.conditions,
-                "sides": self.sides,
-                "seen": self.sides_seen,
-                "one_sided": [one.as_json() for one in self.one_sided],
-            },
+            "coverage": self.coverage.as_json(),
             "negative": self.negative,
             "warnings": self.warnings,
             "spills": self.spills,
@@ -165,8 +155,8 @@ class VerifyReport:
         ]
         rows = [(s.name, s.question, s.verdict, s.reason, f"{s.seconds:.1f}") for s in self.stages]
         lines += table(("stage", "question", "verdict", "reason", "s"), rows)
-        if self.sides:
-            lines += ["", f"{describe_coverage(self.conditions, self.sides_seen, self.sides)}."]
+        if self.coverage.sides:
+            lines += ["", f"{str(self.coverage)[0].upper()}{str(self.coverage)[1:]}."]
         if self.left_open:
             lines += ["", f"{self.left_open[0].upper()}{self.left_open[1:]}."]
         for s in self.stages:
@@ -176,11 +166,6 @@ class VerifyReport:
         for d in self.diagnostics:
             lines += ["", "```", d.render(), "```"]
         return "\n".join(lines) + "\n"
-
-
-def describe_coverage(conditions: int, seen: int, sides: int) -> str:
-    """The figure of coverage in words."""
-    return f"{conditions} condition{'s' * (conditions != 1)}, {seen} of {sides} sides seen"
 
 
 def _lines(ranges: list[tuple[int, int]]) -> str:

@@ -29,8 +29,9 @@ from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import blocks_from_memory, check_contracts, has_splice_points
-from .coverage.drive import Coverage, Driver, describe_left
+from .coverage.cover import Cover
 from .coverage.observed import Observed, observe
+from .coverage.one_sided import report_coverage, require_both_sides
 from .distances import LONGEST, check_distances
 from .exhaustive import check_exhaustively
 from .inputs import contract_problems, half_dtype
@@ -40,7 +41,7 @@ from .numeric import ratio_of, with_note
 from .orders import Order, orders
 from .perturbed import check_perturbed, to_perturb
 from .problems import Case, is_attention
-from .report import Stage, VerifyReport, describe_coverage
+from .report import Stage, VerifyReport
 from .schedules import NUMBER_GRIDS, check_schedules
 from .sizes import few_problems, mask_integers, problems_for
 from .soundness import Soundness
@@ -50,7 +51,6 @@ from .spec_dispatch import (
     describe_outside,
     empty_cases,
     is_backward,
-    launch_of,
     made_positive,
     make_corner_cases,
     make_hidden_cases,
@@ -141,8 +141,8 @@ class _Verification:
         self.shrink, self.seeded, self.given = shrink, seeded, given
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
-        self.coverage: Coverage | None = None
-        self.observed: Observed | None = None  # sides of the kernel's conditions that runs have taken
+        self.cover: Cover | None = None  # of the kernel's conditions
+        self.observed: Observed | None = None  # sides of these that runs have taken
         self.wider: list[AnyCase] = []
         self.counted: list[AnyCase] = []  # every count of steps
         self.besides: list[Checked] = []  # the kernel with other consts
@@ -173,13 +173,9 @@ class _Verification:
             report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.narrow = narrow_sums(checked)
-            if self.coverage is not None:
-                report.conditions, report.sides_seen, report.sides = (
-                    len(self.coverage.observed.conditions),
-                    self.coverage.seen,
-                    self.coverage.total,
-                )
-                report.one_sided = describe_left(self.coverage)
+            if self.cover is not None:
+                report.coverage, told = report_coverage(checked, self.cover.coverage)
+                report.warnings = [*report.warnings, *told]
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:
@@ -419,7 +415,9 @@ class _Verification:
                 except CuirError as error:
                     why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
                     raise with_note(error, f"found with {words}{why}") from None
-            driven = self.drive_conditions(checked, stage)
+            self.cover = cover = Cover(self.program, checked, self.spec, self.observed or observe(checked), self.level, self.shrink)
+            cover.run(self.progress)
+            stage.rows += [dict(row) for row in cover.rows]
             again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)
             for case in again:
                 self.progress(f"numbers: once more with noise, {case.name}")
@@ -428,12 +426,11 @@ class _Verification:
             stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
             if corners:
                 stage.reason += f"; {len(corners)} more at corners of the score: {', '.join(words for words, _, _ in corners)}"
-            if driven:
-                stage.reason += f"; {driven} more for what conditions ask"
-            if self.coverage is not None and self.coverage.total:
-                stage.reason += f"; {describe_coverage(len(self.coverage.observed.conditions), self.coverage.seen, self.coverage.total)}"
             if hidden:
                 stage.reason += f"; {len(hidden)} more with {', '.join(words for words, _, _ in hidden)}"
+            if driven := cover.described():
+                stage.reason += f"; {driven}"
+            stage.reason += f"; {report_coverage(checked, cover.coverage)[0]}" if cover.coverage.observed.conditions else ""
             if varied:
                 each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
                 stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"
@@ -448,24 +445,6 @@ class _Verification:
             require_compared(checked, self.spec, stage.rows)
             assert self.soundness is not None
             self.soundness.end(refused)
+            if self.level == "full":
+                require_both_sides(checked, cover.coverage)
             self.warnings = self.soundness.warnings(c for k, c in todo if k is checked)
-
-    def drive_conditions(self, checked: Checked, stage: Stage) -> int:
-        """Run problems for sides of conditions that no run has taken; gives their number."""
-        assert self.observed is not None
-
-        def arguments(case: AnyCase) -> dict[str, Any]:
-            return launch_of(self.program, checked, self.spec, case).arguments()
-
-        driver = Driver(checked, self.spec, self.observed, self.level, arguments)
-        self.coverage, count = driver.coverage, 0
-        for solution in driver.problems():
-            case = solution.problem.case
-            self.progress(f"numbers: conditions, {case}")
-            try:
-                stage.rows += check_case(self.program, checked, self.spec, case, grid=solution.grid)
-            except CuirError as error:
-                raise smallest(self.program, checked, self.spec, case, error, grid=solution.grid) if self.shrink else error from None
-            driver.ran(solution)
-            count += 1
-        return count

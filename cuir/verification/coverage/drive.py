@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,11 +18,14 @@ from ..problems import Case
 from .observed import Observed, counts_of_loops
 from .origins import NUMBERS
 from .ranges import Ranges
+from .scalar_program import ScalarProgram, Unknown
 from .solve import Search, Solution, choose, solve
 from .space import Problem, Space
 from .targets import Target, boundaries_left, remainders_left, sides_left
 
-LengthsOf = Callable[[Draw | Case], Mapping[str, Any]]  # the arguments of a problem, for scalars that are read from tensors
+LANES = 32  # CTAs that run as one batch
+FEW_TURNS = 100  # of a problem that runs on one CTA
+LONGEST_ALONE = 40_000  # turns of a run without data
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,12 @@ class Coverage:
     impossible: list[int] = field(default_factory=list)
     driven: list[tuple[Target, Draw | Case]] = field(default_factory=list)  # sides that a problem was made for, which ran
     feasible: dict[tuple[int, int], Draw | Case] = field(default_factory=dict)  # sides that a problem has that did not run
+    refused: dict[str, str] = field(default_factory=dict)  # why a problem could not be run
     searched: bool = False  # for all that is left
+
+    def case_of(self, t: Target) -> Draw | Case | None:
+        """A problem that takes a side, if one is known."""
+        return self.feasible.get((t.condition.number, t.number)) if t.condition.level == NUMBERS else None
 
     @property
     def seen(self) -> int:
@@ -80,8 +88,8 @@ class Driver:
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
         self._known: dict[str, Mapping[str, Any]] = {}
 
-    def problems(self) -> Iterator[Solution]:
-        """Problems to run, the cheapest for what they show first. Whoever runs one tells by `ran`."""
+    def problems(self) -> Iterator[tuple[Solution, bool]]:
+        """Problems to run, the cheapest for what they show first, and whether with data. Whoever runs one tells by `ran` or `refuse`."""
         sides = sides_left(self.coverage.observed.conditions, self.coverage.observed.masks())
         if sides:
             self._exclude(sides)
@@ -93,14 +101,36 @@ class Driver:
         if wanted:
             solve(self.checked, Space(self.checked, self.spec), wanted, search, self._tensors)
         self.coverage.searched = not search.exhausted
-        runnable = [s for s in search.solutions if not s.problem.large]
-        chosen = choose(runnable, wanted, self.effort.problems, self.effort.cost)
         for solution in search.solutions:
             for t in solution.targets:
-                if t.required and t.condition.level == NUMBERS:
+                if t.required:
                     self.coverage.feasible.setdefault((t.condition.number, t.number), solution.problem.case)
+        with_data = [s for s in search.solutions if not s.problem.large]
+        chosen = choose(with_data, wanted, self.effort.problems, self.effort.cost)
+        for solution in chosen:
+            yield self._shared(solution), True
+        done = {t for s in chosen for t in s.targets}
+        alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE]
+        for solution in choose(alone, [t for t in sides if t not in done], self.effort.problems, 1 << 62):
+            yield self._shared(solution), False
 
-        yield from chosen
+    def _shared(self, solution: Solution) -> Solution:
+        """The problem on many CTAs, which run as one batch, if it then meets the same."""
+        if solution.turns < FEW_TURNS or self.checked.tiles is None:
+            return solution
+        numbers = {n for t in solution.targets for n in (t.condition.number, t.loop) if n is not None}
+        program = ScalarProgram(self.checked, [c for c in self.coverage.observed.conditions if c.number in numbers])
+        grid = min(LANES, max(1, program.units(solution.problem.sizes)))
+        try:
+            masks = program.evaluate(solution.problem.sizes, grid, self._tensors(solution.problem))
+        except Unknown:
+            return solution
+        met = tuple(t for t in solution.targets if t.met_by(masks))
+        return replace(solution, grid=grid, masks=masks) if len(met) == len(solution.targets) else solution
+
+    def refuse(self, solution: Solution, error: CuirError) -> None:
+        """A problem cannot be run."""
+        self.coverage.refused[str(solution.problem.case)] = error.diagnostics[0].message
 
     def ran(self, solution: Solution) -> None:
         """A problem has run without a fault: what it was made for has been seen."""
@@ -135,33 +165,4 @@ class Driver:
         return read
 
 
-@dataclass(frozen=True)
-class OneSided:
-    """A side of a condition that no run has taken."""
-
-    line: int
-    condition: str
-    side: str  # in words
-    why: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.side} ({self.why})"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"line": self.line, "condition": self.condition, "side": self.side, "why": self.why}
-
-
-def describe_left(coverage: Coverage) -> list[OneSided]:
-    """The sides that stayed unseen, by lines; one of those that are written alike in a line."""
-    found: dict[tuple[int, str], OneSided] = {}
-    for t in coverage.left():
-        c = t.condition
-        case = coverage.feasible.get((c.number, t.number))
-        why = f"{case} would show it" if case is not None else "data decide it" if c.level > NUMBERS else "no problem was found for it"
-        side = c.describe(t.number)
-        if case is not None or (c.span.line, side) not in found:
-            found[c.span.line, side] = OneSided(c.span.line, c.text, side, why)
-    return sorted(found.values(), key=lambda one: (one.line, one.side))
-
-
-__all__ = ["Coverage", "Driver", "Effort", "OneSided", "describe_left"]
+__all__ = ["Coverage", "Driver", "Effort"]

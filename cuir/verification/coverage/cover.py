@@ -1,0 +1,76 @@
+"""The runs of a verification that conditions ask for: with data against the specification, or by synchronisation alone where a problem is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...checking.checked import Checked
+from ...spec.functions import AnySpecification
+from ...syntax.nodes import Program
+from ...text.diagnostics import CuirError
+from ..draws import Draw
+from ..problems import Case
+from ..spec_dispatch import check_case, launch_of, smallest
+from ..synchronisation import run_synchronisation
+from .drive import Coverage, Driver
+from .observed import Observed
+from .solve import Solution
+
+LEFT_OUT = ("V202", "U113", "U125", "X106", "X108", "X113", "D402")  # what says of a problem that it cannot be run
+
+
+class Cover:
+    """Drives the conditions of a kernel both ways. rows: of the table of the numbers; runs: with data and without."""
+
+    def __init__(self, program: Program, checked: Checked, spec: AnySpecification, observed: Observed, level: str, shrink: bool):
+        self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
+        self.driver = Driver(checked, spec, observed, level, self._arguments)
+        self.rows: list[Mapping[str, Any]] = []
+        self.runs = [0, 0]
+
+    @property
+    def coverage(self) -> Coverage:
+        """What is known when all has run."""
+        return self.driver.coverage
+
+    def _arguments(self, case: Draw | Case) -> Mapping[str, Any]:
+        return launch_of(self.program, self.checked, self.spec, case).arguments()
+
+    def run(self, progress: Callable[[str], None]) -> None:
+        """Run the problems. Raises CuirError for the first fault."""
+        for solution, with_data in self.driver.problems():
+            progress(f"numbers: conditions, {solution.problem.case}")
+            try:
+                self._with_data(solution) if with_data else run_synchronisation(
+                    self.checked, self.spec, solution.problem.case, grid=lambda units, s=solution: s.grid
+                )
+            except CuirError as error:
+                if error.diagnostics[0].code not in LEFT_OUT:
+                    raise
+                self.driver.refuse(solution, error)
+                continue
+            self.runs[0 if with_data else 1] += 1
+            self.driver.ran(solution)
+
+    def _with_data(self, solution: Solution) -> None:
+        case = solution.problem.case
+
+        def grid(units: int) -> int:
+            return solution.grid
+
+        try:
+            self.rows += check_case(self.program, self.checked, self.spec, case, grid=grid)
+        except CuirError as error:
+            if error.diagnostics[0].code in LEFT_OUT or not self.shrink:
+                raise
+            raise smallest(self.program, self.checked, self.spec, case, error, grid=grid) from None
+
+    def described(self) -> str:
+        """What has run, in words; "" if nothing."""
+        data, alone = self.runs
+        said = [f"{data} more for what conditions ask"] if data else []
+        return "; ".join(said + ([f"{alone} by synchronisation alone for conditions of large problems"] if alone else []))
+
+
+__all__ = ["Cover"]

@@ -1,0 +1,38 @@
+"""Comments by which an author says that a condition stays one-sided: `# one-sided: reason` at the end of its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ...text.source import Source
+
+MARK = "one-sided"
+_WAIVER = re.compile(rf"#\s*{MARK}\b\s*:?\s*(?P<reason>.*)$")
+_STRINGS = re.compile(r"\"[^\"]*\"|'[^']*'")
+
+
+def waivers_of(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
+    """The reasons that lines give, by source and line; "" of a waiver without one."""
+    found: dict[tuple[Source, int], str] = {}
+    for source in sources:
+        for number, line in enumerate(source.lines, source.first_line):
+            if MARK in line and (match := _WAIVER.search(_STRINGS.sub("", line))) is not None:
+                found[source, number] = match["reason"].strip()
+    return found
+
+
+def useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
+    """What is to be said of waivers: those without a reason, and those on lines without a condition that stayed one-sided."""
+    told, places = [], set(used)
+    for (source, line), reason in waivers.items():
+        if not reason:
+            told.append(
+                f"line {line} of {source.name}: `# {MARK}` without a reason waives nothing: `# {MARK}: why no launch takes the other side`"
+            )
+        elif (source, line) not in places:
+            told.append(f"line {line} of {source.name}: `# {MARK}` waives nothing: no condition of this line stayed one-sided")
+    return told
+
+
+__all__ = ["MARK", "useless_waivers", "waivers_of"]
