@@ -162,7 +162,7 @@ class VerifyReport:
         for s in self.stages:
             if s.rows:
                 columns = list(s.rows[0])
-                lines += ["", f"## {s.name}", "", *table(columns, ([_cell(r[c]) for c in columns] for r in s.rows))]
+                lines += ["", f"## {s.name}", "", *table(columns, ([_cell(r.get(c, "")) for c in columns] for r in s.rows))]
         for d in self.diagnostics:
             lines += ["", "```", d.render(), "```"]
         return "\n".join(lines) + "\n"
