@@ -338,7 +338,7 @@ class _Judged:
         differs = self.output != self.wanted
         if self.case.kind == STEPS:
             differs &= ~self.measure.undecided(self.name, self.wanted)
-        for right in self.measure.right_integers(self.name, self.output) if differs.any() and self.wanted.dtype != torch.bool else ():
+        for right in self.measure.right_integers(self.name, self.output) if differs.any() else ():
             differs &= ~right
             if not differs.any():
                 break

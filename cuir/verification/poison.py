@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification, Value
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 
+_SCALED = ("addmm", "baddbmm", "addmv", "addbmm")
 _TRIES = 12  # evaluations of the reference, at most
 _LARGEST = 3_000_000  # elements of a problem that is searched
 
@@ -97,12 +101,30 @@ class _Search:
         assert self.wanted is not None
         self.tries += 1
         try:
-            exact = self.spec.exact(
-                {**self.given, **{n: torch.where(x, torch.nan, self.given[n]) for n, x in places.items()}}, self.outputs
-            )
+            with _Spreading():
+                exact = self.spec.exact(
+                    {**self.given, **{n: torch.where(x, torch.nan, self.given[n]) for n, x in places.items()}}, self.outputs
+                )
         except CuirError:
             return False
         return exact.keys() == self.wanted.keys() and all(_same(x, self.wanted[n]) for n, x in exact.items())
+
+
+class _Spreading(TorchDispatchMode):
+    """Let NaN to the power of 0 be NaN, as a kernel makes a power of a logarithm, and so a product of matrices whose alpha is 0."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, result = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
+        if name in _SCALED and (kwargs or {}).get("alpha", 1) == 0:
+            return result + func(torch.zeros_like(args[0]), *args[1:]) * 0
+        if name != "pow":
+            return result
+        unknown = [a.isnan() for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+        return torch.where(functools.reduce(torch.logical_or, unknown), torch.nan, result) if unknown else result
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -41,6 +41,15 @@ def blas(x: torch.Tensor, c: torch.Tensor, alpha: float, beta: float) -> torch.T
     return x * alpha + (c * beta if beta != 0 else 0.0)
 
 
+def blas_in_place(x: torch.Tensor, c: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    """As BLAS, which PyTorch follows."""
+    return torch.addmm(c, x, torch.eye(x.shape[1], dtype=x.dtype), beta=beta, alpha=alpha)
+
+
+def count(x: torch.Tensor) -> torch.Tensor:
+    return (x > 0.5).sum(-1).int()
+
+
 def gated(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     return torch.where(g > 0.25, x, 0.0)
 
@@ -77,6 +86,8 @@ GATE = "G: Global[f32, M, D]"
 THRESHOLD = "threshold: f32"
 BIAS = "Bias: Global[f32, M, D], Y: Global[f32, M, D]"
 BLAS = "C: Global[f32, M, D], Y: Global[f32, M, D], alpha: f32, beta: f32"
+IN_PLACE = "C: Global[f32, M, D], alpha: f32, beta: f32"
+KEYS = "Bias: Global[f32, D], Y: Global[f32, M, D]"
 PRODUCT = "store(Y[q, cols(D)], x * alpha + C[q, cols(D)] * beta)"
 GUARDED = f"""
 if beta != 0.0:
@@ -117,6 +128,10 @@ RIGHT: dict[str, Kernel] = {
     "a softmax with a bias": (nested(BIAS, ONLINE), biased, F16),
     "a softmax with a mask": (nested(MASK, MASKED), masked, F16),
     "two factors": (elementwise("(x - g) * (x + g)", GATE), lambda x, g: (x - g) * (x + g), F32),
+    "C is read in place if beta says so": (nested(IN_PLACE, GUARDED.replace("Y[", "C[")), blas_in_place, F16),
+    "a power": (elementwise("exp2(p * log2(abs(x) + 0.5))", "p: f32"), lambda x, p: (x.abs() + 0.5) ** p, F16),
+    "a mask of keys": (nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[")), biased, F16),
+    "a count": (rows("Y: Global[i32, M]", "store(Y[q], cast(row_sum(where(x > 0.5, 1.0, 0.0)), i32))"), count, F16),
     "a padding of -1": (elementwise("x * (0.5 if pad == -1 else cast(pad, f32))", "pad: i32"), padded, F16),
 }
 WRONG: dict[str, Kernel] = {
@@ -134,6 +149,9 @@ WRONG: dict[str, Kernel] = {
     "a first block of -inf": (nested(BIAS, ONLINE.replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
     "a maximum from -1e30": (nested(BIAS, ONLINE.replace("[16, 1], -inf", "[16, 1], -1e30")), biased, F16),
     "a mask that hides the first block": (nested(MASK, MASKED.replace("where(n == -inf, 0.0, n)", "n")), masked, F16),
+    "C is read in place if beta is 0": (rows(IN_PLACE, PRODUCT.replace("Y[", "C[")), blas_in_place, F16),
+    "a count at its bound": (rows("Y: Global[i32, M]", "store(Y[q], cast(row_sum(where(x >= 0.5, 1.0, 0.0)), i32))"), count, F16),
+    "a mask of keys": (nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[").replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
     "a padding of -1": (elementwise("x * cast(pad, f32)", "pad: i32"), padded, F16),
     "a variance in one pass": (
         rows("V: Global[f32, M]", "m = row_sum(x) / D\nstore(V[q], row_sum(x * x) / D - m * m)"),
