@@ -28,9 +28,10 @@ _FULL = ((1025, 1, 1), (2, 16, 3), (2, 21, 6), (1, 8, 12), (3, 33, 3), (1, 128, 
 _SINGLE = (41, 130)  # elements of a dim without steps, beside few of the others
 _SINGLE_FULL = (17, 33, 68, 257, 1025)
 _MANY_DIMS = 3  # with more of them, each is long once at level quick
-_LONG = (2_603,)  # elements of a dim with steps: more than 2^16 / 40
+_LONG = (70_001, 2_603)  # elements of a dim with steps: more than 2^16, and than 2^16 / 40
 _LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
 _UNITS = {"quick": 400, "full": 20_000}  # of one problem
+_CHEAP_UNITS = 5_000  # at level quick, of a kernel without products
 _LARGEST = 40_000_000  # elements of an intermediate result of a function
 _PROBED = (256, 512)  # elements of a dim by which their growth is found
 LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: nothing is said of the kernel
@@ -48,7 +49,7 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
         cases.append(Case(f"{NAME}: 131,075 queries", Lengths(1, 1, 1, 131_075, 5)))
         cases.append(Case(f"{NAME}: 131,075 keys", Lengths(1, 1, 1, 2, 131_075)))
     else:
-        cases.append(Case(f"{NAME}: {_LONG[0]:,} queries", Lengths(1, 1, 1, _LONG[0], 5)))
+        cases.append(Case(f"{NAME}: {_LONG[-1]:,} queries", Lengths(1, 1, 1, _LONG[-1], 5)))
     if not isinstance(spec, FunctionSpecification):
         return list(cases)
     found: list[AnyCase] = []
@@ -85,7 +86,7 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
             least = {d: 1 + n % 2 if steps[d] and d not in sizes else 1 for d in checked.dims}
             draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}))
             kept = fitting(checked, spec, [draw])[0]
-            if kept and (max(kept[0].sizes.values()) <= _LONG[0] or _is_affordable(checked, spec, kept[0])):
+            if kept and (max(kept[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, kept[0])):
                 yield kept[0]
                 break
 
@@ -104,9 +105,10 @@ def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[
         for n, size in enumerate(sizes):
             beside = {others[(i + n) % len(others)]: 3} if others else {}
             yield [{d: size, **beside}]
+    units = _UNITS[level] if level == "full" or any(c.op.traits.product for c in checked.calls()) else _CHEAP_UNITS
     for d in (d for d in checked.dims if steps[d]):
         long = _LONG_FULL if level == "full" else _LONG
-        yield [{d: n} for n in long if n <= _UNITS[level] * steps[d]] or [{d: _UNITS[level] * steps[d] - 1}]
+        yield [{d: n} for n in long if n <= units * steps[d]] or [{d: units * steps[d] - 1}]
 
 
 class _Sizes(TorchDispatchMode):

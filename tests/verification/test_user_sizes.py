@@ -104,6 +104,7 @@ def rows(**parts: str) -> tuple[Program, Checked, AnySpecification]:
         {"unit": "t % B, t // B * 16 * 40 % 65536 // 40"},
         {"rows": "(i + rows(16)) * 40 % 65536 // 40"},
         {"rows": "min(i + rows(16), 1023)"},
+        {"rows": "min(i + rows(16), 65535)"},
         {"unit": "min(t % B, 39), t // B * 16"},
     ],
 )
