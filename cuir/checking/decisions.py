@@ -2,8 +2,8 @@
 
 A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
 keys from a mask, or the whole number that `floor` gives. Owns which expressions are meant: the operands of whatever makes an i32 or a bool of floats, or jumps,
-and what these are made of, through names, up to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum) are behind a reduction too,
-for comparisons; what jumps reaches through them, through maxima, and through memory to what the kernel stores there.
+and what these are made of, through names, up to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum, carried by a loop) are behind a
+reduction too, for comparisons; what jumps reaches through them, through maxima, and through memory to what the kernel stores there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..ops.base import Op
 from ..ops.expressions import operator
 from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Node, Stmt, Subscript, Typed
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
-from ..syntax.walk import Itself, walk
+from ..syntax.walk import Itself, names_read, walk
 from .checked import Checked
 from .views import root_name
 
@@ -203,7 +203,7 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
 
 
 def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
-    """Names of [R, 1] values that a sum of rows reaches: their last bits depend on its order anyway."""
+    """Names of [R, 1] values that a sum of rows reaches and a loop carries, and those that flow into such: their last bits depend on its order anyway."""
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     names: set[str] = set()
 
@@ -217,11 +217,13 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
             return what[0].sums
         return any(map(reached, _floats(checked, expr)))
 
-    while True:
-        more = {n for n in rows - names if any(map(reached, bound[n]))}
-        if not more:
-            return names
+    while more := {n for n in rows - names if any(map(reached, bound[n]))}:
         names |= more
+    into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
+    while any(len(found) < len(found.union(*(into[m] for m in found))) for found in into.values()):
+        into = {n: found.union(*(into[m] for m in found)) for n, found in into.items()}
+    carried = {n for n, found in into.items() if n in found}
+    return {n for n, found in into.items() if n in carried or found & carried}
 
 
 __all__ = [

@@ -64,6 +64,12 @@ def found(checked: Checked) -> set[str]:
         ("y = x * 2.0 + 1.0", set()),
         ("y = where(rows(64) * 3 >= cols(64), x * 2.0, 0.0)", set()),
         ("t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = where(t == 0.0, x, 1.0 / t)", set()),
+        (
+            "t = zeros(f32, [64, 1])\np = row_sum(x) * 3.0\nfor i in range(n):\n    t = t * 0.5 + p\ny = where(t * 2.0 == p, x, 1.0 / t)",
+            {"t * 2.0"},
+        ),
+        ("t = row_sum(x) / 48.0\ny = where(x >= t, x, 0.0)", {"row_sum(x)", "row_sum(x) / 48.0"}),
+        ("y = where(x >= row_sum(x) / 48.0, x, 0.0)", {"row_sum(x)", "row_sum(x) / 48.0"}),
     ],
 )
 def test_what_decides(body: str, wanted: set[str]) -> None:

@@ -2,9 +2,9 @@
 
 A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
 keys from a mask, or the whole number that `floor` gives. Meant are the operands of whatever makes an i32 or a bool of floats, or jumps, and what these are made
-of, through what loops and branches carry, up to memory, reductions and products. Comparisons leave out sums of rows and what is made of them, a number a row: a
-kernel may keep them in parts, and their last bits depend on the order anyway. What jumps does not, as sums of whole numbers are exact in any order; and it
-reaches through maxima, and through memory to what the kernel stores there. Scalars of the kernel's frame are exact all: they are for several roles, in one of
+of, through what loops and branches carry, up to memory, reductions and products. Comparisons leave out sums of rows that a loop carries, and what flows into
+these: a kernel may keep them in parts, and their last bits depend on the order anyway. What jumps does not, as sums of whole numbers are exact in any order; and
+it reaches through maxima, and through memory to what the kernel stores there. Scalars of the kernel's frame are exact all: they are for several roles, in one of
 which an equal value may decide.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xdsl.dialects.builtin import UnitAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...checking.decisions import rounds_beside
 from ...syntax.types import BOOL, F32, I32
@@ -99,19 +99,25 @@ def _floats(op: ops.Apply) -> list[SSAValue]:
 
 
 def _sums(kernel: ops.Kernel) -> set[SSAValue]:
-    """Numbers a row that a sum of rows reaches."""
-    deciding: set[SSAValue] = set()
+    """Numbers a row that a sum of rows reaches, and that a loop carries or that flow into such."""
+    reached: dict[SSAValue, list[SSAValue]] = {}  # with what they flow into
+    same: dict[SSAValue, list[SSAValue]] = {}  # with what they are under another name
     left: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
     while left:
         value = left.pop()
-        if value in deciding or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
+        if value in reached or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
             continue
-        deciding.add(value)
-        for use in value.uses:
-            left += targets(use)
-            if isinstance(use.operation, ops.Apply) and not use.operation.entry.reduces:
-                left.append(use.operation.result)
-    return deciding
+        same[value] = [v for use in value.uses for v in targets(use)]
+        users = (use.operation for use in value.uses)
+        reached[value] = same[value] + [op.result for op in users if isinstance(op, ops.Apply) and not op.entry.reduces]
+        left += reached[value]
+    carried = {v for v in reached if isinstance(v.owner.parent_op() if isinstance(v, BlockArgument) else v.owner, ops.Loop)}
+    size = 0
+    while size < len(carried):
+        size = len(carried)
+        carried |= {v for v, into in reached.items() if not carried.isdisjoint(into)}
+        carried |= reached.keys() & {v for c in carried for v in same[c]}
+    return carried
 
 
 __all__ = ["run"]

@@ -58,6 +58,12 @@ def found(body: str) -> Counter[str]:
         ("y = x * 2.0 + 1.0", []),
         ("y = where(rows(64) * 3 >= cols(64), x * 2.0, 0.0)", []),
         ("t = zeros(f32, [64, 1])\nfor i in range(n):\n    t = t * 0.5 + row_sum(x)\ny = where(t == 0.0, x, 1.0 / t)", []),
+        (
+            "t = zeros(f32, [64, 1])\np = row_sum(x) * 3.0\nfor i in range(n):\n    t = t * 0.5 + p\ny = where(t * 2.0 == p, x, 1.0 / t)",
+            ["*"],
+        ),
+        ("t = row_sum(x) / 48.0\ny = where(x >= t, x, 0.0)", ["/"]),
+        ("y = where(x >= row_sum(x) / 48.0, x, 0.0)", ["/"]),
         ("t = row_max(x)\nfor i in range(n):\n    t = t * 0.5\ny = where(t == 0.0, x, 1.0 / t)", ["*"]),
         ("t = x\nif n > 0:\n    t = x * 2.0\nelse:\n    t = x * 2.0 + 1.0\ny = where(t > 0.0, x, 0.0)", ["*", "*", "+"]),
         ("t = x + 1.0\nfor i in range(n):\n    t = x * 2.0\ny = t + 1.0", []),
