@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,7 @@ from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, has_numbers, is_added, make_plan, widen
 
 _EPSILON = ("eps", "epsilon")
+_SECONDS = 3.0  # of all trials
 _TRIAL = 200_000  # elements of a tensor, of the problem on which special values are tried
 _VAST = 1e30  # of a scalar: far beyond whatever it is added to
 _POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
@@ -176,7 +178,11 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
         return SpecialPlan()
     plain = {n: v for n, v in given.inputs.items() if n not in given.given}
 
+    begin = time.process_time()
+
     def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
+        if time.process_time() - begin > _SECONDS:  # a function that takes long is asked for fewer values
+            return None
         try:
             made = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
             return {n: widen(x) for n, x in spec.exact(readable(checked, made), list(made.before)).items()}

@@ -13,6 +13,7 @@ from .special_values import HIDDEN_COLUMNS
 from .steps import steps_of_dims, with_heads
 
 _QUICK = {"hidden": 3, "bounds": 2, "infinite": 2, "vast": 2, "near": 3, "both": 3, "edges": 6}  # problems of a kind, at the most
+_FULL = 36
 _TURNS = {"hidden": 2, "edges": 3}  # how often level full takes each, in other forms
 _ROWS = 19  # so many rows have all forms
 

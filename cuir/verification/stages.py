@@ -438,10 +438,10 @@ class _Verification:
                 stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
             if left:
                 stage.reason += f"; {len(left)} not asked, where the function fails or the run takes too long, the first {left[0]}"
-            if positive := made_positive(stage.rows):
-                stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
             if outside := describe_outside(stage.rows):
                 stage.reason += f"; {outside}"
+            if positive := made_positive(stage.rows):
+                stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
             require_compared(checked, self.spec, stage.rows)
             assert self.soundness is not None
             self.soundness.end(refused)
