@@ -29,6 +29,7 @@ FLUSHED = 2.0**-126  # what exponentials give as 0
 _CANCELLED = (
     2.0**-20
 )  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
+_MASK = 1e30  # beyond it a number hides what it is added to
 _NEAR = 0.5  # of what is allowed by PyTorch's plain error: from there on the errors of the language's own operations count as well
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
 _BROKEN = 1 / 8  # relative error of a row in PyTorch's float32, of which nothing can be asked where intermediate values overflow
@@ -114,8 +115,7 @@ def judge_function(checked: Checked, spec: FunctionSpecification, given: Functio
     exact = given.exact if given.exact is not None else spec.exact(inputs, names)
     _require_shapes(spec, exact, given, case)
     require_defined(spec, exact, case)
-    measure = _Measure(checked, spec, inputs, names, exact, case.corners or given.special)
-    measure.special = given.special
+    measure = _Measure(checked, spec, inputs, names, exact, case.corners or given.special, given.special)
     return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
 
 
@@ -160,9 +160,9 @@ class _Measure:
         names: Sequence[str],
         exact: Mapping[str, torch.Tensor],
         steps: bool = False,
+        special: bool = False,
     ):
-        self.spec, self.inputs, self.names, self.steps = spec, inputs, names, steps
-        self.special = False
+        self.spec, self.inputs, self.names, self.steps, self.special = spec, inputs, names, steps, special
         self.dtype = TORCH[half_dtype(checked)]
         self.coarse = rounds_between(checked)
         self.single: SingleError | None = None
@@ -180,7 +180,8 @@ class _Measure:
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
         ]  # of 8 bits PyTorch does not say what is finite
-        largest = max((x[x.isfinite()].abs().max().item() for x in floats if x.isfinite().any()), default=1.0)
+        counted = [x[x.abs() < (_MASK if special else torch.inf)] for x in floats]
+        largest = max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
         self.endless = any(bool(x.isinf().any()) for x in floats)
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 

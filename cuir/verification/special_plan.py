@@ -18,7 +18,7 @@ _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
 _BLOCKS = (16, 32, 64, 128)
 _SHARE = 1 / 4  # of the elements that special values change: so many finite ones make a problem
-_VIEWS = ("Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose", "T", "Repeat", "Index", "UnsafeView", "Alias")  # fmt: skip
+_VIEWS = ("Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose", "T", "Repeat", "Index", "UnsafeView", "Alias", "ConstantPadNd", "Cat", "MaskedFill", "Gather", "IndexSelect")  # fmt: skip
 
 Outputs = Mapping[str, torch.Tensor]
 Tried = Callable[[Mapping[str, Value]], Outputs | None]
@@ -80,7 +80,7 @@ class SpecialPlan:
             return short | {n: scatter(tensors[n], [*values, *near[n]], seed, block, generator) for n, values in self.bounds.items()}
         if kind == "hidden":
             name = self.hidden[which]
-            return {name: hide(tensors[name], turn, block, generator)}
+            return {name: hide(tensors[name], 2 * turn, block, generator)}  # a single row begins with a run, then ends with one
         if kind == "infinite":
             names = list(self.infinite)
             return {n: scatter_few(tensors[n], self.infinite[n], turn, generator) for n in (names[which : which + 1] or names)}

@@ -12,9 +12,9 @@ from .special_plan import SPECIAL, SpecialPlan
 from .special_values import HIDDEN_COLUMNS
 from .steps import steps_of_dims, with_heads
 
-_QUICK = {"hidden": 3, "bounds": 2, "infinite": 2, "vast": 2, "near": 3, "both": 3, "edges": 6}  # problems of a kind, at the most
-_FULL = 36
-_TURNS = {"hidden": 2, "edges": 3}  # how often level full takes each, in other forms
+_QUICK = {"hidden": 4, "bounds": 2, "infinite": 2, "vast": 2, "near": 3, "both": 3, "edges": 6}  # problems of a kind, at the most
+_FULL = 36  # at level full
+_TURNS = {"hidden": 3, "edges": 3}  # how often each is taken, in other forms
 _ROWS = 19  # so many rows have all forms
 
 
@@ -22,12 +22,10 @@ def special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPl
     """Draw problems of each kind of special values that applies, at lengths of about a tile; rows with runs of -inf have several."""
     steps, draws = steps_of_dims(checked, spec), list[Draw]()
     for kind in SPECIAL:
-        several = plan.count(kind)
-        count = min(several, _QUICK[kind]) if level == "quick" else several * _TURNS.get(kind, 1)
-        for i in range(count):
-            seed = (
-                i if level != "quick" or several <= count else i * (several - 1) // max(1, count - 1)
-            )  # the first, the last, some between
+        several = plan.count(kind) * (_TURNS.get(kind, 1) if level == "full" or kind == "hidden" else 1)
+        count = min(several, _QUICK[kind] if level == "quick" else _FULL)
+        for i in range(count):  # the first, the last, some between
+            seed = i if several <= count else i * (several - 1) // max(1, count - 1)
             sizes = _long_rows(checked, plan, seed, steps) if kind == "hidden" else _about_a_tile(checked, steps)
             draws += _admitted(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
     return draws
