@@ -5,17 +5,18 @@ Invariant: what lies outside of a tensor is never touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..checking.checked import TensorParam
-from ..ops.meaning.tiles import atomic_sum
 from .shadows import Shadow
 from .state import State
 from .values import HELD
+
+Sum = Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]  # of old and new, as a dtype keeps it
 
 
 class TensorArg:
@@ -42,8 +43,8 @@ class TensorArg:
         for lanes, part, offsets in box.pieces(self.strides):
             _each(self.flat, self.strides, part, offsets, target[(lanes, *part)], _assign)
 
-    def deliver(self, box: BoxRef, values: torch.Tensor, lanes: int, add: bool) -> None:
-        """Writes `values` [lanes or 1, R, C], dropping what lies outside of the tensor."""
+    def deliver(self, box: BoxRef, values: torch.Tensor, lanes: int, add: Sum | None) -> None:
+        """Write `values` [lanes or 1, R, C], or add them by `add`; drop elements outside of the tensor."""
         source = values.expand(lanes, *values.shape[1:]).view(lanes, *box.sizes)
         for chosen, part, offsets in box.pieces(self.strides):
             chunk = source[(chosen, *part)]
@@ -51,7 +52,7 @@ class TensorArg:
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
                     region = region_at(self.flat, self.strides, part, int(offset))
                     if add:
-                        region.copy_(atomic_sum(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as the engine's
+                        region.copy_(add(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as the engine's
                     else:
                         region.copy_(chunk[lane])
             else:

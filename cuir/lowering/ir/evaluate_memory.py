@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...checking.checked import SharedAlloc
-from ...ops.meaning.tiles import HELD, add_at, atomic_sum
+from ...ops.meaning.tiles import HELD, add_at, atomic_sum, engine_sum
 from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
 from .evaluate_workers import Fault
@@ -158,6 +158,12 @@ class Box:
             chosen = mask.expand(self.shape).reshape(self.sizes)[self.part]
             chunk = torch.where(chosen, chunk, self.region.to(self.tensor.held))
         self.region.copy_(chunk)
+
+    def reduce(self, value: torch.Tensor) -> None:
+        """Add a tile as the copy engine does."""
+        if self.region is not None:
+            chunk = value.reshape(self.sizes)[self.part]
+            self.region.copy_(engine_sum(self.region.to(self.tensor.held), chunk, self.region.dtype))
 
 
 class Elements:

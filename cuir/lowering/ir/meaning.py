@@ -242,7 +242,10 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
     def run(r: Frame) -> None:
         place, landing, value = r[target], None if bar is None else r[bar], r[source].read()
         if ctas is None:
-            place.write(value, None, add)
+            if add:
+                place.reduce(value)
+            else:
+                place.write(value)
             if landing is not None:
                 landing.land(place.nbytes)
             return

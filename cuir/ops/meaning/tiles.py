@@ -54,8 +54,16 @@ def flush_subnormals(t: torch.Tensor) -> torch.Tensor:
     return torch.where(t.abs() < LEAST_NORMAL, t * 0.0, t)
 
 
+def engine_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+    """Sum that a bulk addition leaves in a tensor of this dtype: subnormal numbers are kept in every dtype, as measured on an H200."""
+    return old + new
+
+
 def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
-    """What an atomic addition leaves in a tensor of this dtype. In float32 subnormal operands and results are flushed (PTX ISA, red.add.f32 on global memory); 16 bits keep them."""
+    """Sum that a worker's atomic addition leaves in a tensor of this dtype.
+
+    In float32 subnormal operands and results are flushed (PTX ISA, red.add.f32 on global memory); 16 bits keep them.
+    """
     if stored != torch.float32:
         return old + new
     return flush_subnormals(flush_subnormals(old) + flush_subnormals(new))
