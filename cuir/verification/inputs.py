@@ -28,7 +28,7 @@ from .mentioned_numbers import Comparisons, mentioned_in_kernel, mentioned_in_so
 from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
-from .special_plan import SPECIAL, SpecialPlan, has_numbers, is_added, make_plan, widen
+from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 
 _EPSILON = ("eps", "epsilon")
 _SECONDS = 3.0  # of all trials
@@ -189,12 +189,13 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
         except CuirError:
             return None
 
-    def added_to(name: str) -> bool:
+    def uses(name: str) -> Uses:
         leaf = given.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
         try:
-            return is_added(spec.attached({**readable(checked, given), name: leaf}, list(given.before)).values(), leaf)
+            found = find_uses(spec.attached({**readable(checked, given), name: leaf}, list(given.before)).values(), leaf)
         except (CuirError, RuntimeError):
-            return False
+            found = None
+        return found or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
 
     attention = is_attention(checked.origin)
     fixed = {*given.given, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
@@ -202,7 +203,7 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
     mentioned = mentioned_in_source(spec.reference) | comparisons.found | mentioned_in_kernel(checked)
-    plan = make_plan(tensors, scalars, tried, mentioned, added_to, {t.name: t.dims for t in checked.tensors})
+    plan = make_plan(tensors, scalars, tried, mentioned, uses, {t.name: t.dims for t in checked.tensors})
     if attention:
         return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
     values = (given.inputs.get(n) for n in given.given)

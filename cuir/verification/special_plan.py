@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,8 +20,18 @@ _BLOCKS = (16, 32, 64, 128)
 _SHARE = 1 / 4  # of the elements that special values change: so many finite ones make a problem
 _VIEWS = ("Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose", "T", "Repeat", "Index", "UnsafeView", "Alias", "ConstantPadNd", "Cat", "MaskedFill", "Gather", "IndexSelect")  # fmt: skip
 
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
+_PRODUCTS = frozenset(["Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Addmv", "Dot", "Convolution", "ScaledDotProductAttentionMath", "ScaledDotProductFlashAttentionForCpu"])  # fmt: skip
 Outputs = Mapping[str, torch.Tensor]
 Tried = Callable[[Mapping[str, Value]], Outputs | None]
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Whether a tensor enters as a summand (an additive mask, a bias), and a product of matrices, which infinities spoil on a tensor core."""
+
+    added: bool = False
+    multiplied: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,12 +125,12 @@ def make_plan(
     scalars: Mapping[str, Value],
     tried: Tried,
     mentioned: Mentioned,
-    added: Callable[[str], bool],
+    uses: Callable[[str], Uses],
     dims: Mapping[str, Sequence[str | int]],
 ) -> SpecialPlan:
     """Try special values of each tensor and scalar. tried: what the specification gives with these values in place of normal ones, None if it fails.
 
-    added: whether a tensor enters as a summand. dims: of each tensor, as the kernel declares them.
+    uses: how a tensor enters the outputs. dims: of each tensor, as the kernel declares them.
     """
     plain = tried({})
     if plain is None or not all(x.numel() for x in plain.values()):
@@ -133,10 +143,11 @@ def make_plan(
     generator = torch.Generator().manual_seed(0)
     hidden, infinite, bounds = list[str](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
-        if added(n) and finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
+        use = uses(n)
+        if use.added and not use.multiplied and finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
             hidden.append(n)
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open else ()))
-        if kept := tuple(v for v in values if finite({n: scatter_few(x, (v,), 0, generator)})):
+        if kept := () if use.multiplied else tuple(v for v in values if finite({n: scatter_few(x, (v,), 0, generator)})):
             infinite[n] = kept
         near = dict.fromkeys(v for number in mentioned.floats for v in beside(number, x.dtype))
         for some in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
@@ -187,8 +198,8 @@ def _open(outputs: Iterable[torch.Tensor]) -> int:
     return sum(int((~x.isfinite()).sum()) for x in outputs)
 
 
-def is_added(outputs: Iterable[torch.Tensor], leaf: torch.Tensor) -> bool:
-    """Whether the tensor enters the outputs as a summand, by the graph that autograd keeps: an additive mask or a bias."""
+def find_uses(outputs: Iterable[torch.Tensor], leaf: torch.Tensor) -> Uses | None:
+    """Find how a tensor enters the outputs, by the graph that autograd keeps; None if it does not tell."""
     above: dict[object, list[object]] = {}
     left, seen = [x.grad_fn for x in outputs if x.grad_fn is not None], set[object]()
     entry: object = None
@@ -204,16 +215,24 @@ def is_added(outputs: Iterable[torch.Tensor], leaf: torch.Tensor) -> bool:
             left.append(other)
             if getattr(other, "variable", None) is leaf:
                 entry = other
-    users, known = list(above.get(entry, ())), set[object]()
+    if entry is None:
+        return None
+    return Uses("Add" in _reached(above, entry, _VIEWS), not _PRODUCTS.isdisjoint(_reached(above, entry, (*_VIEWS, *_ARITHMETIC))))
+
+
+def _reached(above: Mapping[object, Sequence[object]], entry: object, through: Collection[str]) -> set[str]:
+    """Names of the operations that a node enters, at once or through others of these names."""
+    users, known, names = list(above.get(entry, ())), set[object](), set[str]()
     while users:
         user = users.pop()
+        if user in known:
+            continue
+        known.add(user)
         name = type(user).__name__.partition("Backward")[0].removesuffix("_")
-        if name == "Add":
-            return True
-        if name in _VIEWS and user not in known:
-            known.add(user)
+        names.add(name)
+        if name in through:
             users += above.get(user, ())
-    return False
+    return names
 
 
-__all__ = ["SPECIAL", "SpecialPlan", "has_numbers", "integer_edges", "is_added", "is_defined", "make_plan"]
+__all__ = ["SPECIAL", "SpecialPlan", "Uses", "find_uses", "has_numbers", "integer_edges", "is_defined", "make_plan"]

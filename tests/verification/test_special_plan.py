@@ -39,6 +39,7 @@ def test_tensors_that_leave_no_number_are_not_hidden(reference: Callable[..., An
 def test_infinities_enter_where_numbers_come_out() -> None:
     assert torch.inf in planned(lambda x, bias: x.clamp(-1, 1)).infinite["X"]
     assert "X" not in planned(lambda x, bias: x * 2).infinite
+    assert "X" not in planned(lambda x, bias: ((x * 2) @ x.mT).softmax(-1) @ x).infinite, "a tensor core has no product with an infinity"
     assert any(v != v for v in planned(lambda x, bias: x.nan_to_num(0.0, 1.0, -1.0)).infinite["X"])
 
 
