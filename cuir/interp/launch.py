@@ -208,7 +208,7 @@ def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, k
     compiled = checked.made.get(key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
-        compiler.observer = watch
+        compiler.observer = watch if kind.data else None  # what no number follows from has not been seen
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:

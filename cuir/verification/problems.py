@@ -29,6 +29,7 @@ Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 SCALED = 24  # times the usual scale
+_MANY = 8  # blocks of `growing`
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
 
 
@@ -212,11 +213,13 @@ def _onehot(x: torch.Tensor) -> torch.Tensor:
 def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The first column of Q and K adds GROWTHS[m % 6] times the number of the key's block to a base-2 logit."""
     level = torch.arange(k.shape[2]) // BN
-    levels = torch.stack([level if head % 2 == 0 else level.max() - level for head in range(k.shape[1])]) if k.shape[2] else level[None]
-    levels = levels.clamp(max=2).float()  # two steps: enough, and far from an overflow of V
+    rising = torch.stack([level if head % 2 == 0 else level.max() - level for head in range(k.shape[1])]) if k.shape[2] else level[None]
+    levels = rising.clamp(max=2).float()  # two steps: enough, and far from an overflow of V
     q, k = q * 0.5, k * 0.5
     q[..., 0] = torch.tensor(GROWTHS)[torch.arange(q.shape[2]) % len(GROWTHS)] / (4 * scale * math.log2(math.e))
     k[..., 0] = 4 * levels
+    if level.numel() and level.max() > _MANY:  # of many blocks each has a maximum of its own, up to as far as of so many
+        k[..., 0] = 4 * rising * (_MANY / level.max())
     return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
 
 

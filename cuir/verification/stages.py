@@ -71,6 +71,7 @@ from .step_counts import check_counts, counted_cases, grid_of, is_counted
 from .unreached import forget_entered, short_loops, unreached
 from .user_sizes import LEFT_OUT, is_user_case, user_cases
 
+WATCHED_ANEW = (6, 16)  # problems of the numbers after which fewer conditions are watched
 BUDGET = 20.0  # seconds of one run: the problems are small
 Level = Literal["quick", "full"]
 Progress = Callable[[str], None]
@@ -142,7 +143,7 @@ class _Verification:
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
         self.cover: Cover | None = None  # of the kernel's conditions
-        self.observed: Observed | None = None  # sides of these that runs have taken
+        self.observed: Observed  # sides of these that runs have taken
         self.wider: list[AnyCase] = []
         self.counted: list[AnyCase] = []  # every count of steps
         self.besides: list[Checked] = []  # the kernel with other consts
@@ -166,6 +167,7 @@ class _Verification:
             checked = self.well_formed(report)
             self.contracts(checked)
             self.schedules(checked)
+            self.observed.start_comparing()
             self.mask(checked)
             self.numbers(checked, refused)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
@@ -314,8 +316,7 @@ class _Verification:
             runs = 0
             for case in problems:
                 runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders)
-                if self.observed is not None:
-                    self.observed.narrow()
+                self.observed.narrow()
             for case in empty_cases(checked, self.spec):
                 runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
             rings = ring_cases(checked, self.spec)
@@ -394,6 +395,8 @@ class _Verification:
             varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
             for done, (kernel, case) in enumerate(todo):
                 self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
+                if done in WATCHED_ANEW:
+                    self.observed.narrow()
                 try:
                     grid = (
                         grid_of(done) if is_counted(case) else NUMBER_GRIDS[done % len(NUMBER_GRIDS)]
@@ -415,7 +418,7 @@ class _Verification:
                 except CuirError as error:
                     why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
                     raise with_note(error, f"found with {words}{why}") from None
-            self.cover = cover = Cover(self.program, checked, self.spec, self.observed or observe(checked), self.level, self.shrink)
+            self.cover = cover = Cover(self.program, checked, self.spec, self.observed, self.level, self.shrink)
             cover.run(self.progress)
             stage.rows += [dict(row) for row in cover.rows]
             again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)

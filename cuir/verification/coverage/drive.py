@@ -11,11 +11,10 @@ import torch
 from ...checking.checked import Checked
 from ...spec.functions import AnySpecification
 from ...syntax.types import I32
-from ...syntax.walk import Itself
 from ...text.diagnostics import CuirError
 from ..draws import Draw
 from ..problems import Case
-from .observed import Observed, counts_of_loops
+from .observed import Observed
 from .origins import NUMBERS
 from .ranges import Ranges
 from .scalar_program import ScalarProgram, Unknown
@@ -37,7 +36,7 @@ class Effort:
     cost: int
 
 
-EFFORTS = {"quick": Effort(1_500_000, 6, 3_000_000), "full": Effort(100_000_000, 60, 60_000_000)}
+EFFORTS = {"quick": Effort(4_000_000, 6, 3_000_000), "full": Effort(100_000_000, 60, 60_000_000)}
 
 
 @dataclass
@@ -94,12 +93,12 @@ class Driver:
         if sides:
             self._exclude(sides)
             sides = self.coverage.left()
-        remainders = remainders_left(self.checked, counts_of_loops(self.checked))
+        remainders = remainders_left(self.checked, self.coverage.observed.counts())
         near = [t for t in boundaries_left(self.coverage.observed.conditions) if any(s.condition is t.condition for s in sides)]
         wanted = [*sides, *remainders, *near]
-        search = Search(self.effort.operations)
+        search, space = Search(self.effort.operations), Space(self.checked, self.spec)
         if wanted:
-            solve(self.checked, Space(self.checked, self.spec), wanted, search, self._tensors)
+            solve(self.checked, space, wanted, search, self._tensors)
         self.coverage.searched = not search.exhausted
         for solution in search.solutions:
             for t in solution.targets:
@@ -108,25 +107,38 @@ class Driver:
         with_data = [s for s in search.solutions if not s.problem.large]
         chosen = choose(with_data, wanted, self.effort.problems, self.effort.cost)
         for solution in chosen:
-            yield self._shared(solution), True
+            yield self._shared(self._with_two_heads(space, solution)), True
         done = {t for s in chosen for t in s.targets}
         alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE]
         for solution in choose(alone, [t for t in sides if t not in done], self.effort.problems, 1 << 62):
             yield self._shared(solution), False
 
+    def _with_two_heads(self, space: Space, solution: Solution) -> Solution:
+        """An attention of two key heads instead of one, if it meets the same: scores grow from block to block in the first, and fall in the second."""
+        sizes = {n: v for n, v in solution.problem.sizes.items() if n in space.names}
+        if sizes.get("HK") != 1 or space.kind != "growing":
+            return solution
+        problem = space.problem({**sizes, "HK": 2})
+        if problem is None or problem.large:
+            return solution
+        return self._again(replace(solution, problem=problem), solution.grid) or solution
+
+    def _again(self, solution: Solution, grid: int) -> Solution | None:
+        """The problem on so many CTAs, if it then meets its targets."""
+        numbers = {n for t in solution.targets for n in (t.condition.number, t.loop) if n is not None}
+        program = ScalarProgram(self.checked, [c for c in self.coverage.observed.conditions if c.number in numbers])
+        try:
+            grid = min(grid, max(1, program.units(solution.problem.sizes)))
+            masks = program.evaluate(solution.problem.sizes, grid, self._tensors(solution.problem))
+        except Unknown:
+            return None
+        return replace(solution, grid=grid, masks=masks) if all(t.met_by(masks) for t in solution.targets) else None
+
     def _shared(self, solution: Solution) -> Solution:
         """The problem on many CTAs, which run as one batch, if it then meets the same."""
         if solution.turns < FEW_TURNS or self.checked.tiles is None:
             return solution
-        numbers = {n for t in solution.targets for n in (t.condition.number, t.loop) if n is not None}
-        program = ScalarProgram(self.checked, [c for c in self.coverage.observed.conditions if c.number in numbers])
-        grid = min(LANES, max(1, program.units(solution.problem.sizes)))
-        try:
-            masks = program.evaluate(solution.problem.sizes, grid, self._tensors(solution.problem))
-        except Unknown:
-            return solution
-        met = tuple(t for t in solution.targets if t.met_by(masks))
-        return replace(solution, grid=grid, masks=masks) if len(met) == len(solution.targets) else solution
+        return self._again(solution, LANES) or solution
 
     def refuse(self, solution: Solution, error: CuirError) -> None:
         """A problem cannot be run."""
@@ -143,10 +155,8 @@ class Driver:
             s.name: (-(2**31), 2**31 - 1) for s in self.checked.scalars if s.dtype == I32
         }
         ranges = Ranges(self.checked, given)
-        for c in {Itself(t.condition.node): t.condition for t in sides}.values():
+        for c in {t.condition.number: t.condition for t in sides}.values():
             self.coverage.impossible[c.number] |= ranges.impossible(c)
-        for t in sides:
-            self.coverage.impossible[t.condition.number] |= ranges.impossible(t.condition)
 
     def _tensors(self, problem: Problem) -> Callable[[str], Any]:
         """The inputs of a problem by name."""

@@ -31,12 +31,25 @@ class Observed:
         self.results: dict[Itself, list[tuple[Condition, tuple[int, ...]]]] = {}
         self.operands: dict[Itself, list[tuple[Condition, int]]] = {}
         self.key: tuple[int, ...] = ()  # numbers of the conditions that are watched
+        self.earlier: dict[Itself, set[int]] = {}  # numbers of turns of runs that were not compared
         self.forget()
 
     def forget(self) -> None:
         """Nothing has been seen, and everything is watched."""
         self.seen[:] = [0] * len(self.seen)
         self._watch([c for c in self.conditions if not isinstance(c.node, For)])
+
+    def start_comparing(self) -> None:
+        """What runs have done so far was held to no numbers: sides are seen from now on. Numbers of turns that were made stay known."""
+        self.earlier = {key: set(counts) for key, counts in counts_of_loops(self.checked).items()}
+        for turns in turns_of_loops(self.checked):
+            turns.counts.clear()
+        self.forget()
+
+    def counts(self) -> dict[Itself, set[int]]:
+        """Each number of turns that a loop made in some run."""
+        now = counts_of_loops(self.checked)
+        return {key: now.get(key, set()) | self.earlier.get(key, set()) for key in (*now, *self.earlier)}
 
     def narrow(self) -> None:
         """Watch only conditions that have an unseen side from now on, if these are a good deal fewer: code is made anew for it."""
@@ -133,5 +146,6 @@ def observe(checked: Checked) -> Observed:
     if not isinstance(observed, Observed):
         observed = Observed(checked)
         set_watch(checked, observed)
+    observed.earlier = {}
     observed.forget()
     return observed

@@ -25,11 +25,11 @@ def describe_left(checked: Checked, coverage: Coverage) -> tuple[list[OneSided],
     """The sides that stayed unseen, by lines, one of those that are written alike in a line; and what is wrong with waivers."""
     waivers = waivers_of(_sources(checked, coverage))
     found: dict[tuple[int, str], OneSided] = {}
-    left = coverage.left()
+    left, seen = coverage.left(), coverage.observed.masks()
     for t in left:
         c, case = t.condition, coverage.case_of(t)
         why = f"{case} would show it" if case is not None else "data decide it" if c.level > NUMBERS else "no problem was found for it"
-        side = c.describe(t.number)
+        side = c.describe(t.number) if seen[c.number] else f"`{c.text}` is evaluated"
         if case is not None or (c.span.line, side) not in found:
             found[c.span.line, side] = OneSided(c.span.line, c.text, side, why, waivers.get((c.span.source, c.span.line), ""))
     told = useless_waivers(waivers, ((t.condition.span.source, t.condition.span.line) for t in left))

@@ -11,7 +11,7 @@ from ...spec.functions import AnySpecification, FunctionSpecification
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.types import BOOL, F32, I32, DType
 from ..draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
-from ..problems import Case
+from ..problems import Case, Kind, is_attention
 from ..steps import steps_of_dims, tile_of_dims, with_heads
 
 NAME = "for a condition"
@@ -38,6 +38,7 @@ class Space:
         self.steps = steps_of_dims(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
         self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
         self.known = known_sizes(checked)
+        self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"  # what one block leaves to the next matters in each
 
     def _tiles(self) -> dict[str, int]:
         tiles = tile_of_dims(self.checked)
@@ -68,7 +69,7 @@ class Space:
             return None
         scalars = {n: self._scalar(n, sizes[n]) for n in self.scalars if n in sizes}
         if isinstance(self.spec, FunctionSpecification):
-            draw = Draw(NAME, lengths, scalars=tuple(scalars.items()))
+            draw = Draw(NAME, lengths, self.kind, scalars=tuple(scalars.items()))
             kept, large = fitting(self.checked, self.spec, [draw])
             chosen = kept[0] if kept else large[0][2] if large else None
             if chosen is None:
@@ -77,7 +78,7 @@ class Space:
         if lengths["H"] % lengths["HK"]:
             return None
         elements = self._elements(lengths)
-        return Problem(Case(NAME, Lengths(**lengths)), {**self.known, **lengths}, elements, elements > MOST_ELEMENTS)
+        return Problem(Case(NAME, Lengths(**lengths), self.kind), {**self.known, **lengths}, elements, elements > MOST_ELEMENTS)
 
     def _scalar(self, name: str, value: Any) -> Any:
         kind = self.scalars[name]

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 import cuir
@@ -41,3 +43,24 @@ def test_a_side_that_nothing_takes_is_said() -> None:
     assert report.ok and report.coverage.seen == report.coverage.sides - 1
     (one,) = report.coverage.one_sided
     assert one.condition == "m * 16 >= M" and "is true" in one.side and f"line {one.line}" in report.left_open
+
+
+RESCALED = "                    acc = acc * alpha\n"
+
+
+def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
+    """In an attention each block raises the maximum of some head, also of forty blocks."""
+    text = Path("corpus/programs/flash_fwd.cuir").read_text()
+    assert RESCALED in text
+    faulty = text.replace(RESCALED, "                    if i != 40:\n                        acc = acc * alpha\n")
+    report = cuir.verify(cuir.parse(faulty), "corpus/variants/causal.py", consts={"D": 64}, shrink=False)
+    assert [d.code for d in report.diagnostics] == ["V301"]
+
+
+def test_a_block_that_a_product_leaves_out_is_found() -> None:
+    text = Path("corpus/programs/gemm.cuir").read_text()
+    line = "                acc = mma_async(sA[s, wg * 64 : wg * 64 + 64], sB[s].T, acc)\n"
+    assert line in text
+    faulty = text.replace(line, f"                if k != 40:\n                    {line.strip()}\n")
+    report = cuir.verify(cuir.parse(faulty), "corpus/functions/gelu_gemm.py", shrink=False)
+    assert [d.code for d in report.diagnostics] == ["V301"]
