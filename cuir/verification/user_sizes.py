@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
 from ..spec.functions import AnySpecification, FunctionSpecification
@@ -19,6 +18,7 @@ from .inputs import function_launch, readable
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case
 from .steps import steps_of_dims, with_heads
+from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs, which run as one batch
@@ -111,7 +111,7 @@ def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[
         yield [{d: n} for n in long if n <= units * steps[d]] or [{d: units * steps[d] - 1}]
 
 
-class _Sizes(TorchDispatchMode):
+class _Sizes(Undisturbed):
     """Remember the largest result of PyTorch's operations."""
 
     def __init__(self) -> None:
