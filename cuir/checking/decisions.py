@@ -1,9 +1,9 @@
-"""What decides: the floats of a checked kernel from which comparisons, casts to i32 or bool, and functions that jump are made. Their arithmetic is done as written.
+"""Floats of a checked kernel that feed comparisons, casts to i32 or bool, and step functions.
 
-A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
-keys from a mask, or the whole number that `floor` gives. Owns which expressions are meant: the operands of whatever makes an i32 or a bool of floats, or jumps,
-and what these are made of, through names, up to memory, reductions and products. Sums that a kernel may keep in parts (of row_sum, carried by a loop) are behind a
-reduction too, for comparisons; what jumps reaches through them, through maxima, and through memory to what the kernel stores there.
+Their arithmetic is computed as written. A fused multiply-add or another order of operations changes a value by a rounding. That can change the truth of
+a comparison, which removes keys from a mask, or the integer that `floor` gives. The operands of such operations decide, and the expressions behind them:
+through names, up to memory, reductions and products. For comparisons, sums that a kernel may keep in parts (row_sum, carried by a loop) end the walk too.
+For step functions it continues through them, through maxima, and through memory to the values that the kernel stores there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .views import root_name
 
 
 def mark_decisions(checked: Checked) -> None:
-    """Writes on each expression that decides that it does: the checker's last step."""
+    """Set `decides` on each deciding expression: the last step of the checker."""
     outer = definitions(checked.declarations)
     for body in (checked.declarations, *(r.body for r in checked.roles)):
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
@@ -43,7 +43,10 @@ def mark_decisions(checked: Checked) -> None:
 
 
 def jumps(checked: Checked, expr: Expr) -> bool:
-    """Whether an expression moves by a whole step where a float does by a rounding: floor, round, fmod, a cast to i32, a sum with a number so large that it rounds the other one."""
+    """Return whether a rounding of a float moves the expression by a whole step.
+
+    Such are floor, round, fmod, a cast to i32, and a sum with a number so large that it rounds the other addend.
+    """
     operation = entry(checked, expr)
     if operation is None:
         return False
@@ -53,7 +56,7 @@ def jumps(checked: Checked, expr: Expr) -> bool:
 
 
 def rounds_beside(number: float) -> bool:
-    """Whether an f32 that is added to such a number becomes a whole one, or a half: a way to write `round`."""
+    """Return whether adding the number to an f32 rounds it to an integer or a half, as `round` does."""
     return 2.0**22 <= abs(number) <= 2.0**26
 
 
@@ -61,7 +64,10 @@ Placed = tuple[int, Expr]  # an expression, and the block that it stands in: 0 a
 
 
 def feeding(checked: Checked, left: list[Placed]) -> Iterator[Expr]:
-    """What values are made of, the nearest first, without names: through maxima, and memory to what the kernel stores there; up to sums and products."""
+    """Yield the expressions that the values are computed from, breadth first, with names resolved.
+
+    The walk passes through maxima, and through memory to the values that the kernel stores there. It ends at sums and products.
+    """
     if not left:
         return
     bound, stores = _bound(checked), stored(checked)
@@ -124,7 +130,7 @@ def _bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
 
 
 def _bound(checked: Checked) -> list[Mapping[str, list[Placed]]]:
-    """For each block what its names, and those of the declarations, are bound to; each with its block."""
+    """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
     known: list[Any] | None = checked.made.get(_bound)
     if known is None:
         each = [definitions(body) for body in _bodies(checked)]
@@ -161,7 +167,7 @@ def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
 
 
 def placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
-    """As `deciders`, each with the number of its block."""
+    """Yield the deciding expressions of `deciders`, each with the number of its block."""
     for i, body in enumerate(_bodies(checked)):
         yield from ((i, expr, floats) for expr, floats in _deciders(checked, body))
 

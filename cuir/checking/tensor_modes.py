@@ -34,7 +34,7 @@ def exchanged(checked: Checked) -> frozenset[str]:
 
 
 def _accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
-    """For each access in the text the tensor's name, the mode, and the place."""
+    """Yield the tensor's name, the mode and the place of each access in the text."""
     count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
     for node in (n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)):
         if (bound := checked.find_call(node)) is not None:

@@ -16,12 +16,12 @@ _out: list[TextIO] = []  # where the object goes, while stdout is turned away
 
 
 def json_stream() -> TextIO:
-    """Where the one object of `--json` is written."""
+    """Return the stream to which the JSON object of `--json` is written."""
     return _out[-1] if _out else sys.stdout
 
 
 def is_json_only() -> bool:
-    """Whether stdout is turned away."""
+    """Return whether stdout is reserved for the object of `--json`."""
     return bool(_out)
 
 

@@ -31,7 +31,7 @@ class RoleSlice:
 
 @dataclass
 class ControlSlice:
-    """What synchronisation needs of a kernel.
+    """Slice of a kernel that its synchronisation needs.
 
     inputs: tensors that the kernel only reads, whose elements decide control flow or places. unwatched: written tensors with places that
     hang on data, whose races are not looked for. refusal: why control flow needs data that a run without them lacks, if it does.
@@ -60,7 +60,10 @@ def control_slice(checked: Checked) -> ControlSlice:
 
 
 def has_effects(checked: Checked, node: Node) -> bool:
-    """Whether evaluating the node itself, not what is inside of it, acts on barriers, engines, or memory that the kernel writes."""
+    """Return whether the node itself acts on barriers, engines, or memory that the kernel writes.
+
+    Nodes inside of it are not considered.
+    """
     bound = checked.find_call(node)
     if bound is not None:
         if bound.op.effects == Effects():
@@ -70,12 +73,15 @@ def has_effects(checked: Checked, node: Node) -> bool:
 
 
 def is_read(checked: Checked, node: Node) -> bool:
-    """Whether a node is a subscript that reads elements, not a place that some call is given."""
+    """Return whether a node is a subscript that reads elements, as opposed to a place passed to a call."""
     return isinstance(node, Subscript) and not node.place and isinstance(checked.find_type(node), (Scalar, TileType))
 
 
 def is_data(checked: Checked, bound: BoundCall, arg: str) -> bool:
-    """Whether an argument of a call with effects is moved or computed with, and decides nothing."""
+    """Return whether an argument of a call with effects is only moved or computed with.
+
+    Other arguments choose a place, a barrier, or whether the call has an effect.
+    """
     effects = bound.op.effects
     if arg == MASK or arg in (effects.completes, effects.arrives, effects.waits, effects.expects):
         return False
@@ -85,7 +91,10 @@ def is_data(checked: Checked, bound: BoundCall, arg: str) -> bool:
 
 
 def _acts(checked: Checked, bound: BoundCall) -> bool:
-    """Whether a call with effects has one that a run without data can see: a read of a tensor that is only read has none."""
+    """Return whether a call has an effect that a run without data can observe.
+
+    Reads of tensors that the kernel never writes have none.
+    """
     effects = bound.op.effects
     if effects != Effects(accesses=effects.accesses):
         return True
@@ -94,7 +103,7 @@ def _acts(checked: Checked, bound: BoundCall) -> bool:
 
 
 def is_watched(checked: Checked, root: str | None) -> bool:
-    """Whether accesses to an array or tensor are watched for races: it is shared memory, or the kernel writes it."""
+    """Return whether accesses are watched for races: to shared memory, or to a tensor the kernel writes."""
     return root in checked.shared or any(t.name == root and t.written for t in checked.tensors)
 
 
@@ -117,7 +126,7 @@ def _refuse(why: str, at: Node) -> Diagnostic:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Of an expression: the names that it reads, and whether something in it has effects."""
+    """Facts about an expression: the names that it reads, and whether any part of it has effects."""
 
     names: frozenset[str]
     acts: bool
@@ -251,7 +260,7 @@ class _RoleSlicer:
 
     # ---- refusals
     def _judge(self) -> None:
-        """What of the slice data decide: races at such places of tensors are not looked for; anything else refuses the run."""
+        """Refuse control flow that depends on data; leave tensors accessed at such places unwatched."""
         for p in self.statements:
             if not self.found.keeps(p.stmt):
                 continue
@@ -305,7 +314,7 @@ def _decides(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _values(stmt: Stmt) -> tuple[Expr, ...]:
-    """What a statement evaluates itself, beside the statements in it."""
+    """Return the expressions that a statement evaluates, without those of the statements in it."""
     return (stmt.value,) if isinstance(stmt, (Assign, ExprStmt)) else _decides(stmt)
 
 

@@ -179,7 +179,7 @@ def run_batches(launch: Launch, lanes: int = LANES) -> None:
 
 
 def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
-    """What a launch that has run did."""
+    """Build the report of a completed launch."""
     workers = sum(p.workers for p in launch.programs)
     return RunReport(
         dict(launch.counts),

@@ -117,7 +117,7 @@ class SynchronisationCompiler(Compiler):
         return RUNS[op.name](_SiteWithoutData(self, op, {op.params[0].name: e}, e))
 
     def stand_in(self, e: Expr) -> Evaluate:
-        """What evaluating an expression does, and a value of its shape without meaning."""
+        """Compile an expression to its effects and a stand-in of its shape without values."""
         if isinstance(e, Name):
             return self.name_held(e)
         if has_effects(self.checked, e):
@@ -139,7 +139,7 @@ class SynchronisationCompiler(Compiler):
         return blank(kind, self.device)
 
     def effects_inside(self, e: Expr) -> list[Evaluate]:
-        """What the operands of an expression do; a name that holds a product in flight may not be read."""
+        """Compile the effects of an expression's operands; a read of a product in flight is an error."""
         found: list[Evaluate] = []
         for part in children(e):
             if isinstance(part, Name):
@@ -152,7 +152,7 @@ class SynchronisationCompiler(Compiler):
         return found
 
     def name_held(self, e: Name) -> Evaluate:
-        """What a name holds, a product in flight too; a stand-in for what no statement that is kept has bound."""
+        """Compile a read of a name, a product in flight included; a stand-in if no kept statement bound it."""
         name, blank = e.id, self.blank(e)
         return lambda w: w.frame.get(name, blank)
 

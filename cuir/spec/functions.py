@@ -184,7 +184,10 @@ class FunctionSpecification:
         return {**drawn, **lengths}
 
     def _outputs(self, given: Values, convert: Callable[[Value], Value], outputs: Sequence[str], dtype: torch.dtype, attached: bool = False) -> dict[str, torch.Tensor | None]:  # fmt: skip
-        """What the function gives, by the kernel's names. convert: makes of a value the copy that the function gets. outputs: all that the kernel writes; those that are given as well are written in place."""
+        """Call the reference and return its outputs by the kernel's names.
+
+        convert: copies a value for the function. outputs: all tensors that the kernel writes; those also in `given` are written in place.
+        """
         result, changed = self._called(self.reference, "reference", lambda: {n: convert(v) for n, v in given.items()}, dtype)
         self._require_unchanged("reference", self.reference, changed, outputs)
         only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
@@ -234,7 +237,10 @@ class FunctionSpecification:
             raise refuse_function(function, error)
 
     def _called(self, function: Callable[..., Any], what: str, given: Callable[[], Any], dtype: torch.dtype) -> tuple[Any, list[str]]:
-        """What a function of the user's gives, and which of its arguments it wrote to. given: makes its arguments; where it drew from a global generator, it is called again."""
+        """Call a user's function; return its result and the names of the arguments that it wrote to.
+
+        given: makes the arguments. A function that drew from a global generator is called a second time, under another seed.
+        """
         result, changed, drawn = self._called_once(function, what, given(), dtype)
         if drawn:
             again, _, _ = self._called_once(function, what, given(), dtype, seed=OTHER_SEED)
@@ -265,7 +271,7 @@ class FunctionSpecification:
         return result, [n for n, (x, version) in tensors.items() if x._version != version], call.drawn
 
     def _arguments(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a function asks for by name. Raises CuirError X105."""
+        """Bind the function's parameters by name. Raises CuirError X105."""
         folded: dict[str, list[str]] = {}
         for n in given:
             folded.setdefault(n.lower(), []).append(n)
@@ -310,7 +316,7 @@ def _as_float64(value: Value) -> Value:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two results are alike to the bit, part by part."""
+    """Return whether two results are equal bit for bit, part by part."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(x, b[n]) for n, x in a.items())
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):

@@ -24,7 +24,7 @@ def as_tensor(value: Any) -> torch.Tensor | None:
 
 
 def describe_unusable(x: torch.Tensor) -> tuple[str, str] | None:
-    """What stands in the way of comparing a tensor, and what to return instead; None for one that can be compared."""
+    """Return why a tensor cannot be compared, and what to return instead; None if it can."""
     name = type(x).__name__
     if x.is_meta:
         return "a tensor on the device meta, which holds no numbers", "compute it from the tensors that are given"
@@ -43,7 +43,7 @@ def describe_unusable(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def describe_other(value: Any) -> tuple[str, str]:
-    """What was found in place of a tensor, and what to return instead."""
+    """Describe a value that is no tensor, and what to return instead."""
     kind = type(value).__name__
     if value is None:
         return "None", "end with `return`, and return every output"
@@ -63,7 +63,7 @@ def _dtype(x: torch.Tensor) -> str:
 
 
 def equal_bits(a: Any, b: Any) -> bool:
-    """Whether two values are the same to the bit: tensors with their dtypes and shapes, NaN being equal to NaN; others by `==`."""
+    """Return whether two values are equal, NaN to NaN: tensors also in dtype and shape, others by `==`."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return type(a) is type(b) and bool(a == b or (a != a and b != b))
     if a.dtype != b.dtype or a.shape != b.shape:

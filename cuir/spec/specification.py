@@ -190,7 +190,10 @@ class Specification:
         raise AssertionError
 
     def _called(self, what: str, function: Callable[..., Any], *arguments: Any, own: Callable[..., Any] | None = None) -> Any:
-        """What a function of the user's gives. own: the one that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125, X126."""
+        """Call a user's function and return its result.
+
+        own: the function that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125, X126.
+        """
         subject = f"{what} the specification `{self.name}`"
         tensors = [(x, x._version) for x in arguments if isinstance(x, torch.Tensor) and not x.is_inference()]
         with user_call(subject, own or function) as call:

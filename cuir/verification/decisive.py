@@ -64,7 +64,7 @@ def decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequ
 
 
 def _elements(checked: Checked, draw: Draw) -> int:
-    """Of the largest tensor of floats that is drawn."""
+    """Count the elements of the largest tensor of floats that is drawn."""
     sizes = {**known_sizes(checked), **draw.sizes}
     floats = (t for t in checked.tensors if t.dtype.is_float and not t.scratch)
     return max((math.prod(shape_of_tensor(t, sizes)) for t in floats), default=0)
@@ -130,7 +130,7 @@ def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float]
 
 
 def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
-    """Whether something jumps, or a comparison is of what arithmetic gives, and the numbers that feed it."""
+    """Return whether the kernel decides by rounded floats, and the numbers that feed the decisions."""
     if _of_kernel not in checked.made:
         deciding = []
         for i, e, floats in placed_deciders(checked):
@@ -144,7 +144,7 @@ def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
 
 
 def _is_rounded(checked: Checked, e: Expr) -> bool:
-    """Whether an operation's result is rounded, so that another formula may give another number."""
+    """Return whether the result is rounded, so that another formula may give another number."""
     operation = entry(checked, e)
     if operation is None:
         return False
@@ -153,7 +153,7 @@ def _is_rounded(checked: Checked, e: Expr) -> bool:
 
 
 def _of_function(checked: Checked, spec: FunctionSpecification, given: Given) -> tuple[bool, list[float]]:
-    """Whether something jumps in the function, and the numbers that floats meet there."""
+    """Return whether the function has a step function, and the numbers that floats meet there."""
     known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_of_function, {})
     if id(spec) not in known:
         mode = _Jumps()
@@ -171,7 +171,7 @@ _ARITHMETIC = frozenset(["add", "sub", "rsub", "mul", "div", "remainder", "fmod"
 
 
 def jumps_in_torch(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
-    """Whether an operation of PyTorch on floats gives another whole number where they are off by a rounding."""
+    """Return whether a rounding of the operands changes the integer that a PyTorch operation gives."""
     if not any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
         return False
     if name in JUMPS or (name in ("div", "div_") and kwargs.get("rounding_mode") is not None):
@@ -210,7 +210,7 @@ def undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def describe_steps(checked: Checked) -> list[Note]:
-    """What a reader needs to know of an output that is wrong for inputs at steps: what decides in the kernel, where it does."""
+    """Describe a wrong output for inputs at steps: notes on the deciding operation of the kernel."""
     first = next((e for _, e, _ in placed_deciders(checked) if jumps(checked, e)), None)
     if first is None:
         return []

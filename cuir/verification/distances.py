@@ -27,7 +27,7 @@ _TILES = {"quick": 3, "full": 40}  # of queries, beside the first and the last
 
 @dataclass(frozen=True)
 class Distances:
-    """What was compared, and why nothing was."""
+    """Counts of what was compared, or the reason why nothing was."""
 
     pairs: int = 0
     blocks: int = 0
@@ -110,7 +110,7 @@ def _problem(program: Program, checked: Checked, spec: Specification | None, at:
 
 
 def _reads_more(program: Program, checked: Checked) -> bool:
-    """Whether splice points read scalars or tensors of the kernel, of which nothing says the values."""
+    """Return whether splice points read scalars or tensors of the kernel whose values are not known."""
     names, funcs = {*(t.name for t in checked.tensors), *(s.name for s in checked.scalars)} - {"scale"}, program.funcs()
     points = [n for n in ("keep", "kv_count", "kv_block", "q_count", "q_block") if n in funcs]
     return any(isinstance(n, Name) and n.id in names for point in points for n in walk_with_callees(funcs, point))
@@ -121,7 +121,7 @@ def _is_dense(spec: Specification) -> bool:
 
 
 def _grows(values: Any) -> bool:
-    """Whether tensors grow with the square of the lengths, by those of two short problems."""
+    """Return whether tensors grow with the square of the lengths, judged by two short problems."""
     sizes = [{n: x.numel() for n, x in values(n).items() if isinstance(x, torch.Tensor)} for n in (512, 1024)]
     return any(sizes[1].get(n, 0) > _DENSE * max(1, size) for n, size in sizes[0].items())
 

@@ -187,7 +187,7 @@ class _Measure:
 
     @property
     def open(self) -> bool:
-        """Whether verification has put infinities into inputs, so that those of the function are not asked."""
+        """Return whether verification added infinities; the function's own are then not examined."""
         return self.special and self.endless
 
     @property
@@ -207,7 +207,10 @@ class _Measure:
             return torch.ones_like(wanted, dtype=torch.bool)
 
     def off(self, name: str, decided: bool = False) -> list[torch.Tensor]:
-        """What float32 gives besides, with the errors of the language's own operations; nothing where it cannot be evaluated. decided: what jumps stays."""
+        """Return other right values: of float32, and with the errors that the language's operations may have.
+
+        decided: results of step functions keep their float32 values. Empty if float32 cannot be evaluated.
+        """
         try:
             single = self.of_single()
             if decided:

@@ -400,7 +400,10 @@ def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Dra
 
 
 def ask_small(checked: Checked, spec: FunctionSpecification) -> tuple[dict[str, Value], list[str]] | None:
-    """What the function is asked with for a small problem, and for which outputs; None if it admits none. Raises CuirError as `function_launch`."""
+    """Build the inputs and output names of a small problem for the function; None if it admits none.
+
+    Raises CuirError as `function_launch` does.
+    """
     draw = _smallest(checked, spec, 2)
     if draw is None:
         return None

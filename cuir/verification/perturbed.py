@@ -89,7 +89,7 @@ def _judged(judged: Callable[[], object], noise: Noise) -> CuirError | None:
 
 
 def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
-    """What gave something else, in order of the first time."""
+    """Return the expressions whose value differs between two runs, in order of their first difference."""
     before: dict[Itself, list[Any]] = {}
     for e, value in calm:
         before.setdefault(Itself(e), []).append(value)
@@ -103,7 +103,7 @@ def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether comparisons are alike, and what jumps has not jumped."""
+    """Return whether comparisons agree and step functions stay on the same step."""
     x, y = (v if isinstance(v, torch.Tensor) else torch.as_tensor(np.asarray(v)) for v in (a, b))
     if x.shape != y.shape or not x.is_floating_point():
         return x.shape == y.shape and torch.equal(x, y)
@@ -123,7 +123,7 @@ def _blamed(checked: Checked, e: Expr, error: CuirError) -> CuirError:
 
 
 def _words(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
-    """What something that decides is called, and what to write instead."""
+    """Return the name of a deciding operation, and the advice for the message."""
     operation = entry(checked, e)
     if operation is not None and jumps(checked, e):
         what = "conversion" if operation[0].traits.converts else "remainder" if operands > 1 else "rounding"
@@ -163,7 +163,7 @@ def _nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr
 
 
 def _fused(e: Expr) -> bool:
-    """Whether an expression may become a fused multiply-add where it does not decide."""
+    """Return whether an expression may become a fused multiply-add where it does not decide."""
     return (
         isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
     )

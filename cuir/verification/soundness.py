@@ -270,7 +270,7 @@ def _holds_several(x: Any) -> bool:
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
-    """Whether it is a function of this package, whose tables follow from the lengths."""
+    """Return whether the function is of this package: the tables of such follow from the lengths."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(_OURS)
 

@@ -1,4 +1,4 @@
-"""Which inputs of a kernel may hold which special values: found by what the specification gives for them on a small problem."""
+"""Special values that inputs of a kernel may hold, found by evaluating its specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Tried = Callable[[Mapping[str, Value]], Outputs | None]
 
 @dataclass(frozen=True)
 class Uses:
-    """Whether a tensor enters as a summand (an additive mask, a bias), and a product of matrices, which infinities spoil on a tensor core."""
+    """Uses of a tensor by the specification. added: as a summand, such as an additive mask or a bias.
+
+    multiplied: in a product of matrices, where infinities give NaN on a tensor core.
+    """
 
     added: bool = False
     multiplied: bool = False
@@ -60,7 +63,7 @@ class SpecialPlan:
         return [(a, b) for i, a in enumerate(self.tensors) for b in self.tensors[i + 1 :]]
 
     def count(self, kind: str) -> int:
-        """How many problems of a kind differ; 0 if it does not apply."""
+        """Count the distinct problems of a kind; 0 if it does not apply."""
         if kind == "edges":
             longest = max((len(values) for values in self.scalars.values()), default=0)
             return max(longest, 12 if self.integers else 0)
@@ -167,7 +170,10 @@ def make_plan(
 
 
 def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:
-    """Whether of the elements that differ from those of the plain inputs a share is finite, and no output is without a finite number."""
+    """Return whether enough changed elements are finite, and each output has a finite number.
+
+    least: the share of finite elements among those that differ from the outputs of the plain inputs.
+    """
     if found is None or not has_numbers(found):
         return False
     changed = finite = 0
@@ -178,7 +184,7 @@ def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:
 
 
 def has_numbers(found: Outputs) -> bool:
-    """Whether each output has a finite number somewhere, or no element."""
+    """Return whether each output has a finite number or is empty."""
     return all(not x.numel() or bool(widen(x).isfinite().any()) for x in found.values())
 
 
@@ -188,7 +194,7 @@ def widen(x: torch.Tensor) -> torch.Tensor:
 
 
 def _admits(plain: Outputs, found: Outputs | None, negative: bool) -> bool:
-    """Whether a scalar may have a value: the specification gives numbers, for a negative one as many as before."""
+    """Return whether a scalar may have a value: the outputs are numbers; for a negative one no fewer."""
     if found is None or not has_numbers(found):
         return False
     return not negative or _open(found.values()) <= _open(plain.values())

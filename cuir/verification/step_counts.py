@@ -52,7 +52,7 @@ def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[
 
 
 def is_counted(case: AnyCase) -> bool:
-    """Whether a problem is one of these."""
+    """Return whether the name of a problem says that this module made it."""
     return case.name.startswith(NAME)
 
 

@@ -114,7 +114,7 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
 
 
 def _captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
-    """What mods capture, as the kernel takes it."""
+    """Return the tensors that mods capture, as kernel arguments."""
     at = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
     return captured_arguments(checked.program, checked.origin, spec, at, consts=checked.consts)
 
@@ -122,7 +122,7 @@ def _captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[s
 def _given(
     checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the specification's `inputs` gives, under the kernel's names; tensors that it asks for are zeros."""
+    """Call the specification's `inputs`; values by the kernel's names. Tensor parameters get zeros."""
     assert spec.inputs is not None
     names = {t.name.lower(): t for t in checked.tensors} | {s.name.lower(): s for s in checked.scalars}
     asked = {p.lower() for p in inspect.signature(spec.inputs).parameters}

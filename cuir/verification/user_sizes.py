@@ -65,12 +65,12 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
 
 
 def is_user_case(case: AnyCase) -> bool:
-    """Whether a problem is one of these."""
+    """Return whether the name of a problem says that this module made it."""
     return case.name.startswith(NAME)
 
 
 def wide_grid(units: int) -> int:
-    """As many CTAs as run as one batch, which costs hardly more than one of them."""
+    """Return a grid that runs as one batch, which costs hardly more than one CTA."""
     return max(1, min(units, LANES))
 
 
@@ -127,7 +127,7 @@ class _Sizes(Undisturbed):
 
 
 def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
-    """Whether no result within the function would be too large, by how results grow with the longest dim."""
+    """Return whether results within the function stay small, extrapolated from two short problems."""
     longest = max(draw.sizes, key=lambda d: draw.sizes[d])
     found = []
     for n in _PROBED:

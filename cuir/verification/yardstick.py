@@ -266,7 +266,7 @@ class SingleError:
         return self._off
 
     def off_between_steps(self) -> list[dict[str, torch.Tensor]]:
-        """As `off`, but what floor, round and the like give stays as in `plain`, too."""
+        """Evaluate as `off` does, but keep the results of step functions as they are in `plain`."""
         if self._between is None:
             self._between = [self._once(seed, self.jumped) for seed in range(TURNS)]
         return self._between

@@ -1,4 +1,4 @@
-"""Which floats decide: the operands of comparisons, casts and functions that jump, through names and functions, up to memory, reductions and products."""
+"""Floats that decide: operands of comparisons, casts and step functions, up to memory and reductions."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def reference(x):
 
 @pytest.mark.parametrize(("text", "code"), [(PROCESS, 0), (STUBBORN, 2)])
 def test_a_process_prints_one_object_and_ends(tmp_path: Path, text: str, code: int) -> None:
-    """What C code and children write, threads that do not end, and functions that swallow every exception."""
+    """Prints by C code and children, threads that do not end, and functions that swallow every exception."""
     (tmp_path / "double.cuir").write_text(KERNEL)
     (tmp_path / "mine.py").write_text(text)
     command = [sys.executable, "-m", "cuir", "verify", "double.cuir", "--against", "mine.py", "--json", "--budget", "0.3"]

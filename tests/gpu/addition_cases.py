@@ -52,7 +52,7 @@ SUMMED = ([1e-40] * 4, [LEAST / 2] * 4, [LEAST, LEAST], [1.5 * LEAST, -LEAST], [
 
 
 def differences(dtype: str) -> list[str]:
-    """What the GPU sums to other bits than the interpreter."""
+    """Collect the sums whose bits on the GPU differ from the interpreter's."""
     found = []
     for how in FORMS:
         for addends in SUMMED:

@@ -128,7 +128,7 @@ def by_interpreter(kind: str, rows: int) -> list[str]:
 
 
 def on_gpu(kind: str) -> list[str]:
-    """What the compiled kernel gives that PyTorch on a CPU does not, of 262,144 elements."""
+    """Collect the differences between the compiled kernel and PyTorch on a CPU, of 262,144 elements."""
     from cuir.runtime.compiled import compile
 
     given = inputs(kind)

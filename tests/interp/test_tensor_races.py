@@ -171,7 +171,7 @@ SLOTTED = {
 @pytest.mark.parametrize("n", (2, 3, 4))
 @pytest.mark.parametrize("how", SLOTTED)
 def test_two_units_of_one_slot_are_a_race(how: str, n: int, cluster: int) -> None:
-    """As soon as the launch has n + 1 units, each of a CTA or cluster of its own; with n units it is none."""
+    """Expect a race from n + 1 units on, each of a CTA or cluster of its own; none with n units."""
     body = [line.replace("{n}", str(n)) for line in SLOTTED[how]]
     if cluster > 1:
         body = ["if cta_rank() == 0:", *("    " + line for line in body)]
@@ -189,7 +189,7 @@ def test_two_units_of_one_slot_are_a_race(how: str, n: int, cluster: int) -> Non
 
 @pytest.mark.parametrize("cluster", (1, 2))
 def test_a_third_cta_that_reads_is_told(cluster: int) -> None:
-    """What unit 0 stores and unit 2 reads, in any order of the CTAs."""
+    """Unit 0 stores what unit 2 reads, in any order of the CTAs."""
     body = ["if t == 0:", "    store(S[0, 0], 1.0)", "if t == 2:", "    store(Y[0, 0], S[0, 0])"]
     checked = kernel(*body, kind="Global", cluster=cluster)
     assert attempt(checked, 48, grid=3, given={"S": torch.zeros(48, 64)})[0] == "R402"

@@ -294,7 +294,7 @@ def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
 # ---- subnormal numbers
 @pytest.mark.parametrize("how", ("scatter", "box"))
 def test_an_addition_of_f32_flushes_subnormal_numbers(how: str) -> None:
-    """What it takes, from the tile and from the tensor, and what it leaves, to a zero of their sign (PTX ISA, red.add.f32)."""
+    """Subnormal numbers in tile, tensor and sum become zeros of their sign (PTX ISA, red.add.f32)."""
     assert summed(how, "f32", [1e-40] * 4) == 0
     assert summed(how, "f32", [LEAST / 2] * 4) == 0
     assert summed(how, "f32", [1.0], before=1e-40) == 1

@@ -13,7 +13,7 @@ from cuir.verification.yardstick import SingleError
 
 
 def right(function: Callable[..., torch.Tensor], tf32: bool = False, **given: torch.Tensor) -> list[torch.Tensor]:
-    """What is right beside float64's integers."""
+    """Collect the integers that are right beside those of float64."""
     return list(collect_right_integers(SingleError(FunctionSpecification("f", function), given, ["Y"]), "Y", tf32))
 
 

@@ -1,4 +1,4 @@
-"""What a report says of sums of 8-bit products: bits, K, and the error by the model of the page."""
+"""Report of sums of 8-bit products: bits, K, and the error by the model of the page."""
 
 from __future__ import annotations
 

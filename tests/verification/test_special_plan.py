@@ -1,4 +1,4 @@
-"""Which inputs may hold which special values: by what a specification gives for them."""
+"""Special values that inputs may hold, found by evaluating a specification."""
 
 from __future__ import annotations
 

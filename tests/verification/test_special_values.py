@@ -31,7 +31,7 @@ def elementwise(value: str, more: str = "", dtype: str = "f32") -> str:
 
 
 def nested(more: str, text: str) -> str:
-    """As `rows`, with the indentation of the text kept."""
+    """Build a kernel as `rows` does, with the indentation of the text kept."""
     lines = "\n".join(" " * 12 + line for line in text.strip("\n").splitlines())
     return rows(more, "pass").replace(" " * 12 + "pass", lines)
 
@@ -42,7 +42,7 @@ def blas(x: torch.Tensor, c: torch.Tensor, alpha: float, beta: float) -> torch.T
 
 
 def blas_in_place(x: torch.Tensor, c: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
-    """As BLAS, which PyTorch follows."""
+    """Multiply and add as BLAS does, which PyTorch follows."""
     return torch.addmm(c, x, torch.eye(x.shape[1], dtype=x.dtype), beta=beta, alpha=alpha)
 
 

@@ -31,7 +31,7 @@ def require_parameter_space(checked: Checked, maps: Sequence[str], pointers: Seq
 
 
 def parameter_ends(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> list[tuple[int, Span]]:
-    """Where each parameter ends, in bytes, and its place in the text."""
+    """Compute the end of each parameter in bytes, with its place in the text."""
     ends: list[tuple[int, Span]] = []
     end = 0
     for size, span in _parameters(checked, maps, pointers, counter):

@@ -34,14 +34,14 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _jumps(op: ops.Apply) -> bool:
-    """Whether the result moves by a whole step where a float does by a rounding (`jumps` of checking/decisions.py)."""
+    """Return whether a rounding moves the result by a whole step (`jumps` of checking/decisions.py)."""
     of, dtype = op.kind, dtype_of(op.result)
     rounds = dtype == F32 and bool(of.linear) and any((n := number(a)) is not None and rounds_beside(n) for a in op.arguments)
     return of.jumps or (of.converts is not None and dtype == I32) or rounds
 
 
 class _Stores:
-    """What a kernel stores in each of its arrays and tensors."""
+    """Values that a kernel stores in each of its arrays and tensors."""
 
     def __init__(self, kernel: ops.Kernel):
         self.values: dict[Array, list[SSAValue]] = {}

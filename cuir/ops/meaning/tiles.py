@@ -45,7 +45,10 @@ NARROW_STEP, NARROW_SUM_BITS = (
 
 
 def narrow_sum_error(k: int) -> float:
-    """What such a sum of k products loses at most, of the largest partial sum: an instruction aligns its addends to the largest one and cuts off what lies behind the bits that it keeps."""
+    """Bound the error of such a sum of k products, relative to the largest partial sum.
+
+    An instruction aligns its addends to the largest one and truncates the bits behind those that it keeps.
+    """
     return -(-k // NARROW_STEP) * 2.0 ** (1 - NARROW_SUM_BITS)
 
 

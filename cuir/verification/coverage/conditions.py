@@ -213,7 +213,7 @@ class _Collector:
         self.under, self.guards = before
 
     def choice(self, cond: Expr) -> None:
-        """What decides a branch or a choice of a scalar, and the conditions in it."""
+        """Collect the conditions of a branch or of a choice between scalars."""
         self.truth(cond)
         self.expression(cond)
 
@@ -267,7 +267,7 @@ class _Collector:
 
 
 def kind_of(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None:
-    """Which kind of condition an operation on scalars or index tiles is, if any."""
+    """Classify an operation on scalars or index tiles as a kind of condition; None if it is none."""
     numbers = [x for x in operands if isinstance(x, Number)]
     of = op.traits
     if of.compares:
@@ -292,7 +292,7 @@ def _dtype(e: Expr) -> object:
 
 
 def reader_of(checked: Checked, role: Role | None) -> Reader:
-    """What says of what a role's names (or those of the declarations) are made. Kept with the kernel."""
+    """Return the origins of the names of a role, or of the declarations. Cached with the kernel."""
     key = (reader_of, role.name if role is not None else "")
     if key not in checked.made:
         checked.made[key] = Reader(checked, role, None if role is None else reader_of(checked, None).found)
@@ -317,7 +317,10 @@ def evaluated_nodes(node: Node) -> Iterator[Node]:
 
 
 def parents_of(checked: Checked) -> dict[Itself, Node]:
-    """Of each node of the roles, the declarations and the work function that is evaluated, the node above it. Kept with the kernel."""
+    """Map each evaluated node to its parent. Cached with the kernel.
+
+    Nodes are those of the roles, the declarations and the work function.
+    """
     if parents_of not in checked.made:
         parents: dict[Itself, Node] = {}
         left: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]

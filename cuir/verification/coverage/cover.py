@@ -31,7 +31,7 @@ class Cover:
 
     @property
     def coverage(self) -> Coverage:
-        """What is known when all has run."""
+        """Coverage of all runs so far."""
         return self.driver.coverage
 
     def _arguments(self, case: Draw | Case) -> Mapping[str, Any]:
@@ -67,7 +67,7 @@ class Cover:
             raise smallest(self.program, self.checked, self.spec, case, error, grid=grid) from None
 
     def described(self) -> str:
-        """What has run, in words; "" if nothing."""
+        """Runs so far, in words; "" if there were none."""
         data, alone = self.runs
         said = [f"{data} more for what conditions ask"] if data else []
         return "; ".join(said + ([f"{alone} by synchronisation alone for conditions of large problems"] if alone else []))

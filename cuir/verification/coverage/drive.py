@@ -29,7 +29,7 @@ LONGEST_ALONE = 40_000  # turns of a run without data
 
 @dataclass(frozen=True)
 class Effort:
-    """How much may be spent. operations: on scalars, to look for problems. problems, cost: of runs, see Solution.cost."""
+    """Budget of a search: scalar operations, problems to run, and their cost (see Solution.cost)."""
 
     operations: int
     problems: int
@@ -41,7 +41,7 @@ EFFORTS = {"quick": Effort(4_000_000, 6, 3_000_000), "full": Effort(100_000_000,
 
 @dataclass
 class Coverage:
-    """What is known of the sides of a kernel's conditions. Sides that no launch can take count for nothing."""
+    """Coverage of a kernel's conditions by side. Sides that no launch can take are not counted."""
 
     observed: Observed
     impossible: list[int] = field(default_factory=list)
@@ -56,12 +56,12 @@ class Coverage:
 
     @property
     def seen(self) -> int:
-        """How many sides some run has taken."""
+        """Number of sides that some run has taken."""
         return sum(mask.bit_count() for mask in self.observed.masks())
 
     @property
     def total(self) -> int:
-        """How many sides there are that a launch may take."""
+        """Number of sides that a launch may take."""
         masks = self.observed.masks()
         return sum((c.everything & ~(self.impossible[c.number] & ~masks[c.number])).bit_count() for c in self.observed.conditions)
 

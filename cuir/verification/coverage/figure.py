@@ -27,7 +27,10 @@ class OneSided:
 
 @dataclass(frozen=True)
 class Figure:
-    """Of the conditions of a kernel. sides: that a launch may take and the text does not waive; seen: by some run."""
+    """Coverage figure of a kernel.
+
+    sides: those that a launch may take and no comment waives; seen: those that some run took.
+    """
 
     conditions: int = 0
     sides: int = 0

@@ -40,7 +40,7 @@ class Observed:
         self._watch([c for c in self.conditions if not isinstance(c.node, For)])
 
     def start_comparing(self) -> None:
-        """What runs have done so far was held to no numbers: sides are seen from now on. Numbers of turns that were made stay known."""
+        """Discard the sides seen by runs whose results were not compared; keep their loop trip counts."""
         self.earlier = {key: set(counts) for key, counts in counts_of_loops(self.checked).items()}
         for turns in turns_of_loops(self.checked):
             turns.counts.clear()

@@ -1,4 +1,4 @@
-"""What is said of sides of conditions that no run has taken."""
+"""Reports about sides of conditions that no run has taken."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def require_both_sides(checked: Checked, coverage: Coverage) -> None:
 
 
 def _sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
-    """Where conditions stand: files of the user's."""
+    """Collect the user's files that conditions stand in."""
     return dict.fromkeys(
         [
             checked.origin.span.source,
@@ -65,7 +65,7 @@ def _sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
 
 
 def _unwaived(checked: Checked, coverage: Coverage, targets: Iterable[Target]) -> int:
-    """How many of the sides the text does not waive."""
+    """Count the sides that no comment waives."""
     waivers = waivers_of(_sources(checked, coverage))
     return sum(not waivers.get((t.condition.span.source, t.condition.span.line)) for t in targets)
 

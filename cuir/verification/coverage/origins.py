@@ -1,4 +1,4 @@
-"""What the values of a role's names are made of: numbers of the launch, index tiles, or data."""
+"""Origins of the values of a role's names: numbers of the launch, index tiles, or data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS, INPUTS, RUN = 0, 1, 2  # of the launch alone; also elements of tensors 
 
 @dataclass
 class Origins:
-    """Of the names of one role (or of the declarations): how much must be known for their values, and which are index tiles."""
+    """Origins by name, of one role or of the declarations. level: how much must be known for the value."""
 
     level: dict[str, int] = field(default_factory=dict)
     index: dict[str, bool] = field(default_factory=dict)  # of names of tiles: made of rows, columns and numbers alone
@@ -65,7 +65,7 @@ class Reader:
         return True
 
     def level(self, e: Expr) -> int:
-        """How much must be known for the value of an expression."""
+        """Return how much must be known for the value of an expression: NUMBERS, INPUTS or RUN."""
         if isinstance(e, Name):
             return self.found.level.get(e.id, NUMBERS)
         if isinstance(e, Subscript):
@@ -103,7 +103,7 @@ class Reader:
         return True
 
     def is_index(self, e: Expr) -> bool:
-        """Whether an integer or bool value is made of row and column numbers, and of numbers of the launch, alone."""
+        """Return whether an i32 or bool follows from row and column numbers and the launch's numbers alone."""
         if not isinstance(e.type, (TileType, Scalar)) or e.type.dtype not in (I32, BOOL):
             return False
         if isinstance(e.type, Scalar):
@@ -119,7 +119,7 @@ class Reader:
         return op.traits.pure and op.traits.elementwise and op.evaluate is not None and all(map(self.is_index, _values(operands)))
 
     def varies(self, e: Expr) -> bool:
-        """Whether the value is not the same in every launch, unit and turn."""
+        """Return whether the value may differ between launches, units or loop turns."""
         if isinstance(e, Literal):
             return False
         if isinstance(e, Name):

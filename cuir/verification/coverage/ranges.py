@@ -1,4 +1,4 @@
-"""Which sides of conditions no launch can take, by intervals: of dims, scalars, units of work and turns over all that a launch may be."""
+"""Sides of conditions that no launch can take, found by intervals of dims, scalars, units and turns."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Scope:
         return bounds
 
     def _step(self, name: str, e: Expr) -> Bounds:
-        """What is added to a name, where it is a sum of the name and something else."""
+        """Bound the step of a name: the other operand, if the expression adds to or subtracts from the name."""
         operation = entry(self.checked, e)
         if operation is None or len(operation[1]) != 2 or operation[0].traits.linear not in ((1, 1), (1, -1)):
             return None

@@ -30,11 +30,14 @@ Action = Callable[[Frame], None]
 
 
 class Unknown(Exception):
-    """What memory holds decides, or the launch is too long to be followed."""
+    """Condition that depends on the contents of memory, or on a launch too long to be followed."""
 
 
 class Masks:
-    """What one evaluation has seen of each condition: sides; differences -1, 0, 1 of what is compared (bits 0 to 2); numbers of turns. And the numbers of units of a worker."""
+    """Observations of one evaluation, by condition, and the numbers of units of a worker.
+
+    sides: a bit each. near: bits 0 to 2 for a difference -1, 0 or 1 of the compared numbers. turns: trip counts.
+    """
 
     def __init__(self, count: int):
         self.sides = [0] * count
@@ -97,7 +100,10 @@ class ScalarProgram:
         return max(0, int(self.count(frame))) if self.count is not None else 0
 
     def evaluate(self, sizes: Mapping[str, Any], grid: int = 1, tensors: Callable[[str], Any] | None = None, turns: int = TURNS) -> Masks:
-        """What a launch sees. sizes: dims and scalars. tensors: the inputs by name, for what is read from them."""
+        """Evaluate the conditions of a launch.
+
+        sizes: dims and scalars. tensors: gives an input by name. Raises Unknown beyond `turns` loop turns.
+        """
         masks = self.masks = Masks(len(self.masks.sides))
         self.tensors, self.left = tensors or _no_tensors, turns
         outer = dict(sizes)

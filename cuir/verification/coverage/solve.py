@@ -39,7 +39,7 @@ class Solution:
 
     @property
     def cost(self) -> int:
-        """Of a run with data, in elements: a turn is about as dear as a tile of few rows."""
+        """Cost of a run with data, in elements: a turn costs about as much as a tile of few rows."""
         return self.problem.elements + 400 * self.turns
 
 
@@ -138,7 +138,7 @@ class _Solver:
         ]
 
         def size(pair: tuple[str, Any, str, Any]) -> int:
-            """Of the problem, about; scalars cost nothing."""
+            """Estimate the size of a problem; scalars cost nothing."""
             return math.prod(v for n, v in (pair[:2], pair[2:]) if n not in self.space.scalars)
 
         for a, v, b, w in sorted(pairs, key=size)[:PAIRS]:
@@ -146,7 +146,7 @@ class _Solver:
                 self._try({**self._thin(), a: v, b: w}, share=16)
 
     def _goes_on(self) -> bool:
-        """Whether something is left that is worth a search of its own."""
+        """Return whether targets are left that justify a search, and operations to spend on it."""
         return self.search.operations > 0 and any(t.kind != "near" for t in self.left)
 
     def _thin(self, steps: int = 0) -> dict[str, Any]:

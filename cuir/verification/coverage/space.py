@@ -47,7 +47,7 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may be chosen."""
+        """Names of the dims and scalars that may be chosen."""
         return (*self.dims, *self.scalars)
 
     def thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:

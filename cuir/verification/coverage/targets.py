@@ -1,4 +1,4 @@
-"""What of a kernel's conditions a verification wants to have run: sides, values at a boundary, and numbers of turns of each remainder."""
+"""Coverage targets: sides, values at a boundary, and trip counts of each remainder."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Target:
 
     @property
     def required(self) -> bool:
-        """Whether a verification that does not meet it says so."""
+        """Return whether the report names the target if no run meets it."""
         return self.kind == "side"
 
     def met_by(self, masks: Masks) -> bool:
-        """Whether an evaluation of a launch has it."""
+        """Return whether an evaluation of a launch meets the target."""
         at = self.condition.number
         if self.kind == "side":
             return bool(masks.sides[at] >> self.number & 1)
@@ -48,7 +48,7 @@ class Target:
         return self.met_by_counts(masks.units if self.loop is None else masks.turns[self.loop])
 
     def met_by_counts(self, counts: set[int]) -> bool:
-        """Whether numbers of turns that were made leave the remainder."""
+        """Return whether one of the trip counts leaves the remainder after at least one whole round."""
         return any(n >= self.divisor and n % self.divisor == self.number for n in counts)
 
 

@@ -23,7 +23,7 @@ def waivers_of(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
 
 
 def useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
-    """What is to be said of waivers: those without a reason, and those on lines without a condition that stayed one-sided."""
+    """Describe useless waivers: without a reason, or on lines where no condition stayed one-sided."""
     told, places = [], set(used)
     for (source, line), reason in waivers.items():
         if not reason:

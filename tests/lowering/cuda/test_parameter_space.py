@@ -1,4 +1,4 @@
-"""What the parameters of a kernel take, beside the buffer that a launch packs, and what is refused before nvcc does."""
+"""Parameter space of a kernel, with the buffer that a launch packs; too much is refused before nvcc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed as written: the operands of comparisons, casts and functions that jump, through what loops and branches carry, up to memory, reductions and products."""
+"""Arithmetic that is computed as written: operands of comparisons, casts and step functions."""
 
 from __future__ import annotations
 

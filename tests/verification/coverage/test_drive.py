@@ -49,7 +49,7 @@ RESCALED = "                    acc = acc * alpha\n"
 
 
 def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
-    """In an attention each block raises the maximum of some head, also of forty blocks."""
+    """Break one block of forty: each of them raises the maximum of some head."""
     text = Path("corpus/programs/flash_fwd.cuir").read_text()
     assert RESCALED in text
     faulty = text.replace(RESCALED, "                    if i != 40:\n                        acc = acc * alpha\n")

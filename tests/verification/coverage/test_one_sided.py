@@ -15,7 +15,7 @@ BODY = "f = 3.0 if H == 100000 else 2.0"  # of so many heads the tensors are too
 
 
 def driven(body: str, level: str = "full") -> tuple[Checked, Driver]:
-    """What is known where every condition has gone both ways but those of the line."""
+    """Return a driver for which all conditions but those of `body` have gone both ways."""
     checked = check(cuir.parse(text_of(body).replace(", 32]", ", 256]").replace("cols(32)", "cols(256)")), None, {})
     observed = observe(checked)
     plain = {c.text for c in observed.conditions} & {c.text for c in observe(checked_of("")).conditions}
