@@ -155,7 +155,7 @@ class VerifyReport:
         ]
         rows = [(s.name, s.question, s.verdict, s.reason, f"{s.seconds:.1f}") for s in self.stages]
         lines += table(("stage", "question", "verdict", "reason", "s"), rows)
-        if self.coverage.sides:
+        if self.coverage:
             lines += ["", f"{str(self.coverage)[0].upper()}{str(self.coverage)[1:]}."]
         if self.left_open:
             lines += ["", f"{self.left_open[0].upper()}{self.left_open[1:]}."]

@@ -68,21 +68,30 @@ class Condition:
 
     @property
     def text(self) -> str:
-        """The condition as it is written."""
+        """The condition with names as inlining gives them, and constants by their values."""
         return f"for {self.node.target} in {show(self.node.iter)}" if isinstance(self.node, For) else show(self.node)
 
+    @property
+    def source_text(self) -> str:
+        """Text of the condition as its author wrote it, without the names that inlining makes."""
+        if not isinstance(self.node, For):
+            return source_text(self.node)
+        head = self.node.span.text().strip().removesuffix(":")
+        return head if head.startswith("for ") else self.text
+
     def describe(self, side: int) -> str:
-        """A side in words: what is then so."""
+        """A side in words, by the text as its author wrote it: what is then so."""
+        text = self.source_text
         if self.kind in ("truth", "comparison"):
-            return f"`{self.text}` is {self.sides[side]}" + (" somewhere" if self.tile else "")
+            return f"`{text}` is {self.sides[side]}" + (" somewhere" if self.tile else "")
         if self.kind == "turns":
-            return f"`{self.text}` makes {self.sides[side]}"
-        operand = f"`{show(self.operands[0])}`"
+            return f"`{text}` makes {self.sides[side]}"
+        operand = f"`{source_text(self.operands[0])}`"
         if self.kind == "quotient":
-            return f"`{self.text}` is {self.sides[side]}"
+            return f"`{text}` is {self.sides[side]}"
         if self.kind == "extremum":
-            return f"`{show(self.operands[side])}` is alone what `{self.text}` gives"
-        return f"{operand} is {self.sides[side]} in `{self.text}`"
+            return f"`{source_text(self.operands[side])}` is alone what `{text}` gives"
+        return f"{operand} is {self.sides[side]} in `{text}`"
 
     def sides_of(self, result: Any, operands: Sequence[Any]) -> int:
         """The mask of the sides that a value of the condition is on; of arrays those that some element is on. operands: their values, where the kind needs them."""
@@ -94,6 +103,17 @@ class Condition:
     def reads(self) -> tuple[Expr, ...]:
         """The operands whose values `sides_of` needs beside the result."""
         return self.operands if self.kind == "extremum" else self.operands[:1] if self.kind in ("remainder", "bits", "flips") else ()
+
+
+def source_text(e: Expr) -> str:
+    """Read the text of an expression as its author wrote it."""
+    span = e.span
+    if span.end_line == span.line:
+        text = span.text()
+    else:
+        lines = [span.source.line(n) for n in range(span.line, span.end_line + 1)]
+        text = " ".join([lines[0][span.column - 1 :], *lines[1:-1], lines[-1][: span.end_column - 1]])
+    return " ".join(text.split()) or show(e)
 
 
 def _array(x: Any) -> Any:

@@ -54,17 +54,6 @@ class Coverage:
         """A problem that takes a side, if one is known."""
         return self.feasible.get((t.condition.number, t.number)) if t.condition.level == NUMBERS else None
 
-    @property
-    def seen(self) -> int:
-        """Number of sides that some run has taken."""
-        return sum(mask.bit_count() for mask in self.observed.masks())
-
-    @property
-    def total(self) -> int:
-        """Number of sides that a launch may take."""
-        masks = self.observed.masks()
-        return sum((c.everything & ~(self.impossible[c.number] & ~masks[c.number])).bit_count() for c in self.observed.conditions)
-
     def left(self) -> list[Target]:
         """Sides that no run has taken, and that are not known to be impossible."""
         seen = [mask | no for mask, no in zip(self.observed.masks(), self.impossible)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-SHOWN = 6  # sides that a note names
+SHOWN = 3  # lines that a note names
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class OneSided:
     """A side of a condition that no run has taken. waived: the reason that the text gives."""
 
     line: int
-    condition: str
+    condition: str  # as it stands in the text
     side: str  # in words
     why: str
     waived: str = ""
@@ -29,30 +29,45 @@ class OneSided:
 class Figure:
     """Coverage figure of a kernel.
 
-    sides: those that a launch may take and no comment waives; seen: those that some run took.
+    sides: those that sizes and arguments decide, a launch may take, and no comment waives; seen: those that some run took.
+    of_data, data_seen: the same of sides that data decide.
     """
 
     conditions: int = 0
     sides: int = 0
     seen: int = 0
+    of_data: int = 0
+    data_seen: int = 0
     one_sided: tuple[OneSided, ...] = ()
 
     def __str__(self) -> str:
-        return f"conditions: {self.seen} of {self.sides} sides seen"
+        more = f", and {self.of_data} more that data decide, {self.data_seen} seen" if self.of_data else ""
+        return f"conditions: {self.seen} of {self.sides} sides seen{more}"
+
+    def __bool__(self) -> bool:
+        """Return whether there is any side."""
+        return self.sides + self.of_data > 0
 
     def left_open(self, source: str) -> str:
-        """The sides that no run has taken, in words; "" if there are none."""
+        """Name sides that no run has taken: one of each of a few lines, and all that are waived; "" if there are none."""
         if not self.one_sided:
             return ""
-        more = len(self.one_sided) - SHOWN
-        named = "; ".join(map(str, self.one_sided[:SHOWN])) + (f"; and {more} more, which --json lists" if more > 0 else "")
-        return f"in no run conditions of {source} went this way: {named}"
+        by_line: dict[int, OneSided] = {}
+        for one in self.one_sided:
+            if not one.waived and len(by_line) < SHOWN:
+                by_line.setdefault(one.line, one)
+        named = [*by_line.values(), *(one for one in self.one_sided if one.waived)]
+        more = len(self.one_sided) - len(named)
+        words = "; ".join(map(str, named)) + (f"; and {more} more, which --json lists" if more > 0 else "")
+        return f"in no run conditions of {source} went this way: {words}"
 
     def as_json(self) -> dict[str, Any]:
         return {
             "conditions": self.conditions,
             "sides": self.sides,
             "seen": self.seen,
+            "of_data": self.of_data,
+            "data_seen": self.data_seen,
             "one_sided": [one.as_json() for one in self.one_sided],
         }
 

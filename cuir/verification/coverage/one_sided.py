@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...checking.checked import Checked
 from ...text.diagnostics import CuirError, Diagnostic, Note
 from ...text.source import Source
+from .conditions import Condition
 from .drive import Coverage
 from .figure import Figure, OneSided
-from .origins import NUMBERS
-from .targets import Target
+from .sides import Side, collect_sides, place_of
 from .waivers import MARK, useless_waivers, waivers_of
 
 
 def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[str]]:
-    """The figure of a verification, and what is wrong with waivers."""
-    left, told = describe_left(checked, coverage)
-    waived = len(coverage.left()) - _unwaived(checked, coverage, coverage.left())
-    return Figure(len(coverage.observed.conditions), coverage.total - waived, coverage.seen, tuple(left)), told
+    """Compute the figure of a verification, and say what is wrong with waivers."""
+    waivers, sides = waivers_of(_sources(checked, coverage)), collect_sides(coverage)
+    counted = [s for s in sides if s.seen or not waivers.get(_line_of(s.condition))]
+    plain, of_data = [s for s in counted if not s.by_data], [s for s in counted if s.by_data]
+    places = {place_of(s.condition) for s in sides}
+    left = describe_left(coverage, sides, waivers)
+    told = useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.left))
+    return Figure(len(places), len(plain), sum(s.seen for s in plain), len(of_data), sum(s.seen for s in of_data), tuple(left)), told
 
 
-def describe_left(checked: Checked, coverage: Coverage) -> tuple[list[OneSided], list[str]]:
-    """The sides that stayed unseen, by lines, one of those that are written alike in a line; and what is wrong with waivers."""
-    waivers = waivers_of(_sources(checked, coverage))
-    found: dict[tuple[int, str], OneSided] = {}
-    left, seen = coverage.left(), coverage.observed.masks()
-    for t in left:
-        c, case = t.condition, coverage.case_of(t)
-        why = f"{case} would show it" if case is not None else "data decide it" if c.level > NUMBERS else "no problem was found for it"
-        side = c.describe(t.number) if seen[c.number] else f"`{c.text}` is evaluated"
-        if case is not None or (c.span.line, side) not in found:
-            found[c.span.line, side] = OneSided(c.span.line, c.text, side, why, waivers.get((c.span.source, c.span.line), ""))
-    told = useless_waivers(waivers, ((t.condition.span.source, t.condition.span.line) for t in left))
-    return sorted(found.values(), key=lambda one: (bool(one.waived), one.line, one.side)), told
+def describe_left(coverage: Coverage, sides: Iterable[Side], waivers: Mapping[tuple[Source, int], str]) -> list[OneSided]:
+    """Describe the sides that stayed unseen by lines: those first that sizes decide, those last that are waived."""
+    found: dict[tuple[Source, int, str], tuple[int, OneSided]] = {}
+    seen = coverage.observed.masks()
+    for s in sides:
+        for t in s.left[:1]:
+            c, case = t.condition, coverage.case_of(t)
+            why = f"{case} would show it" if case is not None else "data decide it" if s.by_data else "no problem was found for it"
+            never = all(not seen[i.condition.number] for i in s.instances)
+            words = f"`{c.source_text}` is evaluated" if never else c.describe(t.number)
+            waived = waivers.get(_line_of(c), "")
+            rank = 3 if waived else 0 if case is not None else 2 if s.by_data else 1
+            one = OneSided(c.span.line, c.source_text, words, why, waived)
+            key = (*_line_of(c), words)
+            if key not in found or rank < found[key][0]:
+                found[key] = rank, one
+    return [one for _, one in sorted(found.values(), key=lambda ranked: (ranked[0], ranked[1].line, ranked[1].side))]
 
 
 def require_both_sides(checked: Checked, coverage: Coverage) -> None:
@@ -42,7 +50,7 @@ def require_both_sides(checked: Checked, coverage: Coverage) -> None:
     errors: dict[tuple[int, str], Diagnostic] = {}
     for t in coverage.left():
         c, case = t.condition, coverage.case_of(t)
-        if case is None or waivers.get((c.span.source, c.span.line)):
+        if case is None or waivers.get(_line_of(c)):
             continue
         notes = (Note(f"in the case {case}"), *((Note(f"it was not run: {why}"),) if (why := coverage.refused.get(str(case))) else ()))
         hint = f"let `sizes` or smaller consts admit a problem that can be run, or say why nothing is to be known of it at the end of the line: # {MARK}: reason"
@@ -64,10 +72,8 @@ def _sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
     )
 
 
-def _unwaived(checked: Checked, coverage: Coverage, targets: Iterable[Target]) -> int:
-    """Count the sides that no comment waives."""
-    waivers = waivers_of(_sources(checked, coverage))
-    return sum(not waivers.get((t.condition.span.source, t.condition.span.line)) for t in targets)
+def _line_of(c: Condition) -> tuple[Source, int]:
+    return c.span.source, c.span.line
 
 
-__all__ = ["describe_left", "report_coverage", "require_both_sides"]
+__all__ = ["report_coverage", "require_both_sides"]

@@ -1,0 +1,63 @@
+"""Sides of conditions by their place in the text: what inlining and unrolling repeat counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .conditions import Condition
+from .drive import Coverage
+from .origins import NUMBERS
+from .targets import Target
+
+Place = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side of a condition where it stands in the text. instances: of it that a launch may take; left: of these what is yet to be run."""
+
+    instances: tuple[Target, ...]
+    left: tuple[Target, ...]
+
+    @property
+    def condition(self) -> Condition:
+        return self.instances[0].condition
+
+    @property
+    def by_data(self) -> bool:
+        """Return whether data decide every instance."""
+        return all(t.condition.level > NUMBERS for t in self.instances)
+
+    @property
+    def seen(self) -> bool:
+        return not self.left
+
+
+def collect_sides(coverage: Coverage) -> list[Side]:
+    """Collect the sides that a launch may take, each place of the text once.
+
+    A side is seen if a run has taken one of its instances, and of the others none has a problem that was found and not run.
+    """
+    masks, instances = coverage.observed.masks(), dict[Place, list[Target]]()
+    for c in coverage.observed.conditions:
+        possible = c.everything & ~(coverage.impossible[c.number] & ~masks[c.number])
+        for side in range(len(c.sides)):
+            if possible >> side & 1:
+                instances.setdefault((*place_of(c), side), []).append(Target("side", c, side))
+    return [Side(tuple(targets), _left_of(coverage, masks, targets)) for targets in instances.values()]
+
+
+def _left_of(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
+    unseen = [t for t in targets if not masks[t.condition.number] >> t.number & 1]
+    known = [t for t in unseen if coverage.case_of(t) is not None]
+    return tuple(known or unseen) if known or len(unseen) == len(list(targets)) else ()
+
+
+def place_of(c: Condition) -> Place:
+    """Make the key of the place in the text where a condition stands, however often it is inlined."""
+    span = c.span
+    return span.source, span.line, span.column, span.end_line, span.end_column, c.kind
+
+
+__all__ = ["Side", "collect_sides", "place_of"]
