@@ -1,11 +1,12 @@
-"""Marks what decides: the operations on floats from which comparisons, casts to i32 or bool, and functions that jump are made. They are computed as written.
+"""Mark float operations that feed comparisons, casts to i32 or bool, and step functions: computed as written.
 
-A fused multiply-add or another order of operations changes a value by a rounding, which nobody minds, and with it the truth of a comparison, which removes
-keys from a mask, or the whole number that `floor` gives. Meant are the operands of whatever makes an i32 or a bool of floats, or jumps, and what these are made
-of, through what loops and branches carry, up to memory, reductions and products. Comparisons leave out sums of rows that a loop carries, and what flows into
-these: a kernel may keep them in parts, and their last bits depend on the order anyway. What jumps does not, as sums of whole numbers are exact in any order; and
-it reaches through maxima, and through memory to what the kernel stores there. Scalars of the kernel's frame are exact all: they are for several roles, in one of
-which an equal value may decide.
+A fused multiply-add or another order of operations changes a value by a rounding. That can change the truth of a comparison, which removes keys from a mask,
+or the whole number that `floor` gives. Marked are the operands of such operations and what they are computed from, through what loops and branches carry, up
+to memory, reductions and products.
+
+For comparisons, sums of rows that a loop carries are excepted, with what flows into them: a kernel may keep them in parts, and their last bits depend on the
+order anyway. For step functions they are marked, since sums of whole numbers are exact in any order. The walk then also passes through maxima, and through
+memory to what the kernel stores there. All scalars of the kernel's frame are marked: several roles use them, and an equal value may decide in one.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Stores:
 
 
 def _mark(left: list[SSAValue], ends: set[SSAValue], stores: _Stores | None = None) -> None:
-    """Marks what makes these values, up to `ends`. stores: through maxima and memory, too."""
+    """Mark the operations behind these values, up to `ends`. stores: through maxima and memory, too."""
     seen: set[SSAValue] = set()
     while left:
         value = left.pop()

@@ -69,7 +69,7 @@ CLEAN = (
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     *CLEAN,
-    Pass(exact, "marks what decides, by comparisons, rounding, casts: it is computed as written", needed=True),
+    Pass(exact, "marks operations that feed comparisons, step functions and casts: computed as written", needed=True),
     Pass(ring_indices, "stages and parities of rings carried along instead of divided out"),
     Pass(warp_branches, "choices by a vote of a warp become branches of the warp"),
     Pass(block_indices, "indices divided by the size of the block that a tile lies in"),
