@@ -1,4 +1,4 @@
-"""What a kernel does to each of its tensors: reads, writes, adds. Read off the table of primitives; owns no rule about what that means."""
+"""Access modes of tensors, by name: reads, writes and additions in the text of a kernel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Standard output with `--json`: one object, whatever a user's file, a library or C code prints besides; that goes to stderr.
+"""Standard output with `--json`: one object; everything else goes to stderr.
 
-Beside it, how the process ends where a user's thread will not.
+Other output is that of a user's file, a library or C code. `end_process` ends the process even if a user's thread does not end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Slice of a kernel's roles that its protocol needs: statements with effects on barriers, engines and memory, and the names that decide where, when and how often."""
+"""Slice of a kernel that its synchronisation needs, role by role.
+
+It holds statements with effects on barriers, engines and memory, and the names that decide where, when and how often these happen.
+"""
 
 from __future__ import annotations
 

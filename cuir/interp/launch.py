@@ -1,4 +1,4 @@
-"""A run of a checked kernel on tensors: binds, chooses grid and batches, runs them in turn. Owns what a run reports."""
+"""Launches in the interpreter: binding, choice of grid and batches, and the report of a run."""
 
 from __future__ import annotations
 

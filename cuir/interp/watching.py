@@ -1,4 +1,7 @@
-"""Watched expressions: what runs make of them is shown to whoever asks. Code without a watch is what it is without this module."""
+"""Watches on expressions: observers of the values that runs compute.
+
+Code without a watch is not changed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs of a launch with its synchronisation alone: barriers, engines, groups and races as ever, and no numbers moved or computed.
+"""Runs of the synchronisation of a launch alone; no numbers are moved or computed.
 
-Statements that the protocol does not need are left out (control_slice.py); a tile that a kept one is given is a stand-in without values.
+Barriers, engines, groups and races behave as with data. Statements outside of the slice (control_slice.py) are left out; tiles are stand-ins without values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Specifications that are any PyTorch function of what a kernel reads, evaluated in float64 and in the kernel's own dtype. Owns no inputs: they are verification's."""
+"""Specifications by PyTorch functions, evaluated in float64 and in the dtype of the kernel.
+
+The functions take any tensors and scalars that a kernel reads. Their inputs are drawn by verification.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process-wide state that a user's function may change: it is read before a call, and put back behind it."""
+"""Process-wide state that a user's function may change, saved before a call and restored after it."""
 
 from __future__ import annotations
 

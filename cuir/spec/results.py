@@ -1,4 +1,4 @@
-"""Values that a specification gives: dense tensors of real numbers on the CPU; what they may be made of, and what is refused by name."""
+"""Results of specifications: dense tensors of real numbers on the CPU, or an error by name."""
 
 from __future__ import annotations
 

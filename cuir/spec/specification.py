@@ -1,6 +1,6 @@
-"""Specifications: attention variants as PyTorch functions (FlexAttention's signature), and what they compute, in float64.
+"""Specifications of attention by mods with the signature of FlexAttention, in float64.
 
-Owns the reference and the yardstick of half precision. Does not own CuIR: `cuir.transfer` turns a specification into splice points.
+They also give the error of half precision. `cuir.transfer` turns a specification into splice points.
 """
 
 from __future__ import annotations

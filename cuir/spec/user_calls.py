@@ -1,6 +1,6 @@
-"""Calls of a user's functions: what ends the process, never ends or prints becomes an error, or text on stderr, and global state is put back.
+"""Guarded calls of a user's functions: ends of the process and endless calls become errors.
 
-A real Ctrl-C passes. Functions that swallow every exception are given up by `on_stuck`, which the command line sets.
+Prints go to stderr, and global state is restored. Ctrl-C passes. Functions that swallow every exception are given up by `on_stuck`, which the command line sets.
 """
 
 from __future__ import annotations

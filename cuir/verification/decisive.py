@@ -1,9 +1,8 @@
-"""Inputs at the steps of functions that jump: floor, round, fmod and casts to i32 give another whole number there, if their operand is off by a rounding; and
-comparisons of what arithmetic gives another truth.
+"""Inputs at steps: of floor, round, fmod and casts to i32, and of comparisons of computed values.
 
-Such are whole numbers and halves, over and times the numbers of the kernel's and the specification's text and its scalars, powers of 2 and their neighbours. A
-quotient of whole numbers is exact, or far from a step; so float64 and PyTorch's float32 agree, and a kernel that comes out on the other side is wrong. Where
-they do not agree nothing is asked.
+A rounding of the operand changes the result there. Such inputs are whole numbers and halves, over and times the numbers of the kernel's and the specification's
+text and its scalars, powers of 2 and their neighbours. A quotient of whole numbers is exact, or far from a step. So float64 and PyTorch's float32 agree, and a
+kernel that comes out on the other side is wrong. Elements for which the two do not agree are not compared.
 """
 
 from __future__ import annotations

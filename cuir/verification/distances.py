@@ -1,4 +1,4 @@
-"""Masks and blocks of problems as long as users have them: all distances of a query and a key, and rows at the edges of blocks, without a run."""
+"""Masks and blocks at all distances up to 131,072, evaluated without running the kernel."""
 
 from __future__ import annotations
 

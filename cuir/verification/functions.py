@@ -1,4 +1,4 @@
-"""Numbers where the specification is a function: every output against float64, judged by the error of the same function in PyTorch. Owns the verdict."""
+"""Verdict on numbers for a function: error against float64, bounded by that of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captured biases that hide keys: runs of -inf at the start of a row, at its end, everywhere, as users write masks that are added to scores."""
+"""Captured biases that hide keys by runs of -inf: at the start of a row, at its end, everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Arguments of any kernel for one problem, drawn from its signature: inputs of a kind, outputs full of NaN. Owns which values are tried where a specification is a function; what the kinds are is kinds.py's, lengths are lengths.py's."""
+"""Arguments of a kernel for one problem, drawn from its signature for a function.
+
+Outputs are full of NaN. Kinds of values are defined in kinds.py, lengths in lengths.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Integers that follow from float arithmetic: those of float64 and of float32 are right, with sums in other orders, and of products in TF32."""
+"""Integer outputs that follow from floats: values that float64 or float32 may give.
+
+Sums of float32 may be in other orders, and products in TF32.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that a reference, or a kernel's text, compares with: inputs are drawn at them, just below and just above."""
+"""Numbers that a reference or a kernel's text compares with; inputs are drawn at and beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits that the tensor core keeps of sums of 8-bit products, and the error that follows, by the model of docs/semantics.md."""
+"""Precision of sums of 8-bit products on the tensor core, by the model of docs/semantics.md."""
 
 from __future__ import annotations
 

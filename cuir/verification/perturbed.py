@@ -1,6 +1,6 @@
-"""Verdicts that must not hang on the last bits of what is not exact: a problem is judged once more with noise, and what changes the verdict is named.
+"""Verdicts under noise: problems judged again with inexact results varied within their bounds.
 
-Owns which problems, and the search for the comparison to blame. The noise is cuir/interp/noise.py's.
+A decision that then gives another value, and changes the verdict, is blamed. The noise is that of cuir/interp/noise.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Problems whose scores lie exactly on numbers at which a score_mod decides: on each, closely below and closely above.
+"""Problems whose scores lie exactly on, or beside, numbers at which a score_mod decides.
 
 A derivative or a value that is wrong there alone passes with any drawn queries and keys.
 """

@@ -1,7 +1,4 @@
-"""Is a specification one? It is asked the same again, early and late, and what its functions leave untried is said.
-
-The values that kernels are judged by are functions.py's and numeric.py's.
-"""
+"""Soundness of a specification: repeated calls must agree; warnings name what it leaves untried."""
 
 from __future__ import annotations
 

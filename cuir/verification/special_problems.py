@@ -1,4 +1,4 @@
-"""Problems with special values: few and small at level quick, of all tensors, pairs and scalars at level full."""
+"""Problems with special values: a few at level quick; all tensors, pairs and scalars at full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Special values of inputs: runs of -inf, infinities, signed zeros, vast and tiny numbers, numbers that nearly cancel, numbers that are compared with."""
+"""Special values of inputs: infinities, signed zeros, vast and tiny numbers, cancelling pairs.
+
+Numbers that are compared with, and runs of -inf, are among them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems in which each dim makes 4 to 8, 12, 16 and 32 steps, two dims long at once, others as short as they may be: counts that no draw may miss."""
+"""Problems with fixed counts of steps: 4 to 8, 12, 16 and 32, of one dim or two; others short."""
 
 from __future__ import annotations
 

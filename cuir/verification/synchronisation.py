@@ -1,4 +1,4 @@
-"""Runs of a problem's synchronisation alone, for launches of thousands of steps or units of work that data would make slow."""
+"""Synchronisation of a problem, run alone: for launches that would be slow with data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Problems with the heads, groups, batches and lengths that users have, thin in everything else: index arithmetic that small problems do not tell from a constant."""
+"""Problems with heads, groups, batches and lengths as users have them, thin in everything else.
+
+Index arithmetic that small problems cannot tell from a constant fails there.
+"""
 
 from __future__ import annotations
 

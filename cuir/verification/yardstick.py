@@ -1,5 +1,7 @@
-"""How far float32 may be off: the function evaluated by PyTorch in float32, as it is, and with each operation off by as much as the language's own operations may be; and with products that
-take their operands as numbers of TF32. Owns this measure of error."""
+"""Error of float32 for a function, with that of the language's operations and of TF32.
+
+PyTorch evaluates the function in float32 as it is, with each operation off by as much as the language's may be, and with factors of products in TF32.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target that nobody could meet: a specification by which no kernel can be judged is refused before a model is asked."""
+"""Validation of targets: specifications that can judge no kernel are refused before a model runs."""
 
 from __future__ import annotations
 

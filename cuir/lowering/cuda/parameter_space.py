@@ -1,4 +1,4 @@
-"""Bytes of a kernel's parameters, in the order of its signature: tensor maps first, then each at its natural alignment."""
+"""Parameter space of a kernel in bytes: tensor maps first, then the other parameters, aligned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each operation gives on torch tensors: f32 as float32 (narrow floats too: the caller rounds), i32 as int32, bool as bool.
+"""Meaning of each operation, on torch tensors: f32 as float32, i32 as int32, bool as bool.
 
 Of an operation of two, one may be a Python number where PyTorch takes it. `out=` gives a result its tensor, which may be an operand.
 """

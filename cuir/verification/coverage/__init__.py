@@ -1,1 +1,1 @@
-"""Coverage of scalar conditions: which sides of each a verification has run, and problems that run the others."""
+"""Coverage of scalar conditions: sides that a verification has run, and problems for the others."""

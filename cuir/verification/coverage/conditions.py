@@ -1,4 +1,7 @@
-"""The scalar conditions of a checked kernel: what its text compares, divides, bounds or chooses by, each with its sides."""
+"""Scalar conditions of a checked kernel, with their sides.
+
+They are comparisons, divisions by numbers, bounds, bits, choices, branches and loops.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The runs of a verification that conditions ask for: with data against the specification, or by synchronisation alone where a problem is too large."""
+"""Runs of problems that were made for conditions.
+
+They run with data against the specification, or by synchronisation alone where a problem is too large.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage of a verification: what its runs have seen, problems for what they have not, and what is then left."""
+"""Coverage of a verification, and the choice of problems for sides that no run has taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sides of conditions that runs of the interpreter have taken: a watch of each condition's value and operands."""
+"""Sides of conditions that runs have taken, by a watch of their values and operands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The scalars of a kernel as a program of their own: it evaluates conditions over all units, turns and workers of a launch, without the data.
+"""Scalar slice of a kernel: evaluates conditions over all units, turns and workers, without data.
 
-Only what the wanted conditions need is evaluated: a slice of the text, as closures over a frame.
+Only what the wanted conditions need is evaluated, as closures over a frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sizes for targets that no run has met: candidates made of the numbers of the text, evaluated without data, thin ones first."""
+"""Search for sizes that meet coverage targets.
+
+Candidates are made of the numbers in the text and evaluated without data, thin ones first.
+"""
 
 from __future__ import annotations
 

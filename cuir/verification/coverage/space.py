@@ -1,4 +1,4 @@
-"""The problems that may be tried for a kernel: which lengths and scalars a specification and memory admit, as a `Draw` or a `Case`."""
+"""Search space of problems: lengths and scalars that a specification and memory admit."""
 
 from __future__ import annotations
 

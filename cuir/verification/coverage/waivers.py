@@ -1,4 +1,4 @@
-"""Comments by which an author says that a condition stays one-sided: `# one-sided: reason` at the end of its line."""
+"""Waivers of one-sided conditions: comments `# one-sided: reason` at the end of a line."""
 
 from __future__ import annotations
 
