@@ -1,18 +1,21 @@
 """Kernels written by hand from the pages alone, judged by `cuir verify`: how many faulty ones are refused, and how many right ones are not.
 
-    python -m benchmarks.handwritten.judge FOLDER... --level quick --out verdicts.jsonl
+    python -m benchmarks.handwritten.judge SOURCE... --level quick --out verdicts.jsonl
     python -m benchmarks.handwritten.judge --table verdicts.jsonl
 
-A folder holds programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel", "against", "consts", "class", "right", "fault"}.
+A source is a folder of programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel", "against", "consts", "class", "right", "fault"}.
+Or it is a bundle, NAME.jsonl: such lines with the texts in them, "text" and "reference"; `--unpack FOLDER` writes them as files.
 Each is verified in a process of its own, with a limit of time; what is there already in --out is not judged again.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,13 +32,44 @@ CLASSES = {
     4: "scope and proxy: fences, clusters, bulk stores",
     5: "floats and limits: NaN, range, cancellation, rounding, overflow",
     6: "values of kernels that are no attention",
+    7: "index arithmetic and heads",
+    8: "special values: infinities, zeros, padding, cancellation",
+    9: "decisions: rounding, casts, ties, buckets",
+    10: "gradients",
+    11: "caches: pages, lengths, windows, shares",
 }
 
 
-def programs(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The entries of the folders' indices, each with its folder."""
+def sources() -> list[Path]:
+    """List the folders and bundles beside this file."""
+    return sorted([*(p.parent for p in HERE.glob("kernels/*/index.jsonl")), *HERE.glob("kernels/*.jsonl")])
+
+
+@functools.cache
+def unpacked() -> tempfile.TemporaryDirectory[str]:
+    """Make the folder in which bundles are unpacked; it is removed at the end of the process."""
+    return tempfile.TemporaryDirectory(prefix="handwritten-")
+
+
+def unpack(bundle: Path, folder: Path) -> Path:
+    """Write the programs of a bundle, their references and an index into a folder of its name; return that."""
+    target = folder / bundle.stem
+    target.mkdir(parents=True, exist_ok=True)
+    index = []
+    for line in bundle.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        (target / entry["file"]).write_text(entry.pop("text"), encoding="utf-8")
+        (target / entry["against"]).write_text(entry.pop("reference"), encoding="utf-8")
+        index.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    (target / "index.jsonl").write_text("".join(index), encoding="utf-8")
+    return target
+
+
+def programs(given: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the entries of folders and bundles, each with the folder of its files."""
     entries = []
-    for folder in folders:
+    for source in given:
+        folder = unpack(source, Path(unpacked().name)) if source.is_file() else source
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             if line.strip():
                 entries.append({**json.loads(line), "folder": folder})
@@ -99,7 +133,8 @@ def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, help="left out: those beside this file")
+    parser.add_argument("sources", nargs="*", type=Path, help="left out: those beside this file")
+    parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="write the programs of bundles as files, judge nothing")
     parser.add_argument("--level", choices=("quick", "full"), default="quick")
     parser.add_argument("--out", type=Path, help="a line of JSON a verdict; judged ones are not judged again")
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of what is there, judge nothing")
@@ -109,12 +144,15 @@ def main() -> None:
     if given.table:
         print("\n".join(summary(json.loads(x) for path in given.table for x in path.read_text(encoding="utf-8").splitlines())))
         return
-    folders = given.folders or sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))
+    chosen = given.sources or sources()
+    if given.unpack:
+        print("\n".join(str(unpack(s, given.unpack)) for s in chosen if s.is_file()))
+        return
     verdicts: list[dict[str, Any]] = []
     if given.out and given.out.exists():
         verdicts = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]
     done = {(v["program"], v["level"]) for v in verdicts}
-    todo = [e for e in programs(folders) if (f"{e['folder'].name}/{e['file']}", given.level) not in done]
+    todo = [e for e in programs(chosen) if (f"{e['folder'].name}/{e['file']}", given.level) not in done]
     with ThreadPoolExecutor(given.jobs) as pool:
         for verdict in pool.map(lambda e: judge(e, given.level, given.limit), todo):
             verdicts.append(verdict)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.handwritten.judge import CLASSES, HERE, programs, summary
+from benchmarks.handwritten.judge import CLASSES, programs, sources, summary
 from cuir.cli import run
 
-FOLDERS = sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))
-ENTRIES = {e["file"]: e for e in programs(FOLDERS)}
+ENTRIES = {e["file"]: e for e in programs(sources())}
 AT_FIRST = (
     "c2_segment_sums_empty_segment_releases_a_stage.cuir",  # no problem had a step without blocks before several rounds of the ring
     "c5_running_maximum_starts_at_zero.cuir",  # no row lay far below 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.handwritten.judge import HERE, programs
+from benchmarks.handwritten.judge import programs, sources
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.runtime.compiled import compile
@@ -16,7 +16,7 @@ from cuir.verification.function_problems import draws
 from cuir.verification.functions import judge_function
 from cuir.verification.inputs import function_launch
 
-ENTRIES = {e["file"]: e for e in programs(sorted(p.parent for p in HERE.glob("kernels/*/index.jsonl"))) if e["right"]}
+ENTRIES = {e["file"]: e for e in programs(sources()) if e["right"]}
 
 
 def judged(file: str) -> int:
