@@ -7,9 +7,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
-from ..calls.binding import TORCH
 from ..calls.requirements import rows_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
@@ -29,52 +28,32 @@ from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
 from .column_contracts import check_columns, column_problems, has_column_points
 from .contracts import blocks_from_memory, check_contracts, has_splice_points
-from .coverage.cover import Cover
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
 from .distances import LONGEST, check_distances
-from .exhaustive import check_exhaustively
-from .inputs import contract_problems, half_dtype
+from .inputs import contract_problems
 from .mask import Readout, check_function_mask, check_mask, readout_lengths
 from .narrow_products import narrow_sums
-from .numeric import ratio_of, with_note
-from .orders import Order, orders
+from .numbers_stage import NumbersStage
+from .orders import Order
 from .perturbed import check_perturbed, to_perturb
 from .problems import Case, is_attention
 from .report import Stage, VerifyReport
-from .schedules import NUMBER_GRIDS, check_schedules
+from .request import Level, Progress, Request
+from .schedules_stage import SchedulesStage
 from .sizes import few_problems, mask_integers, problems_for
 from .soundness import Soundness
 from .spec_dispatch import (
     AnyCase,
-    check_case,
-    describe_outside,
-    empty_cases,
     is_backward,
-    made_positive,
-    make_corner_cases,
-    make_hidden_cases,
     mods_of,
-    number_cases,
     prepared,
-    require_compared,
     require_judgeable,
-    require_outputs_of,
-    ring_cases,
-    schedule_cases,
-    single_steps,
-    smallest,
     tile_sizes,
-    wider_cases,
 )
-from .step_counts import check_counts, counted_cases, grid_of, is_counted
 from .unreached import forget_entered, short_loops, unreached
-from .user_sizes import LEFT_OUT, is_user_case, user_cases
 
-WATCHED_ANEW = (6, 16)  # problems of the numbers after which fewer conditions are watched
 BUDGET = 20.0  # seconds of one run: the problems are small
-Level = Literal["quick", "full"]
-Progress = Callable[[str], None]
 
 
 def verify(
@@ -107,15 +86,9 @@ def verify(
     picked = pick_kernel(program, kernel)
     known = fill_consts(picked, consts or {})
     verification = _Verification(
-        program,
-        prepared(spec, picked, program, known),
-        spec,
+        Request(program, prepared(spec, picked, program, known), spec, level, progress or (lambda text: None), shrink, seeded),
         kernel,
         known,
-        level,
-        progress or (lambda text: None),
-        shrink,
-        seeded,
     )
     with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watching():
         return verification.run(refused)
@@ -126,28 +99,16 @@ class _Stop(Exception):
 
 
 class _Verification:
-    def __init__(
-        self,
-        program: Program,
-        spec: AnySpecification,
-        given: Any,
-        kernel: str | None,
-        consts: dict[str, Const],
-        level: Level,
-        progress: Progress,
-        shrink: bool,
-        seeded: int | None,
-    ):
-        self.program, self.spec, self.kernel, self.consts, self.level, self.progress = program, spec, kernel, consts, level, progress
-        self.shrink, self.seeded, self.given = shrink, seeded, given
+    def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const]):
+        self.request, self.kernel, self.consts = request, kernel, consts
+        self.program, self.spec, self.given = request.program, request.spec, request.given
+        self.level, self.progress = request.level, request.progress
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
-        self.cover: Cover | None = None  # of the kernel's conditions
-        self.observed: Observed  # sides of these that runs have taken
-        self.wider: list[AnyCase] = []
-        self.counted: list[AnyCase] = []  # every count of steps
+        self.observed: Observed  # sides of the kernel's conditions that runs have taken
+        self.more: list[AnyCase] = []  # problems of the schedules whose numbers are asked too
         self.besides: list[Checked] = []  # the kernel with other consts
-        self.steps: list[str] = []
+        self.asked: NumbersStage | None = None
         self.warnings: list[str] = []
         self.soundness: Soundness | None = None
         self.stages = [
@@ -171,12 +132,12 @@ class _Verification:
             self.mask(checked)
             self.numbers(checked, refused)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
-            report.steps = self.steps
             report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.narrow = narrow_sums(checked)
-            if self.cover is not None:
-                report.coverage, told = report_coverage(checked, self.cover.coverage)
+            if self.asked is not None:
+                report.steps = self.asked.steps
+                report.coverage, told = report_coverage(checked, self.asked.cover.coverage)
                 report.warnings = [*report.warnings, *told]
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
@@ -302,56 +263,9 @@ class _Verification:
 
     def schedules(self, checked: Checked) -> None:
         with self.stage(2) as stage:
-
-            def tell(done: int, total: int) -> None:
-                self.progress(f"schedules: {done} of {total}")
-
-            problems = schedule_cases(checked, self.spec)
-            require_outputs_of(self.program, checked, self.spec, problems[0])
-            share = None if self.seeded is None else -(-self.seeded // len(problems))
-            if has_splice_points(self.program) and is_attention(checked.origin):
-                self.orders = list(orders(self.program, checked))
-                for order in self.orders:
-                    forget_entered(order.checked)
-            runs = 0
-            for case in problems:
-                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, share, self.orders)
-                self.observed.narrow()
-            for case in empty_cases(checked, self.spec):
-                runs += check_schedules(self.program, checked, self.spec, case, self.level, tell, others=self.orders, few=True, grid=1)
-            rings = ring_cases(checked, self.spec)
-            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in rings)
-            self.counted = counted_cases(checked, self.spec, self.level)
-            runs += check_counts(checked, self.spec, self.counted, self.level)
-            self.wider = wider_cases(self.program, checked, self.spec)
-            runs += sum(check_schedules(self.program, checked, self.spec, case, self.level, tell, few=True) for case in self.wider)
-            stage.reason = f"{runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, on grids that give a CTA no unit of work, one, and unequal shares, all alike"
-            if checked.tiles is None:
-                stage.reason = f"{runs} runs under different schedules, all alike; without tiles(...) the kernel is launched as one {'cluster' if checked.cluster > 1 else 'CTA'}"
-            self.runs = runs
-            if not rings and checked.longest_ring > 1:
-                stage.reason += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
-            elif not rings and any(not b.hardware for b in checked.barriers.values()):
-                stage.reason += "; no problem that the specification and memory admit takes a CTA to the third phase of its barriers"
-            if self.level == "full":
-                stage.reason += f"; {self.explored(checked)}"
-
-    def explored(self, checked: Checked) -> str:
-        """Every schedule of small launches, without the data: what came of it. Raises CuirError if one fails."""
-        try:
-            launches = check_exhaustively(
-                self.program, checked, self.spec, seconds=20, progress=lambda text: self.progress(f"schedules: {text}")
-            )
-        except CuirError as error:
-            if any(d.code not in ("V202", "V203") for d in error.diagnostics):
-                raise
-            return f"schedules were not enumerated: {error.diagnostics[0].message}"
-        last = launches[-1].result
-        if last.verdict == "faulty":
-            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {launches[-1].case}")
-        if last.verdict == "unknown":
-            return f"too many schedules of {launches[-1].case} to explore all"
-        return f"no schedule at all of {len(launches)} small launches fails, {sum(e.result.states for e in launches):,} states"
+            asked = SchedulesStage(self.request, checked, self.observed)
+            asked.run(stage)
+            self.orders, self.runs, self.more = asked.orders, asked.runs, [*asked.wider, *asked.counted]
 
     def mask(self, checked: Checked) -> None:
         if not is_attention(checked.origin):
@@ -378,76 +292,10 @@ class _Verification:
 
     def numbers(self, checked: Checked, refused: Refusals) -> None:
         with self.stage(4) as stage:
-            todo = [
-                (checked, c)
-                for c in [
-                    *number_cases(checked, self.spec, self.marks, self.level),
-                    *self.wider,
-                    *self.counted,
-                    *user_cases(checked, self.spec, self.level),
-                ]
-            ]
-            self.steps = single_steps(checked, self.spec, (c for _, c in todo))
-            for checked_other in self.besides:
-                todo += [(checked_other, c) for c in number_cases(checked_other, self.spec, self.marks, "quick")]
-            corners = list(make_corner_cases(self.given, self.program, checked, (c for _, c in todo)))
-            left: list[AnyCase] = []
-            varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in self.besides)]
-            for done, (kernel, case) in enumerate(todo):
-                self.progress(f"numbers: {done} of {len(todo)}, {case.name}")
-                if done in WATCHED_ANEW:
-                    self.observed.narrow()
-                try:
-                    grid = (
-                        grid_of(done) if is_counted(case) else NUMBER_GRIDS[done % len(NUMBER_GRIDS)]
-                    )  # outputs that are added to are compared here alone
-                    of = {"consts": describe_consts({n: kernel.consts[n] for n in varied})} if varied else {}
-                    stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
-                except CuirError as error:
-                    if is_user_case(case) and error.diagnostics[0].code in LEFT_OUT:
-                        left.append(case)
-                        continue
-                    reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.shrink else error
-                    besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != checked.consts.get(n)]
-                    raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
-            hidden = list(make_hidden_cases(self.given, checked))
-            for number, (words, spec, case) in enumerate((*corners, *hidden)):
-                self.progress(f"numbers: {words}")
-                try:
-                    stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
-                except CuirError as error:
-                    why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
-                    raise with_note(error, f"found with {words}{why}") from None
-            self.cover = cover = Cover(self.program, checked, self.spec, self.observed, self.level, self.shrink)
-            cover.run(self.progress)
-            stage.rows += [dict(row) for row in cover.rows]
-            again = to_perturb(checked, [c for k, c in todo if k is checked and not is_counted(c) and not is_user_case(c)], self.level)
-            for case in again:
-                self.progress(f"numbers: once more with noise, {case.name}")
-                check_perturbed(checked, lambda case=case: check_case(self.program, checked, self.spec, case))  # type: ignore[misc]
-            worst = max((float(r["error / allowed"]) for r in stage.rows), default=0.0)
-            stage.reason = f"{len(todo)} problems, the largest error is {worst:.2f} of what is allowed ({ratio_of(TORCH[half_dtype(checked)])} x PyTorch's own, and the rounding of the output)"
-            if corners:
-                stage.reason += f"; {len(corners)} more at corners of the score: {', '.join(words for words, _, _ in corners)}"
-            if hidden:
-                stage.reason += f"; {len(hidden)} more with {', '.join(words for words, _, _ in hidden)}"
-            if driven := cover.described():
-                stage.reason += f"; {driven}"
-            stage.reason += f"; {report_coverage(checked, cover.coverage)[0]}" if cover.coverage.observed.conditions else ""
-            if varied:
-                each = [describe_consts({n: k.consts[n] for n in varied}) for k in (checked, *self.besides)]
-                stage.reason += f"; with {each[0]}, and besides with {' and with '.join(each[1:])}"
-            if again:
-                stage.reason += f"; {len(again)} of them once more, with what is not exact varied within its bounds"
-            if left:
-                stage.reason += f"; {len(left)} not asked, where the function fails or the run takes too long, the first {left[0]}"
-            if outside := describe_outside(stage.rows):
-                stage.reason += f"; {outside}"
-            if positive := made_positive(stage.rows):
-                stage.reason += f"; made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}"
-            require_compared(checked, self.spec, stage.rows)
+            self.asked = asked = NumbersStage(self.request, checked, self.observed, self.besides, self.marks)
+            asked.run(stage, self.more)
             assert self.soundness is not None
             self.soundness.end(refused)
             if self.level == "full":
-                require_both_sides(checked, cover.coverage)
-            self.warnings = self.soundness.warnings(c for k, c in todo if k is checked)
+                require_both_sides(checked, asked.cover.coverage)
+            self.warnings = self.soundness.warnings(asked.cases)

@@ -140,7 +140,9 @@ def test_the_smallest_failing_case_is_shown() -> None:
 
 
 def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuir.verification.stages.smallest", functools.partial(smallest, seconds=2.0))  # the first simpler one will do
+    monkeypatch.setattr(
+        "cuir.verification.numbers_stage.smallest", functools.partial(smallest, seconds=2.0)
+    )  # the first simpler one will do
     program = parse(EXPERT.replace("(top + log2(total)) * LN2", "(top + log2(total)) * 0.6932"))
     shown, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))
     for report, wanted in ((shown, True), (plain, False)):

@@ -79,7 +79,7 @@ class Condition:
         """Text of the condition as its author wrote it, without the names that inlining makes."""
         if not isinstance(self.node, For):
             return source_text(self.node)
-        head = self.node.span.text().strip().removesuffix(":")
+        head = _without_comment(self.node.span.text()).removesuffix(":")
         return head if head.startswith("for ") else self.text
 
     def describe(self, side: int) -> str:
@@ -115,8 +115,12 @@ def source_text(e: Expr) -> str:
         text = span.text()
     else:
         lines = [span.source.line(n) for n in range(span.line, span.end_line + 1)]
-        text = " ".join([lines[0][span.column - 1 :], *lines[1:-1], lines[-1][: span.end_column - 1]])
+        text = " ".join(map(_without_comment, (lines[0][span.column - 1 :], *lines[1:-1], lines[-1][: span.end_column - 1])))
     return " ".join(text.split()) or show(e)
+
+
+def _without_comment(line: str) -> str:
+    return line.split("#")[0].strip()
 
 
 def _array(x: Any) -> Any:

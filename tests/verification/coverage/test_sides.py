@@ -83,7 +83,7 @@ def test_sides_are_named_as_the_text_has_them() -> None:
 
 def test_text_that_spans_lines_and_loops_are_named_whole() -> None:
     checked = checked_of(
-        "f = 3.0 if (H ==\n                        100000) else 2.0\n            for z in range(M):\n                n += z"
+        "f = 3.0 if (H ==  # heads\n                        100000) else 2.0\n            for z in range(M):  # turns\n                n += z"
     )
     texts = {c.source_text for c in Observed(checked).conditions}
     assert {"(H == 100000)", "for z in range(M)"} <= texts

@@ -1,0 +1,131 @@
+"""The question whether numbers are right: every problem against float64, score corners, conditions both ways, and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..calls.binding import TORCH
+from ..checking.checked import Checked
+from ..checking.defaults import describe_consts
+from ..interp.launch import Grid
+from ..text.diagnostics import CuirError
+from .coverage.cover import Cover
+from .coverage.observed import Observed
+from .coverage.one_sided import report_coverage
+from .inputs import half_dtype
+from .numeric import ratio_of, with_note
+from .perturbed import check_perturbed, to_perturb
+from .report import Stage
+from .request import Request
+from .schedules import NUMBER_GRIDS
+from .spec_dispatch import (
+    AnyCase,
+    check_case,
+    describe_outside,
+    made_positive,
+    make_corner_cases,
+    make_hidden_cases,
+    number_cases,
+    require_compared,
+    single_steps,
+    smallest,
+)
+from .step_counts import grid_of, is_counted
+from .user_sizes import LEFT_OUT, is_user_case, user_cases
+
+WATCHED_ANEW = (6, 16)  # problems after which fewer conditions are watched
+Todo = list[tuple[Checked, AnyCase]]
+
+
+class NumbersStage:
+    """Runs the problems of a kernel, and of the kernel with other consts. marks: numbers of the mask that lengths are near."""
+
+    def __init__(self, request: Request, checked: Checked, observed: Observed, besides: Sequence[Checked], marks: list[int]):
+        self.request, self.checked, self.observed, self.besides, self.marks = request, checked, observed, besides, marks
+        self.program, self.spec = request.program, request.spec
+        self.cover = Cover(self.program, checked, self.spec, observed, request.level, request.shrink)
+        self.varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in besides)]
+        self.steps: list[str] = []  # dims of which no problem was longer than one step
+        self.cases: list[AnyCase] = []  # of the kernel itself
+        self.left: list[AnyCase] = []  # that could not be asked
+
+    def run(self, stage: Stage, more: Iterable[AnyCase]) -> None:
+        """Run the problems, and `more` of them. Raises CuirError for the first fault."""
+        level, checked = self.request.level, self.checked
+        self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
+        self.steps = single_steps(checked, self.spec, self.cases)
+        todo = [(checked, c) for c in self.cases]
+        for other in self.besides:
+            todo += [(other, c) for c in number_cases(other, self.spec, self.marks, "quick")]
+        corners = list(make_corner_cases(self.request.given, self.program, checked, (c for _, c in todo)))
+        self._problems(stage, todo)
+        hidden = list(make_hidden_cases(self.request.given, checked))
+        for number, (words, spec, case) in enumerate((*corners, *hidden)):
+            self.request.progress(f"numbers: {words}")
+            try:
+                stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
+            except CuirError as error:
+                why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
+                raise with_note(error, f"found with {words}{why}") from None
+        self.cover.run(self.request.progress)
+        stage.rows += [dict(row) for row in self.cover.rows]
+        noisy = self._noise()
+        stage.reason = self._describe(stage, len(todo), [w for w, _, _ in corners], [w for w, _, _ in hidden], noisy)
+        require_compared(checked, self.spec, stage.rows)
+
+    def _problems(self, stage: Stage, todo: Todo) -> None:
+        for done, (kernel, case) in enumerate(todo):
+            self.request.progress(f"numbers: {done} of {len(todo)}, {case.name}")
+            if done in WATCHED_ANEW:
+                self.observed.narrow()
+            # outputs that are added to are compared here alone
+            grid: Grid | None = grid_of(done) if is_counted(case) else NUMBER_GRIDS[done % len(NUMBER_GRIDS)]
+            of = {"consts": self._consts(kernel)} if self.varied else {}
+            try:
+                stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
+            except CuirError as error:
+                if is_user_case(case) and error.diagnostics[0].code in LEFT_OUT:
+                    self.left.append(case)
+                    continue
+                reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
+                besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
+                raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
+
+    def _noise(self) -> int:
+        """Run some problems again with noise; gives how many."""
+        again = to_perturb(self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c)], self.request.level)
+        for case in again:
+            self.request.progress(f"numbers: once more with noise, {case.name}")
+            check_perturbed(self.checked, lambda case=case: check_case(self.program, self.checked, self.spec, case))  # type: ignore[misc]
+        return len(again)
+
+    def _describe(self, stage: Stage, problems: int, corners: Sequence[str], hidden: Sequence[str], noisy: int) -> str:
+        worst, coverage = max((float(r["error / allowed"]) for r in stage.rows), default=0.0), self.cover.coverage
+        words = [
+            f"{problems} problems, the largest error is {worst:.2f} of what is allowed "
+            f"({ratio_of(TORCH[half_dtype(self.checked)])} x PyTorch's own, and the rounding of the output)"
+        ]
+        if corners:
+            words.append(f"{len(corners)} more at corners of the score: {', '.join(corners)}")
+        if hidden:
+            words.append(f"{len(hidden)} more with {', '.join(hidden)}")
+        words.append(self.cover.described())
+        if coverage.observed.conditions:
+            words.append(str(report_coverage(self.checked, coverage)[0]))
+        if self.varied:
+            each = [self._consts(k) for k in (self.checked, *self.besides)]
+            words.append(f"with {each[0]}, and besides with {' and with '.join(each[1:])}")
+        if noisy:
+            words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
+        if self.left:
+            words.append(f"{len(self.left)} not asked, where the function fails or the run takes too long, the first {self.left[0]}")
+        words.append(describe_outside(stage.rows))
+        if positive := made_positive(stage.rows):
+            words.append(f"made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}")
+        return "; ".join(w for w in words if w)
+
+    def _consts(self, kernel: Checked) -> str:
+        return describe_consts({n: kernel.consts[n] for n in self.varied})
+
+
+__all__ = ["NumbersStage"]

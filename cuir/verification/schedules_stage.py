@@ -1,0 +1,99 @@
+"""The question whether every schedule gives the same bits: problems under many schedules, grids and orders of tiles."""
+
+from __future__ import annotations
+
+from ..checking.checked import Checked
+from ..text.diagnostics import CuirError
+from .contracts import has_splice_points
+from .coverage.observed import Observed
+from .exhaustive import check_exhaustively
+from .numeric import with_note
+from .orders import Order, orders
+from .problems import is_attention
+from .report import Stage
+from .request import Request
+from .schedules import check_schedules
+from .spec_dispatch import AnyCase, empty_cases, require_outputs_of, ring_cases, schedule_cases, wider_cases
+from .step_counts import check_counts, counted_cases
+from .unreached import forget_entered
+
+EXPLORED = 20  # seconds of an exploration at level full
+
+
+class SchedulesStage:
+    """Runs the problems of schedules. wider, counted: problems of which the numbers are asked too."""
+
+    def __init__(self, request: Request, checked: Checked, observed: Observed):
+        self.request, self.checked, self.observed = request, checked, observed
+        self.program, self.spec, self.level = request.program, request.spec, request.level
+        self.runs = 0
+        self.orders: list[Order] = []
+        self.wider: list[AnyCase] = []
+        self.counted: list[AnyCase] = []  # every count of steps
+
+    def run(self, stage: Stage) -> None:
+        """Run the problems. Raises CuirError for the first fault."""
+        checked, spec = self.checked, self.spec
+        problems = schedule_cases(checked, spec)
+        require_outputs_of(self.program, checked, spec, problems[0])
+        seeded = self.request.seeded
+        share = None if seeded is None else -(-seeded // len(problems))
+        if has_splice_points(self.program) and is_attention(checked.origin):
+            self.orders = list(orders(self.program, checked))
+            for order in self.orders:
+                forget_entered(order.checked)
+        runs = 0
+        for case in problems:
+            runs += check_schedules(self.program, checked, spec, case, self.level, self._tell, share, self.orders)
+            self.observed.narrow()
+        for case in empty_cases(checked, spec):
+            runs += check_schedules(self.program, checked, spec, case, self.level, self._tell, others=self.orders, few=True, grid=1)
+        rings = ring_cases(checked, spec)
+        runs += sum(map(self._few, rings))
+        self.counted = counted_cases(checked, spec, self.level)
+        runs += check_counts(checked, spec, self.counted, self.level)
+        self.wider = wider_cases(self.program, checked, spec)
+        runs += sum(map(self._few, self.wider))
+        self.runs = runs
+        stage.reason = self._describe(rings)
+
+    def _tell(self, done: int, total: int) -> None:
+        self.request.progress(f"schedules: {done} of {total}")
+
+    def _few(self, case: AnyCase) -> int:
+        return check_schedules(self.program, self.checked, self.spec, case, self.level, self._tell, few=True)
+
+    def _describe(self, rings: list[AnyCase]) -> str:
+        checked = self.checked
+        words = f"{self.runs} runs under different schedules{' and orders of tiles' * bool(self.orders)}, on grids that give a CTA no unit of work, one, and unequal shares, all alike"
+        if checked.tiles is None:
+            words = f"{self.runs} runs under different schedules, all alike; without tiles(...) the kernel is launched as one {'cluster' if checked.cluster > 1 else 'CTA'}"
+        if not rings and checked.longest_ring > 1:
+            words += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
+        elif not rings and any(not b.hardware for b in checked.barriers.values()):
+            words += "; no problem that the specification and memory admit takes a CTA to the third phase of its barriers"
+        return words + (f"; {self._explore()}" if self.level == "full" else "")
+
+    def _explore(self) -> str:
+        """Explore every schedule of small launches, without the data; gives what came of it. Raises CuirError if one fails."""
+        try:
+            launches = check_exhaustively(
+                self.program,
+                self.checked,
+                self.spec,
+                seconds=EXPLORED,
+                progress=lambda text: self.request.progress(f"schedules: {text}"),
+            )
+        except CuirError as error:
+            if any(d.code not in ("V202", "V203") for d in error.diagnostics):
+                raise
+            return f"schedules were not enumerated: {error.diagnostics[0].message}"
+        last = launches[-1].result
+        if last.verdict == "faulty":
+            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {launches[-1].case}")
+        if last.verdict == "unknown":
+            return f"too many schedules of {launches[-1].case} to explore all"
+        return f"no schedule at all of {len(launches)} small launches fails, {sum(e.result.states for e in launches):,} states"
+
+
+__all__ = ["SchedulesStage"]
