@@ -10,6 +10,7 @@ from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .decisive import decisive_draws
+from .derived_inputs import keeps_units
 from .draws import Draw, known_sizes, shape_of_tensor
 from .inputs import applicable, ask_small, function_launch, readable, small_scalars, special_plan
 from .lengths import all_draws
@@ -52,7 +53,8 @@ def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Dr
     wanted = [("offset", i) for i in range(2 * each)]
     wanted += [("faint", i) for i in range(max(each, min(4, 4 * len(small))))]
     wanted += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
-    return [Draw(f"{kind} {i}", at[n % len(at)].sizes, kind, i) for n, (kind, i) in enumerate(wanted) if kind in kinds]
+    found = [Draw(f"{kind} {i}", at[n % len(at)].sizes, kind, i) for n, (kind, i) in enumerate(wanted) if kind in kinds]
+    return [d for d in found if d.kind != "largest" or keeps_units(checked, spec, d)]
 
 
 def _elements(checked: Checked, draw: Draw) -> int:

@@ -1,0 +1,26 @@
+"""Floats that a specification's `inputs` computes, such as the logarithms of sums that a forward pass keeps."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checking.checked import Checked
+from ..spec.functions import FunctionSpecification
+from .draws import Draw
+from .inputs import function_launch
+
+
+def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Return whether f32 tensors that `inputs` computes are rounded by less than one unit.
+
+    A logarithm of 1e12 has lost thousands of units, and no kernel gets them back: its exponentials say nothing. The reference
+    does not read such a tensor, so that PyTorch's own error does not show it.
+    """
+    if spec.inputs is None:
+        return True
+    launch = function_launch(checked, spec, draw)
+    kept = [x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
+    return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in kept)
+
+
+__all__ = ["keeps_units"]
