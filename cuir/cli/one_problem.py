@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..checking.checked import Checked
 from ..checking.defaults import USUAL_DTYPE, consts_as_json, describe_consts, label
 from ..interp import Schedule
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
+from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..verification.decisive import KIND as STEPS
 from ..verification.draws import Draw
@@ -38,7 +40,8 @@ _WHY = {
 }
 _OF_FUNCTIONS = "mods are asked with the values that they capture"
 _NO_TENSOR = "it is of tensors with more dims than those that are drawn"
-_CASE = re.compile(r"in the case .*?: ((?:\w+=\d+, )+)(\w+) inputs(?:, seed (\d+))?")
+_CASE = re.compile(r"in the case .*?: ((?:\w+=[^,\s]+, )+)(\w+) inputs(?:, seed (\d+))?")
+_CONSTS = re.compile(r"found with ((?:-c \w+=\S+ ?)+)$")
 
 
 def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int, schedule: str, grid: int | None, as_json: bool) -> int:
@@ -59,9 +62,10 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
         raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_OF_FUNCTIONS if kind in SPECIAL and not function else _WHY.get(kind, _NO_TENSOR)}",
                            hint=f"these do: {', '.join(fit)}")  # fmt: skip
     wanted = list(checked.dims) if function else list(LENGTHS)
+    scalars = _take_scalars(given, checked) if function else ()
     _require_lengths(given, wanted)
     sizes = {n: int(given[n]) for n in wanted}
-    case: AnyCase = Draw("one problem", sizes, kind, seed)
+    case: AnyCase = Draw("one problem", sizes, kind, seed, scalars=scalars)
     if not function:
         case = Case("one problem", Lengths(**sizes), kind, seed)  # type: ignore[arg-type]  # one that fits is one of KINDS
     rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
@@ -97,6 +101,24 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     return 0
 
 
+def _take_scalars(given: dict[str, Number], checked: Checked) -> tuple[tuple[str, Number], ...]:
+    """Take the values of the kernel's scalars out of the numbers that are given. Raises CuirError U113 for one of another type."""
+    taken: list[tuple[str, Number]] = []
+    for s in checked.scalars:
+        if s.name not in given:
+            continue
+        value = given.pop(s.name)
+        if s.dtype == F32 and not isinstance(value, bool):
+            value = float(value)
+        wanted = {I32: int, F32: float, BOOL: bool}.get(s.dtype)
+        if wanted is not None and type(value) is not wanted:
+            raise CuirError.of("U113", f"`{s.name}` is a scalar of type {s.dtype}, found {s.name}={value} in --problem")
+        if s.dtype == I32 and not -(2**31) <= value < 2**31:
+            raise CuirError.of("U113", f"`{s.name}` is an integer of 32 bits, found {s.name}={value} in --problem")
+        taken.append((s.name, value))
+    return tuple(taken)
+
+
 def _require_lengths(given: Mapping[str, Number], wanted: Sequence[str]) -> None:
     """Raises CuirError U113 unless `given` has a length for each dim wanted and nothing else, and the query heads share the key heads evenly."""
 
@@ -124,14 +146,15 @@ def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapp
         base += [word for value in values for word in (option, value)]
     if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain.get("T", USUAL_DTYPE)):
         base += ["--origin", verified.origin]
-    base += ["-c", label(consts)] if consts else []
 
     def whole(d: Diagnostic) -> Diagnostic:
         case = next((m for n in d.notes if (m := _CASE.search(n.message))), None)
         if case is None:
             return d
         lengths, kind, seed = case.groups()
-        words = [*base, "--problem", lengths.rstrip(", ").replace(", ", ",")]
+        other = next((m[1] for n in d.notes if (m := _CONSTS.search(n.message))), "")  # of a kernel with other consts
+        used = {**consts, **dict(c.split("=", 1) for c in other.split() if "=" in c)}
+        words = [*base, *(["-c", label(used)] if used else []), "--problem", lengths.rstrip(", ").replace(", ", ",")]
         words += ([] if kind == "normal" else ["--inputs", kind]) + (["--data-seed", seed] if seed else [])
         schedule = next((n.message.removeprefix("replay: ") for n in d.notes if n.message.startswith("replay: ")), "")
         note = Note(f"replay: {shlex.join(words)} {schedule}".rstrip())

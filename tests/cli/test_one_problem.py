@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cuir.cli.one_problem import replayed
+from cuir.cli.verifying_gpu import Verified
+from cuir.text.diagnostics import Diagnostic, Note
+
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
 SMALL = ("-c", "BM=64,BN=64")
 REFERENCE = """
@@ -36,7 +40,7 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     bad.write_text(REFERENCE.replace("1.702", "1.6"))
     data = cuir("verify", "gemm", "--spec", good, *SMALL, "--json").json["verification"]
     assert data["ok"] and data["variant"] == "good" and all("K=70" in r["case"] or "K=" in r["case"] for r in data["stages"][4]["rows"])
-    assert not any(int(r["case"].split("K=")[1].split(",")[0]) > 70 for r in data["stages"][4]["rows"])
+    assert not any(int(r["case"].rsplit("K=", 1)[1].split(",")[0]) > 70 for r in data["stages"][4]["rows"])
     shown = cuir("verify", "gemm", "--against", f"{bad}:reference", *SMALL)
     assert shown.code == 1 and "error[V301]" in shown.err
     command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: " in line)
@@ -125,6 +129,39 @@ def test_memory_that_runs_out_all_the_same_is_told(cuir: Callable, monkeypatch: 
     monkeypatch.setattr("cuir.cli.running.run_kernel", runs_out)
     shown = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
     assert shown.code == 2 and "error[U125]" in shown.err
+
+
+SKIPPING = """
+@kernel(arch="sm_80")
+def kernel(X: Global[f16, M, 32], Y: Global[f16, M, 32], skip: i32):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            f = 3.0 if t == 3 and skip == -7 else 2.0
+            q = t * 16 + rows(16)
+            store(Y[q, cols(32)], cast(cast(X[q, cols(32)], f32) * f, f16))
+"""
+
+
+def test_a_fault_that_a_scalar_shows_is_shown_again(cuir: Callable, tmp_path: Path) -> None:
+    path, spec = tmp_path / "skipping.cuir", tmp_path / "double.py"
+    path.write_text(SKIPPING)
+    spec.write_text("def reference(x, skip):\n    return 2 * x\n")
+    shown = cuir("verify", path, "--against", spec, "--json").json["diagnostics"][0]
+    (command,) = [n["message"].removeprefix("replay: ") for n in shown["notes"] if n["message"].startswith("replay: ")]
+    assert "skip=-7" in command
+    assert cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]["code"] == shown["code"] == "V301"
+    assert cuir("verify", path, "--against", spec, "--problem", "M=64,skip=6").code == 0
+    for value, says in (("2.5", "of type i32"), ("true", "of type i32"), (str(2**31), "of 32 bits")):
+        wrong = cuir("verify", path, "--against", spec, "--problem", f"M=64,skip={value}")
+        assert wrong.code == 2 and "[U113]" in wrong.err and says in wrong.err
+
+
+def test_the_command_names_the_consts_of_the_kernel_that_failed() -> None:
+    notes = (Note("in the case largest 0: M=2, N=126, largest inputs"), Note("found with -c T=bf16"))
+    verified = Verified("k.cuir", "mine.py", (), "", None, {}, "full")
+    (found,) = replayed([Diagnostic("V302", "NaN", None, notes)], verified, {"D": 64, "T": "f16"})
+    assert found.notes[-1].message.endswith("-c D=64,T=bf16 --problem M=2,N=126 --inputs largest")
 
 
 def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) -> None:
