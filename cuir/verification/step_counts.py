@@ -14,15 +14,20 @@ from ..syntax.nodes import Assign
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
+from .long_values import usual_scale, with_even_scores
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case, tile_sizes
 from .steps import steps_of_dims, with_heads
 from .synchronisation import run_synchronisation
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
-_BESIDE = {4: 12, 5: 8, 6: 7, 7: 6, 8: 5, 12: 4, 16: 3, 32: 2}  # steps of a second dim: its counts too, and few steps in all
+_BESIDE = {4: 12, 5: 8, 6: 7, 7: 6, 8: 5, 12: 4, 13: 2, 16: 3, 17: 3, 32: 2}  # steps of a second dim: its counts too, and few steps in all
+_MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}  # at level full: every count to 17, so that each remainder by a few occurs
+_ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))  # blocks of two dims that make units: 17 leaves a part of every group of up to 16
+_ACROSS_FULL = tuple(x for n in range(4, 18) for x in ((n, 3), (3, n), (n, 2), (2, n)))
 _REST = {2: 16, 1: 32}  # the second dim's longest, beside few of the first
 NAME = "steps"  # names of these problems begin with it
+_UNEVEN = (f"{NAME}: 13 of", f"{NAME}: 17 of")  # of which each element is made to count
 _GRIDS = (1, 2, 1, 3)  # all units of one CTA, every second time shares that may differ
 _SCHEDULES = (
     Schedule.random(1),
@@ -37,7 +42,9 @@ _FAR = (300, 520)  # units of one CTA, and steps of a unit, that are tried witho
 def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
     """Problems of every count of steps, each also with data; what the specification's `sizes` or memory refuses is left out."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(fitting(checked, spec, list(_draws(checked, spec, level)))[0])
+        kept = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
+        long = [d for d in kept if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
+        return [*kept, *with_even_scores(checked, spec, long)]
     cases = list(_attention_cases(*tile_sizes(checked), level))
     if not isinstance(spec, FunctionSpecification):
         return list(cases)
@@ -139,13 +146,22 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
         for n, m in _counts(level, second is not None):
             counts = {first: n} if second is None else {first: n, second: m}
             name = " and ".join(f"{c} of {d}" for d, c in counts.items())
-            yield Draw(f"{NAME}: {name}", _sizes(checked, steps, counts))
+            yield Draw(f"{NAME}: {name}", _sizes(checked, steps, counts), scalars=usual_scale(checked))
+    for a, b in itertools.combinations(outer, 2):
+        for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
+            yield Draw(f"{NAME}: {n} of {a} across {m} of {b}", _sizes(checked, steps, {a: n, b: m}))
+
+
+def _many_units(checked: Checked, draw: Draw) -> bool:
+    """Whether the first dim of a name makes units, not steps within one."""
+    return draw.name.split(" of ")[1].split(" ")[0] in unit_dims(checked)
 
 
 def _counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
     """Steps of a dim, and of another one beside it."""
     if level == "full":
         yield from zip(COUNTS, reversed(COUNTS))
+        yield from _MORE.items()
     yield from (_BESIDE | (_REST if paired else {})).items()
 
 
@@ -189,3 +205,6 @@ def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
             yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _length(min(m, 12), BM), _length(n, BN)))
         if level == "full":
             yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))
+    for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
+        of = (m, 1) if n % 2 and m % 2 else (1, m)  # of a batch, or heads
+        yield case(f"{n} tiles across {m} {'heads' if of[1] == m else 'of a batch'}", Lengths(*of, 1, _length(n, BM), BN // 2 + n))

@@ -38,6 +38,16 @@ def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, in
     return dict(checked.made[key])
 
 
+def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
+    """Whether some steps of a dim are more units of work, or turns of a loop, than one element; else only memory grows with it."""
+    key = (adds_work, spec, dim)
+    if key not in checked.made:
+        many = 2 * max(1, steps_of_dims(checked, spec)[dim]) + 1
+        one, more = (_work(checked, spec, with_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
+        checked.made[key] = one is None or one != more
+    return bool(checked.made[key])
+
+
 def tile_of_dims(checked: Checked) -> dict[str, int]:
     """For each run-time dim the longest box or tile of it that the kernel moves, 0 if it only picks single elements of it."""
     tiles = dict.fromkeys(checked.dims, 0)

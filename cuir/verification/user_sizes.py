@@ -17,16 +17,18 @@ from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
-from .inputs import function_launch, readable
+from .inputs import applicable, function_launch, readable
+from .long_values import LONGEST, beside_long, has_long_rows, seed_of, usual_scale, with_exact_sums, with_largest_integers
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case
-from .steps import steps_of_dims, with_heads
+from .step_counts import unit_dims
+from .steps import adds_work, steps_of_dims, with_heads
 from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs, which run as one batch
 # batch, key heads, heads of each: beyond 16 and 32 of each, groups that are powers of two and not, rows of heads longer than 40 and 64
-_QUICK = ((17, 3, 1), (2, 9, 5), (1, 12, 7), (1, 3, 12), (2, 4, 32), (1, 40, 1))
+_QUICK = ((17, 3, 1), (2, 9, 5), (1, 12, 7), (1, 3, 12), (2, 4, 32), (1, 40, 1), (1, 8, 8))
 _FULL = ((1025, 1, 1), (2, 16, 3), (2, 21, 6), (1, 8, 12), (3, 33, 3), (1, 128, 1), (1, 1, 31), (67, 2, 5), (1, 4, 30), (260, 1, 2))
 _SINGLE = (41, 130)  # elements of a dim without steps, beside few of the others
 _SINGLE_FULL = (17, 33, 68, 257, 1025)
@@ -35,6 +37,9 @@ _LONG = (70_001, 2_603)  # elements of a dim with steps: more than 2^16, and tha
 _LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
 _UNITS = {"quick": 400, "full": 20_000}  # of one problem
 _CHEAP_UNITS = 5_000  # at level quick, of a kernel without products
+_CHEAP = {"quick": 40_000, "full": 250_000}  # calls of a dim's steps
+_FEW, _AROUND = 1025, (5, 21)  # beside so many heads or rows, elements of dims with steps: so many that a softmax is of several keys
+_GROWN = 1.5  # of the length asked for: what the specification may make of it
 _LARGEST = 40_000_000  # elements of an intermediate result of a function
 _PROBED = (256, 512)  # elements of a dim by which their growth is found
 LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: nothing is said of the kernel
@@ -45,7 +50,7 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(_draws(checked, spec, level))
     cases = [
-        Case(f"{NAME}: {b} of a batch, {hk} key heads of {g}", Lengths(b, hk * g, hk, 1 + n % 2, 3 + n))
+        Case(f"{NAME}: {b} of a batch, {hk} key heads of {g}", Lengths(b, hk * g, hk, 1 + n % 2, 3 + 5 * n))
         for n, (b, hk, g) in enumerate(_heads(level))
     ]
     if level == "full":
@@ -86,12 +91,46 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
     for n, counts in enumerate(_counts(checked, steps, level)):
         for sizes in counts:
             name = ", ".join(f"{d}={size}" for d, size in sizes.items())
-            least = {d: 1 + n % 2 if steps[d] and d not in sizes else 1 for d in checked.dims}
-            draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}))
-            kept = fitting(checked, spec, [draw])[0]
-            if kept and (max(kept[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, kept[0])):
-                yield kept[0]
+            short = _AROUND[n % 2] if max(sizes.values()) <= _FEW else 1 + n % 2
+            least = {d: short if steps[d] and d not in sizes else 1 for d in checked.dims}
+            draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}), scalars=usual_scale(checked))
+            if (kept := _admitted(checked, spec, draw, max(counts[0].values()))) is not None:
+                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, kept))
                 break
+    yield from _ends(checked, spec, steps, level)
+
+
+def _admitted(checked: Checked, spec: FunctionSpecification, draw: Draw, most: int) -> Draw | None:
+    """The problem as the specification has it, unless it makes it much longer, or grows too large itself."""
+    kept = fitting(checked, spec, [draw])[0]
+    if not kept or max(kept[0].sizes.values()) > _GROWN * max(most, _LONG[-1], *draw.sizes.values()):
+        return None
+    return kept[0] if max(kept[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, kept[0]) else None
+
+
+def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
+    """Each dim at its longest where that costs little: tables of integers beside it, the largest of which are drawn; rows that rise and fall."""
+    calls = list(checked.calls())
+    products = any(c.op.traits.product for c in calls)
+    units = unit_dims(checked)
+    for d in (d for d in checked.dims if steps[d] and d not in units):
+        walked = adds_work(checked, spec, d)
+        cost = -(-LONGEST // steps[d]) * len(calls) if walked else 0
+        if cost > _CHEAP[level] or (products and walked and level == "quick"):
+            continue
+        beside = beside_long(checked, d)
+        for sizes in beside if spec.inputs is not None or level == "full" else ():
+            draw = Draw(
+                f"{NAME}: {d} to its end", with_heads({**dict.fromkeys(checked.dims, 1), **sizes, d: LONGEST}), scalars=usual_scale(checked)
+            )
+            if (kept := _admitted(checked, spec, draw, LONGEST)) is not None and kept.sizes[d] >= LONGEST:
+                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, kept))
+                break
+        if has_long_rows(checked, d) and "growing" in applicable(checked, spec):
+            two = {x: 2 if steps[x] else 1 for x in checked.dims}
+            draw = Draw(f"{NAME}: {d} rises", with_heads({**two, d: LONGEST}), "growing", seed_of(checked, d), scalars=usual_scale(checked))
+            if (kept := _admitted(checked, spec, draw, LONGEST)) is not None and kept.sizes[d] >= LONGEST:
+                yield kept
 
 
 def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[list[dict[str, int]]]:
