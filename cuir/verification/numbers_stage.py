@@ -13,6 +13,7 @@ from .coverage.cover import Cover
 from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
 from .inputs import half_dtype
+from .large_problems import describe_left, is_too_large
 from .numeric import ratio_of, with_note
 from .perturbed import check_perturbed, to_perturb
 from .report import Stage
@@ -74,6 +75,7 @@ class NumbersStage:
         require_compared(checked, self.spec, stage.rows)
 
     def _problems(self, stage: Stage, todo: Todo) -> None:
+        late: CuirError | None = None  # of a problem that was left out
         for done, (kernel, case) in enumerate(todo):
             self.request.progress(f"numbers: {done} of {len(todo)}, {case.name}")
             if done in WATCHED_ANEW:
@@ -84,16 +86,22 @@ class NumbersStage:
             try:
                 stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
             except CuirError as error:
-                if is_user_case(case) and error.diagnostics[0].code in LEFT_OUT:
+                unknown = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
+                if unknown or is_too_large(kernel, case, error):
                     self.left.append(case)
+                    late = late or error
                     continue
                 reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
                 besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
                 raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
+        if late is not None and not stage.rows:
+            raise late
 
     def _noise(self) -> int:
         """Run some problems again with noise; gives how many."""
-        again = to_perturb(self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c)], self.request.level)
+        again = to_perturb(
+            self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.left], self.request.level
+        )
         for case in again:
             self.request.progress(f"numbers: once more with noise, {case.name}")
             check_perturbed(self.checked, lambda case=case: check_case(self.program, self.checked, self.spec, case))  # type: ignore[misc]
@@ -118,7 +126,7 @@ class NumbersStage:
         if noisy:
             words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
         if self.left:
-            words.append(f"{len(self.left)} not asked, where the function fails or the run takes too long, the first {self.left[0]}")
+            words.append(describe_left(self.left))
         words.append(describe_outside(stage.rows))
         if positive := made_positive(stage.rows):
             words.append(f"made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
 from .contracts import has_splice_points
 from .coverage.observed import Observed
 from .exhaustive import check_exhaustively
+from .large_problems import describe_left, is_too_large
 from .numeric import with_note
 from .orders import Order, orders
 from .problems import is_attention
@@ -29,6 +32,8 @@ class SchedulesStage:
         self.runs = 0
         self.orders: list[Order] = []
         self.wider: list[AnyCase] = []
+        self.left: list[AnyCase] = []  # too large for the time that a run may take
+        self.late: CuirError | None = None  # that of one of them
         self.counted: list[AnyCase] = []  # every count of steps
 
     def run(self, stage: Stage) -> None:
@@ -44,16 +49,18 @@ class SchedulesStage:
                 forget_entered(order.checked)
         runs = 0
         for case in problems:
-            runs += check_schedules(self.program, checked, spec, case, self.level, self._tell, share, self.orders)
+            runs += self._try(case, seeded=share, others=self.orders)
             self.observed.narrow()
         for case in empty_cases(checked, spec):
-            runs += check_schedules(self.program, checked, spec, case, self.level, self._tell, others=self.orders, few=True, grid=1)
+            runs += self._try(case, others=self.orders, few=True, grid=1)
         rings = ring_cases(checked, spec)
         runs += sum(map(self._few, rings))
         self.counted = counted_cases(checked, spec, self.level)
         runs += check_counts(checked, spec, self.counted, self.level)
         self.wider = wider_cases(self.program, checked, spec)
         runs += sum(map(self._few, self.wider))
+        if self.late is not None and not runs:
+            raise self.late
         self.runs = runs
         stage.reason = self._describe(rings)
 
@@ -61,7 +68,18 @@ class SchedulesStage:
         self.request.progress(f"schedules: {done} of {total}")
 
     def _few(self, case: AnyCase) -> int:
-        return check_schedules(self.program, self.checked, self.spec, case, self.level, self._tell, few=True)
+        return self._try(case, few=True)
+
+    def _try(self, case: AnyCase, **options: Any) -> int:
+        """Run a problem; gives how many runs, 0 for one that is too large. Raises CuirError as `check_schedules`."""
+        try:
+            return check_schedules(self.program, self.checked, self.spec, case, self.level, self._tell, **options)
+        except CuirError as error:
+            if not is_too_large(self.checked, case, error):
+                raise
+            self.left.append(case)
+            self.late = error
+            return 0
 
     def _describe(self, rings: list[AnyCase]) -> str:
         checked = self.checked
@@ -72,6 +90,7 @@ class SchedulesStage:
             words += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
         elif not rings and any(not b.hardware for b in checked.barriers.values()):
             words += "; no problem that the specification and memory admit takes a CTA to the third phase of its barriers"
+        words += f"; {describe_left(self.left)}" if self.left else ""
         return words + (f"; {self._explore()}" if self.level == "full" else "")
 
     def _explore(self) -> str:

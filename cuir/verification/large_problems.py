@@ -1,0 +1,24 @@
+"""Problems that verification chose too large for the time that a run may take: they say nothing about the kernel, and are left out."""
+
+from __future__ import annotations
+
+from ..checking.checked import Checked
+from ..text.diagnostics import CuirError
+from .draws import elements_of
+from .spec_dispatch import AnyCase
+from .synchronisation import sizes_of
+
+SMALL = 50_000  # elements of all tensors: a run of so few that takes too long is a fault
+
+
+def is_too_large(checked: Checked, case: AnyCase, error: CuirError) -> bool:
+    """Check for a run that took too long on a problem that is not small."""
+    if any(d.code != "D402" for d in error.diagnostics):
+        return False
+    sizes = sizes_of(checked, case)
+    return sum(elements_of(t, sizes) for t in checked.tensors) > SMALL
+
+
+def describe_left(left: list[AnyCase]) -> str:
+    """Describe the problems that were left out, "" if none was."""
+    return f"{len(left)} not asked, where the function fails or the run takes too long, the first {left[0]}" if left else ""
