@@ -23,19 +23,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         from .interruption import report_interruption
 
         code = report_interruption(as_json="--json" in words)
-    from .standard_output import end_process, turn_away
+    from .standard_output import end_process, redirect_stdout
 
     if "--json" in words:
-        turn_away()
+        redirect_stdout()
     end_process(code)
 
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line; returns the exit code, never raises for bad input."""
-    from .standard_output import only_json
+    from .standard_output import reserve_stdout
 
     try:
-        with only_json("--json" in argv):
+        with reserve_stdout("--json" in argv):
             return _run(argv)
     finally:
         if (calls := sys.modules.get("cuir.spec.user_calls")) is not None:

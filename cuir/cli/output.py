@@ -76,9 +76,9 @@ def colour(d: Diagnostic) -> Any:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    from .standard_output import json_stream
+    from .standard_output import get_json_stream
 
-    print(to_json(value), file=json_stream(), flush=True)
+    print(to_json(value), file=get_json_stream(), flush=True)
 
 
 def plain() -> bool:

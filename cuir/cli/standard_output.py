@@ -15,7 +15,7 @@ from typing import NoReturn, TextIO
 _out: list[TextIO] = []  # where the object goes, while stdout is turned away
 
 
-def json_stream() -> TextIO:
+def get_json_stream() -> TextIO:
     """Return the stream to which the JSON object of `--json` is written."""
     return _out[-1] if _out else sys.stdout
 
@@ -26,8 +26,8 @@ def is_json_only() -> bool:
 
 
 @contextlib.contextmanager
-def only_json(as_json: bool) -> Iterator[None]:
-    """Turn stdout to stderr, of Python and of the process, for all but `json_stream`."""
+def reserve_stdout(as_json: bool) -> Iterator[None]:
+    """Turn stdout to stderr, of Python and of the process, for all but `get_json_stream`."""
     if not as_json:
         yield
         return
@@ -48,7 +48,7 @@ def only_json(as_json: bool) -> Iterator[None]:
                 kept.close()
 
 
-def turn_away() -> None:
+def redirect_stdout() -> None:
     """Send what is still printed, while the process ends, to stderr."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -78,6 +78,6 @@ def end_process(code: int) -> NoReturn:
 
 def flush() -> None:
     """Write out what is buffered."""
-    for stream in (json_stream(), sys.stdout, sys.stderr):
+    for stream in (get_json_stream(), sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

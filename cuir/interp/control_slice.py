@@ -52,7 +52,7 @@ def control_slice(checked: Checked) -> ControlSlice:
         found = ControlSlice()
         written = {t.name for t in checked.tensors if t.written}
         for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
-            found.inputs |= _tensors_read(checked, top)
+            found.inputs |= _collect_read_tensors(checked, top)
             if found.inputs & written:
                 found.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
         for role in checked.roles:
@@ -71,7 +71,7 @@ def has_effects(checked: Checked, node: Node) -> bool:
     if bound is not None:
         if bound.op.effects == Effects():
             return False
-        return _acts(checked, bound)
+        return _has_visible_effect(checked, bound)
     return is_read(checked, node) and is_watched(checked, root_name(node))  # type: ignore[arg-type]
 
 
@@ -93,7 +93,7 @@ def is_data(checked: Checked, bound: BoundCall, arg: str) -> bool:
     return isinstance(checked.find_type(bound.args[arg]), TileType) or any(a.mode != "read" and not a.late for a in effects.accesses)
 
 
-def _acts(checked: Checked, bound: BoundCall) -> bool:
+def _has_visible_effect(checked: Checked, bound: BoundCall) -> bool:
     """Return whether a call has an effect that a run without data can observe.
 
     Reads of tensors that the kernel never writes have none.
@@ -110,7 +110,7 @@ def is_watched(checked: Checked, root: str | None) -> bool:
     return root in checked.shared or any(t.name == root and t.written for t in checked.tensors)
 
 
-def _tensors_read(checked: Checked, node: Node) -> set[str]:
+def _collect_read_tensors(checked: Checked, node: Node) -> set[str]:
     """Tensors whose elements a tree reads."""
     names = {t.name for t in checked.tensors}
     reads = set[str]()
@@ -146,7 +146,7 @@ class _Placed:
     def guards(self) -> Iterator[Expr]:
         """Conditions and bounds of what it stands in."""
         for outer in self.around:
-            yield from _decides(outer)
+            yield from _list_conditions(outer)
 
 
 class _RoleSlicer:
@@ -154,13 +154,13 @@ class _RoleSlicer:
         self.checked, self.role, self.into = checked, role, into
         self.found = RoleSlice()
         self.facts: dict[int, _Facts] = {}
-        self.statements = list(_placed(role.body, ()))
+        self.statements = list(_place_statements(role.body, ()))
         self.definitions: dict[str, list[list[Expr]]] = {}  # of each name what each of its values hangs on
         for p in self.statements:
             if isinstance(p.stmt, Assign):
                 self.definitions.setdefault(p.stmt.targets[0], []).append([p.stmt.value, *p.guards])
             elif isinstance(p.stmt, For):
-                self.definitions.setdefault(p.stmt.target, []).append([*_decides(p.stmt), *p.guards])
+                self.definitions.setdefault(p.stmt.target, []).append([*_list_conditions(p.stmt), *p.guards])
         self.tainted: set[str] = set()
         self._taint()
 
@@ -225,28 +225,28 @@ class _RoleSlicer:
     def _enter(self, p: _Placed) -> None:
         stmt, found = p.stmt, self.found
         needed = isinstance(stmt, Assign) and stmt.targets[0] in found.needed
-        keep = needed or any(self.of(e).acts for e in _values(stmt))
+        keep = needed or any(self.of(e).acts for e in _list_values(stmt))
         if not keep and isinstance(stmt, Assign) and stmt.targets[0] in found.watched:
             keep = not any(self.is_tainted(g) for g in p.guards)  # arithmetic on an accumulator under a vote of data is left out
         if not keep:
             return
         found.kept |= {Itself(s) for s in (stmt, *p.around)}
-        wanted = [*p.guards, *_decides(stmt)]
-        wanted += [e for e, root in self._controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
+        wanted = [*p.guards, *_list_conditions(stmt)]
+        wanted += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
         if needed and isinstance(stmt, Assign):
             wanted.append(stmt.value)
         for e in wanted:
             found.needed |= self.of(e).names & self.definitions.keys()
 
-    def _controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
+    def _list_controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
         """Expressions of a statement's effects that decide a place, with the root of the place; or a time or a count, with None."""
-        for value in _values(stmt):
+        for value in _list_values(stmt):
             for n in walk(value) if self.of(value).acts else ():
                 if not has_effects(self.checked, n):
                     continue
                 bound = self.checked.find_call(n)
                 if bound is None:
-                    yield from ((i, root_name(n)) for i in _indices(n))  # type: ignore[arg-type]
+                    yield from ((i, root_name(n)) for i in _collect_indices(n))  # type: ignore[arg-type]
                     continue
                 places = [a.arg for a in bound.op.effects.accesses if a.arg in bound.args]
                 written = next((root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.mode != "read" and a.arg in bound.args), None)  # fmt: skip
@@ -259,7 +259,7 @@ class _RoleSlicer:
                     elif arg not in places:
                         yield e, None
                     elif is_watched(self.checked, root_name(e)):
-                        yield from ((i, root_name(e)) for i in _indices(e))
+                        yield from ((i, root_name(e)) for i in _collect_indices(e))
 
     # ---- refusals
     def _judge(self) -> None:
@@ -267,10 +267,10 @@ class _RoleSlicer:
         for p in self.statements:
             if not self.found.keeps(p.stmt):
                 continue
-            for e in _decides(p.stmt):
+            for e in _list_conditions(p.stmt):
                 self._require(e, "whether this happens, or how often, hangs on data")
                 self._read(e)
-            for e, root in self._controls(p.stmt):
+            for e, root in self._list_controls(p.stmt):
                 if root is None or root in self.checked.shared:
                     self._require(e, "which part of shared memory, which stage, parity or number of bytes this is hangs on data")
                 elif self.is_tainted(e):
@@ -278,11 +278,11 @@ class _RoleSlicer:
                 self._read(e)
             if isinstance(p.stmt, Assign) and p.stmt.targets[0] in self.found.needed and not self.is_tainted(p.stmt.value):
                 self._read(p.stmt.value)
-            if any(self._has_lazy_effect(e) for e in _values(p.stmt)):
+            if any(self._has_lazy_effect(e) for e in _list_values(p.stmt)):
                 self._refuse("an access on one side of a choice: whether it happens hangs on data", p.stmt)
 
     def _read(self, e: Expr) -> None:
-        self.into.inputs |= _tensors_read(self.checked, e)
+        self.into.inputs |= _collect_read_tensors(self.checked, e)
 
     def _require(self, e: Expr, why: str) -> None:
         if self.is_tainted(e):
@@ -302,26 +302,26 @@ class _RoleSlicer:
         return False
 
 
-def _placed(body: Sequence[Stmt], around: tuple[Stmt, ...]) -> Iterator[_Placed]:
+def _place_statements(body: Sequence[Stmt], around: tuple[Stmt, ...]) -> Iterator[_Placed]:
     for stmt in body:
         yield _Placed(stmt, around)
         for inner in (stmt.body, stmt.orelse) if isinstance(stmt, If) else (stmt.body,) if isinstance(stmt, For) else ():
-            yield from _placed(inner, (*around, stmt))
+            yield from _place_statements(inner, (*around, stmt))
 
 
-def _decides(stmt: Stmt) -> tuple[Expr, ...]:
+def _list_conditions(stmt: Stmt) -> tuple[Expr, ...]:
     """The condition of a branch, the bounds of a loop."""
     if isinstance(stmt, If):
         return (stmt.cond,)
     return tuple(stmt.iter.args) if isinstance(stmt, For) and isinstance(stmt.iter, Call) else ()
 
 
-def _values(stmt: Stmt) -> tuple[Expr, ...]:
+def _list_values(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions that a statement evaluates, without those of the statements in it."""
-    return (stmt.value,) if isinstance(stmt, (Assign, ExprStmt)) else _decides(stmt)
+    return (stmt.value,) if isinstance(stmt, (Assign, ExprStmt)) else _list_conditions(stmt)
 
 
-def _indices(place: Expr) -> list[Expr]:
+def _collect_indices(place: Expr) -> list[Expr]:
     """Expressions in the subscripts of a place that say where it begins."""
     found: list[Expr] = []
     while isinstance(place, (Subscript, Attribute)):

@@ -87,9 +87,9 @@ class SynchronisationCompiler(Compiler):
         here = self.here
         if here is None or name in here.needed:
             return super().assign(stmt)
-        value, alias = self.stand_in(stmt.value), isinstance(stmt.value, Name)
+        value, alias = self.compile_stand_in(stmt.value), isinstance(stmt.value, Name)
         if name not in here.watched:
-            return _dropped(value)
+            return _drop_value(value)
 
         def bind(w: Worker) -> None:
             v = value(w)
@@ -104,11 +104,11 @@ class SynchronisationCompiler(Compiler):
 
     def effect(self, value: Expr) -> Instruction:
         if self.here is None or not isinstance(value, Call) or not has_effects(self.checked, value):
-            return _dropped(self.stand_in(value))
-        return self.acting(value)
+            return _drop_value(self.compile_stand_in(value))
+        return self.compile_effect(value)
 
     # ---- expressions without values
-    def acting(self, e: Expr) -> Evaluate:
+    def compile_effect(self, e: Expr) -> Evaluate:
         """A call or read with effects, of which the data are left out."""
         if isinstance(e, Call):
             bound = self.checked.call(e)
@@ -116,13 +116,13 @@ class SynchronisationCompiler(Compiler):
         op = subscript(self.checked.type_of(e))
         return RUNS[op.name](_SiteWithoutData(self, op, {op.params[0].name: e}, e))
 
-    def stand_in(self, e: Expr) -> Evaluate:
+    def compile_stand_in(self, e: Expr) -> Evaluate:
         """Compile an expression to its effects and a stand-in of its shape without values."""
         if isinstance(e, Name):
-            return self.name_held(e)
+            return self.compile_name(e)
         if has_effects(self.checked, e):
-            return self.acting(e)
-        effects, blank = self.effects_inside(e), self.blank(e)
+            return self.compile_effect(e)
+        effects, blank = self.collect_effects(e), self.blank(e)
 
         def run(w: Worker) -> object:
             for effect in effects:
@@ -138,27 +138,27 @@ class SynchronisationCompiler(Compiler):
             return 0
         return blank(kind, self.device)
 
-    def effects_inside(self, e: Expr) -> list[Evaluate]:
+    def collect_effects(self, e: Expr) -> list[Evaluate]:
         """Compile the effects of an expression's operands; a read of a product in flight is an error."""
         found: list[Evaluate] = []
         for part in children(e):
             if isinstance(part, Name):
                 if self.here is not None and part.id in self.here.watched and isinstance(part.type, TileType):
-                    found.append(self.name_read(part))
+                    found.append(self.compile_name_read(part))
             elif isinstance(part, Expr) and has_effects(self.checked, part):
-                found.append(self.acting(part))
+                found.append(self.compile_effect(part))
             else:
-                found += self.effects_inside(part)  # type: ignore[arg-type]
+                found += self.collect_effects(part)  # type: ignore[arg-type]
         return found
 
-    def name_held(self, e: Name) -> Evaluate:
+    def compile_name(self, e: Name) -> Evaluate:
         """Compile a read of a name, a product in flight included; a stand-in if no kept statement bound it."""
         name, blank = e.id, self.blank(e)
         return lambda w: w.frame.get(name, blank)
 
-    def name_read(self, e: Name) -> Evaluate:
+    def compile_name_read(self, e: Name) -> Evaluate:
         """A read of what a name holds. Raises CuirError M405, M408 where it is in flight or taken over."""
-        held, name, span = self.name_held(e), e.id, e.span
+        held, name, span = self.compile_name(e), e.id, e.span
 
         def read(w: Worker) -> object:
             v = held(w)
@@ -173,20 +173,20 @@ class _SiteWithoutData(Site):
     values = False
 
     def __init__(self, compiler: SynchronisationCompiler, op: Op, args: Mapping[str, Expr], node: Expr):
-        super().__init__(compiler, op, {n: _at_the_start(compiler, e) for n, e in args.items()}, node)
+        super().__init__(compiler, op, {n: _move_to_start(compiler, e) for n, e in args.items()}, node)
         self.alone, self.bound = compiler, compiler.checked.find_call(node)
 
     def value(self, arg: str) -> Evaluate:
         e = self.args[arg]
         if self.bound is None or not is_data(self.alone.checked, self.bound, arg):
             return super().value(arg)
-        return self.alone.name_read(e) if isinstance(e, Name) else self.alone.stand_in(e)
+        return self.alone.compile_name_read(e) if isinstance(e, Name) else self.alone.compile_stand_in(e)
 
     def held(self, arg: str) -> Evaluate:
-        return self.alone.stand_in(self.args[arg])
+        return self.alone.compile_stand_in(self.args[arg])
 
 
-def _dropped(value: Evaluate) -> Instruction:
+def _drop_value(value: Evaluate) -> Instruction:
     """A statement whose value nobody needs."""
 
     def run(w: Worker) -> None:
@@ -195,7 +195,7 @@ def _dropped(value: Evaluate) -> Instruction:
     return run
 
 
-def _at_the_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
+def _move_to_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
     """A box at the start of a tensor, where nobody asks which part of the tensor it is."""
     root = root_name(e)
     tensor = next((t for t in compiler.checked.tensors if t.name == root), None)

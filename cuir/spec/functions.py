@@ -93,7 +93,7 @@ class FunctionSpecification:
 
     def single(self, given: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """The outputs as PyTorch computes them in float32 from the inputs as they are given. Raises CuirError as `exact`."""
-        return _asked(self._outputs(given, lambda v: _to(v, torch.float32), outputs, torch.float32))
+        return _asked(self._outputs(given, lambda v: _convert(v, torch.float32), outputs, torch.float32))
 
     def scratch(self, given: Values, outputs: Sequence[str]) -> list[str]:
         """Tensors that the kernel writes and that are nobody's business afterwards: those that the function gives as None."""
@@ -111,7 +111,7 @@ class FunctionSpecification:
             if error.diagnostics[0].code != "X113":
                 raise
         try:
-            return _asked(self._outputs(given, lambda v: _to(v, dtype), outputs, dtype))
+            return _asked(self._outputs(given, lambda v: _convert(v, dtype), outputs, dtype))
         except CuirError as error:
             diagnostic = error.diagnostics[0]
             raise CuirError([replace(diagnostic, code="X107", message=f"the specification `{self.name}` in {str(dtype).removeprefix('torch.')}: {diagnostic.message}",
@@ -124,7 +124,7 @@ class FunctionSpecification:
             bool((x.isfinite() | ~exact[n].isfinite() | (exact[n].abs() > 6e4)).all()) for n, x in half.items()
         ):
             return half
-        coarse = self.half({n: _to(v, torch.bfloat16) if _is(v, dtype) else v for n, v in given.items()}, outputs, torch.bfloat16)
+        coarse = self.half({n: _convert(v, torch.bfloat16) if _is(v, dtype) else v for n, v in given.items()}, outputs, torch.bfloat16)
         scale = 2.0 ** (_BITS[torch.bfloat16] - _BITS[dtype])
         return {n: exact[n] + (x.double() - exact[n]) * scale for n, x in coarse.items()}
 
@@ -138,7 +138,7 @@ class FunctionSpecification:
             generator.set_state(state)
             return {**drawn, "sizes": dict(sizes), "generator": generator}
 
-        values, changed = self._called(self.inputs, "inputs", given, torch.float32)
+        values, changed = self._call(self.inputs, "inputs", given, torch.float32)
         if not isinstance(values, Mapping):
             raise CuirError.of(
                 "X106",
@@ -169,7 +169,7 @@ class FunctionSpecification:
         """The lengths to use for those drawn, or None. Raises CuirError X106, X113."""
         if self.sizes is None:
             return dict(drawn)
-        lengths, _ = self._called(self.sizes, "sizes", lambda: (dict(drawn),), torch.float32)
+        lengths, _ = self._call(self.sizes, "sizes", lambda: (dict(drawn),), torch.float32)
         if isinstance(lengths, Mapping):
             lengths = {n: int(x) if isinstance(x, np.integer) else x for n, x in lengths.items()}
         if lengths is None:
@@ -191,7 +191,7 @@ class FunctionSpecification:
 
         convert: copies a value for the function. outputs: all tensors that the kernel writes; those also in `given` are written in place.
         """
-        result, changed = self._called(self.reference, "reference", lambda: {n: convert(v) for n, v in given.items()}, dtype)
+        result, changed = self._call(self.reference, "reference", lambda: {n: convert(v) for n, v in given.items()}, dtype)
         self._require_unchanged("reference", self.reference, changed, outputs)
         only = [n for n in outputs if n not in given] or list(outputs)  # written and not read
         if (tensor := as_tensor(result)) is not None:
@@ -239,15 +239,15 @@ class FunctionSpecification:
             error = CuirError.of("X126", f"{what} of the specification `{self.name}` writes to its argument `{left[0]}`, {written}", function_span(function), hint)  # fmt: skip
             raise refuse_function(function, error)
 
-    def _called(self, function: Callable[..., Any], what: str, given: Callable[[], Any], dtype: torch.dtype) -> tuple[Any, list[str]]:
+    def _call(self, function: Callable[..., Any], what: str, given: Callable[[], Any], dtype: torch.dtype) -> tuple[Any, list[str]]:
         """Call a user's function; return its result and the names of the arguments that it wrote to.
 
         given: makes the arguments. A function that drew from a global generator is called a second time, under another seed.
         """
-        result, changed, drawn = self._called_once(function, what, given(), dtype)
+        result, changed, drawn = self._call_once(function, what, given(), dtype)
         if drawn:
-            again, _, _ = self._called_once(function, what, given(), dtype, seed=OTHER_SEED)
-            if not _same(result, again):
+            again, _, _ = self._call_once(function, what, given(), dtype, seed=OTHER_SEED)
+            if not _is_equal(result, again):
                 generators = " and ".join(drawn)
                 hint = (
                     "take what is random from the `generator` that it can ask for"
@@ -258,7 +258,7 @@ class FunctionSpecification:
                 raise refuse_function(function, error)
         return result, changed
 
-    def _called_once(self, function: Callable[..., Any], what: str, given: Any, dtype: torch.dtype, seed: int | None = None) -> tuple[Any, list[str], tuple[str, ...]]:  # fmt: skip
+    def _call_once(self, function: Callable[..., Any], what: str, given: Any, dtype: torch.dtype, seed: int | None = None) -> tuple[Any, list[str], tuple[str, ...]]:  # fmt: skip
         """One call: the result, names of the arguments that it wrote to, and the global generators that it drew from. seed: of these."""
         named = self._arguments(function, what, given) if isinstance(given, Mapping) else {}
         tensors = {n: (x, x._version) for n, x in named.items() if isinstance(x, torch.Tensor)}
@@ -270,7 +270,7 @@ class FunctionSpecification:
         except CuirError:
             raise
         except Exception as error:  # a user's function may raise anything
-            raise self._failed(what, function, error) from error
+            raise self._make_error(what, function, error) from error
         return result, [n for n, (x, version) in tensors.items() if x._version != version], call.drawn
 
     def _arguments(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class FunctionSpecification:
                                    f"there are: {', '.join(given)}")  # fmt: skip
         return arguments
 
-    def _failed(self, what: str, function: Callable[..., Any], error: Exception) -> CuirError:
+    def _make_error(self, what: str, function: Callable[..., Any], error: Exception) -> CuirError:
         first = (str(error).splitlines() or [""])[0]
         return CuirError.of(
             "X113",
@@ -315,15 +315,15 @@ def _asked(outputs: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor
 
 
 def _as_float64(value: Value) -> Value:
-    return _to(value, torch.float64)
+    return _convert(value, torch.float64)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_equal(a: Any, b: Any) -> bool:
     """Return whether two results are equal bit for bit, part by part."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_same(x, b[n]) for n, x in a.items())
+        return a.keys() == b.keys() and all(_is_equal(x, b[n]) for n, x in a.items())
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(_is_equal(x, y) for x, y in zip(a, b, strict=True))
     x, y = (as_tensor(v) for v in (a, b))
     return equal_bits(x, y) if x is not None else type(a) is type(b)
 
@@ -332,7 +332,7 @@ def _is(value: object, dtype: torch.dtype) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == dtype
 
 
-def _to(value: Value, dtype: torch.dtype) -> Value:
+def _convert(value: Value, dtype: torch.dtype) -> Value:
     """In another dtype, and never the caller's own tensor: a function may write what it is given."""
     if not isinstance(value, torch.Tensor):
         return value

@@ -140,7 +140,7 @@ class Specification:
         """What is captured by name, for a problem of these lengths."""
         captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
-            made: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._called(f"`{name}` of", value, lengths)
+            made: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
             if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
                 made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
             captured[name] = made
@@ -171,9 +171,9 @@ class Specification:
         shape = (lengths.B, lengths.H, lengths.M, lengths.N)
         if self.mask_mod is None:
             return torch.ones(shape, dtype=torch.bool, device=device)
-        return self._applied(0, lengths, device).to(torch.bool).expand(shape)
+        return self._apply(0, lengths, device).to(torch.bool).expand(shape)
 
-    def _applied(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
+    def _apply(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
         """What a mod gives for all pairs. Lengths are numbers, but tensors for a mod that hands them to functions of tensors, such as torch.log."""
         if self.evaluated is not None and (values := self.evaluated(which, lengths, device, *scores)) is not None:
             return values
@@ -183,13 +183,13 @@ class Specification:
             try:
                 own = (self.mask_mod, self.score_mod)[which]
                 kind = ("mask_mod", "score_mod")[which]
-                return torch.as_tensor(self._called(f"{kind} of", mod, *scores, *indices(lengths, device), own=own), device=device)
+                return torch.as_tensor(self._call(f"{kind} of", mod, *scores, *indices(lengths, device), own=own), device=device)
             except TypeError:
                 if as_tensors:
                     raise
         raise AssertionError
 
-    def _called(self, what: str, function: Callable[..., Any], *arguments: Any, own: Callable[..., Any] | None = None) -> Any:
+    def _call(self, what: str, function: Callable[..., Any], *arguments: Any, own: Callable[..., Any] | None = None) -> Any:
         """Call a user's function and return its result.
 
         own: the function that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125, X126.
@@ -227,7 +227,7 @@ class Specification:
         """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
         if self.score_mod is not None:
             with default_dtype(s.dtype):
-                s = self._applied(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
+                s = self._apply(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
     def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:

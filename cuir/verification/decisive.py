@@ -52,24 +52,24 @@ Given = Callable[
 ]  # what the function is asked with for a small problem, and for which outputs
 
 
-def decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, given: Given) -> list[Draw]:
+def make_decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, given: Given) -> list[Draw]:
     """Problems whose inputs lie at steps, of the lengths of these problems; none where nothing decides by arithmetic, in the kernel or in the function."""
-    by_size = sorted((d for d in problems if min(d.sizes.values(), default=1) > 0), key=lambda d: _elements(checked, d))
-    if not _of_kernel(checked)[0] and not _of_function(checked, spec, given)[0]:
+    by_size = sorted((d for d in problems if min(d.sizes.values(), default=1) > 0), key=lambda d: _count_elements(checked, d))
+    if not _find_kernel_decisions(checked)[0] and not _find_function_decisions(checked, spec, given)[0]:
         return []
-    enough = [d for d in by_size if _elements(checked, d) >= _ENOUGH] or by_size[-1:]
+    enough = [d for d in by_size if _count_elements(checked, d) >= _ENOUGH] or by_size[-1:]
     at = [d.sizes for i, d in enumerate(enough) if all(d.sizes != e.sizes for e in enough[:i])][:3]
     return [Draw(f"decisive {i}", at[i % len(at)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if at else 0)]
 
 
-def _elements(checked: Checked, draw: Draw) -> int:
+def _count_elements(checked: Checked, draw: Draw) -> int:
     """Count the elements of the largest tensor of floats that is drawn."""
     sizes = {**known_sizes(checked), **draw.sizes}
     floats = (t for t in checked.tensors if t.dtype.is_float and not t.scratch)
     return max((math.prod(shape_of_tensor(t, sizes)) for t in floats), default=0)
 
 
-def decisive_inputs(
+def make_decisive_inputs(
     checked: Checked,
     spec: FunctionSpecification,
     drawn: Mapping[str, Value],
@@ -85,16 +85,22 @@ def decisive_inputs(
     choices = (_WHOLE, _PARTS, _WHOLE, _BINARY)[seed % 4]
     for i, name in enumerate(scalars):
         values[name] = float(np.float32(choices[(seed // 2 + i) % len(choices)]))
-    numbers = [*_of_kernel(checked)[1], *_of_function(checked, spec, given)[1], *(abs(float(values.get(n, drawn[n]))) for n in scalars)]
+    numbers = [
+        *_find_kernel_decisions(checked)[1],
+        *_find_function_decisions(checked, spec, given)[1],
+        *(abs(float(values.get(n, drawn[n]))) for n in scalars),
+    ]
     numbers = [n for n in dict.fromkeys(numbers) if 1e-6 < n < 1e6][: 2 * _MOST] or [1.0]
     for t in tensors:
         x = drawn[t.name]
         assert isinstance(x, torch.Tensor)
-        values[t.name] = _at_steps(x.shape, x.dtype, numbers, generator, signed=seed % 4 in (1, 2))
+        values[t.name] = _draw_at_steps(x.shape, x.dtype, numbers, generator, signed=seed % 4 in (1, 2))
     return values
 
 
-def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float], generator: torch.Generator, signed: bool) -> torch.Tensor:
+def _draw_at_steps(
+    shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float], generator: torch.Generator, signed: bool
+) -> torch.Tensor:
     """Numbers of a tensor: whole ones, halves, both over and times others, with others added, powers of 2 and what is beside them."""
 
     def draw(low: int, high: int) -> torch.Tensor:
@@ -128,17 +134,17 @@ def _at_steps(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float]
     return x.clamp(-largest, largest).float().to(dtype)
 
 
-def _of_kernel(checked: Checked) -> tuple[bool, list[float]]:
+def _find_kernel_decisions(checked: Checked) -> tuple[bool, list[float]]:
     """Return whether the kernel decides by rounded floats, and the numbers that feed the decisions."""
-    if _of_kernel not in checked.made:
+    if _find_kernel_decisions not in checked.made:
         deciding = []
         for i, e, floats in placed_deciders(checked):
             operands = [(i, a) for a in floats]
             if jumps(checked, e) or any(_is_rounded(checked, x) for x in feeding(checked, operands)):
                 deciding += operands
         found = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
-        checked.made[_of_kernel] = (bool(deciding), list(dict.fromkeys(found))[:_MOST])
-    known: tuple[bool, list[float]] = checked.made[_of_kernel]
+        checked.made[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(found))[:_MOST])
+    known: tuple[bool, list[float]] = checked.made[_find_kernel_decisions]
     return known
 
 
@@ -151,9 +157,9 @@ def _is_rounded(checked: Checked, e: Expr) -> bool:
     return bool(operation[0].ulps or of.multiplies or len(of.linear) > 1)
 
 
-def _of_function(checked: Checked, spec: FunctionSpecification, given: Given) -> tuple[bool, list[float]]:
+def _find_function_decisions(checked: Checked, spec: FunctionSpecification, given: Given) -> tuple[bool, list[float]]:
     """Return whether the function has a step function, and the numbers that floats meet there."""
-    known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_of_function, {})
+    known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_find_function_decisions, {})
     if id(spec) not in known:
         mode = _Jumps()
         with contextlib.suppress(CuirError):  # told where it is asked for its numbers
@@ -216,4 +222,4 @@ def describe_steps(checked: Checked) -> list[Note]:
     return [Note("the inputs lie at steps: a quotient is whole there, or halfway, and a product with an inverse is beside it. This comes out on another side than the function's", first.span)]  # fmt: skip
 
 
-__all__ = ["KIND", "decisive_draws", "decisive_inputs", "describe_steps", "jumps_in_torch", "undecided"]
+__all__ = ["KIND", "describe_steps", "jumps_in_torch", "make_decisive_draws", "make_decisive_inputs", "undecided"]

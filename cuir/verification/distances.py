@@ -55,14 +55,14 @@ def check_distances(program: Program, checked: Checked, spec: Specification | No
     """
     pairs = blocks = 0
     try:
-        for at in _lengths(level):
-            problem = _problem(program, checked, spec, at)
+        for at in _list_lengths(level):
+            problem = _make_problem(program, checked, spec, at)
             if isinstance(problem, str):
                 return Distances(pairs, blocks, problem)
-            for b, h in _heads(program, at):
+            for b, h in _choose_heads(program, at):
                 if spec is not None:
                     pairs += _check_pairs(problem, b, h, level)
-                for side in _sides(program, checked, at):
+                for side in _list_sides(program, checked, at):
                     blocks += _check_blocks(problem, side, b, h, level)
     except CuirError as error:
         if error.diagnostics[0].code == "X140":
@@ -71,7 +71,7 @@ def check_distances(program: Program, checked: Checked, spec: Specification | No
     return Distances(pairs, blocks)
 
 
-def _lengths(level: str) -> Iterator[Lengths]:
+def _list_lengths(level: str) -> Iterator[Lengths]:
     yield Lengths(2, 8, 2, LONGEST, LONGEST)
     if level == "full":
         yield Lengths(2, 8, 2, LONGEST - 7, 70_003)
@@ -81,7 +81,7 @@ def _lengths(level: str) -> Iterator[Lengths]:
         yield Lengths(1, 4, 4, 131, LONGEST - 5)
 
 
-def _heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
+def _choose_heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
     """One, or another one too where a splice point may give each head pairs and blocks of its own."""
     funcs = program.funcs()
     points = [n for n in ("keep", "kv_count", "kv_block") if n in funcs]
@@ -89,7 +89,7 @@ def _heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
     return [(0, 0), (at.B - 1, at.H - 1)] if own else [(0, 0)]
 
 
-def _problem(program: Program, checked: Checked, spec: Specification | None, at: Lengths) -> _Problem | str:
+def _make_problem(program: Program, checked: Checked, spec: Specification | None, at: Lengths) -> _Problem | str:
     """The evaluator of a problem; or why there is none, in words."""
     kernel, consts = checked.origin, dict(checked.consts)
     captured: Mapping[str, Any] = {}
@@ -101,7 +101,7 @@ def _problem(program: Program, checked: Checked, spec: Specification | None, at:
             if _grows(lambda n: arguments.values(replace(at, M=n, N=n), consts=consts)):
                 return "what the kernel is given grows with the number of pairs"
             captured = arguments.values(at, consts=consts)
-        if spec.mask_mod is not None and _mask_at(spec, Lengths(1, 1, 1, 8, 8), 0, 0, np.arange(8), np.arange(8)) is None:
+        if spec.mask_mod is not None and _evaluate_mask(spec, Lengths(1, 1, 1, 8, 8), 0, 0, np.arange(8), np.arange(8)) is None:
             return "the mask is of single pairs"
     elif _reads_more(program, checked):
         return "what is kept hangs on more than lengths"
@@ -126,7 +126,7 @@ def _grows(values: Any) -> bool:
     return any(sizes[1].get(n, 0) > _DENSE * max(1, size) for n, size in sizes[0].items())
 
 
-def _mask_at(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
+def _evaluate_mask(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
     """The mask at pairs (q[i], k[i]); None for a mask that cannot be asked for many pairs at once."""
     if spec.mask_mod is None:
         return np.ones(q.shape, bool)
@@ -149,13 +149,13 @@ def _check_pairs(problem: _Problem, b: int, h: int, level: str) -> int:
     assert problem.spec is not None
     asked = 0
     for q, k in _pairs(problem.at, level):
-        wanted = _mask_at(problem.spec, problem.at, b, h, q, k)
+        wanted = _evaluate_mask(problem.spec, problem.at, b, h, q, k)
         if wanted is None:
             return asked
         asked += len(q)
         differs = problem.kept(b, h, q, k) != wanted
         if differs.any():
-            raise _wrong_pairs(problem, b, h, q[differs], k[differs], bool(wanted[differs][0]))
+            raise _find_wrong_pairs(problem, b, h, q[differs], k[differs], bool(wanted[differs][0]))
     return asked
 
 
@@ -180,7 +180,7 @@ def _places(length: int) -> np.ndarray:
     return np.array([0, length // 2, length - 1, *(e for e in _EDGES if e < length), *(length - e for e in _EDGES if e < length)])
 
 
-def _wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray, wanted: bool) -> CuirError:
+def _find_wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray, wanted: bool) -> CuirError:
     """At the pair that differs with the shortest distance."""
     assert problem.spec is not None
     distance = q + problem.at.N - problem.at.M - k
@@ -189,7 +189,7 @@ def _wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray
         f"query {q[i]} {'does not attend' if wanted else 'also attends'} to key {k[i]}, which the specification `{problem.spec.name}` "
         f"{'keeps' if wanted else 'drops'}; they are {int(distance[i]):,} apart, the ends aligned, and {len(q):,} of the pairs in line with it differ"
     )
-    return _error("keep", problem, message, "keep", b, h, "compare `<` with `<=`, and numbers of the text with those of the mask")
+    return _make_error("keep", problem, message, "keep", b, h, "compare `<` with `<=`, and numbers of the text with those of the mask")
 
 
 # ---- blocks
@@ -210,7 +210,7 @@ class _Side:
         return f"query {q} {verb} to key {k}"
 
 
-def _sides(program: Program, checked: Checked, at: Lengths) -> Iterator[_Side]:
+def _list_sides(program: Program, checked: Checked, at: Lengths) -> Iterator[_Side]:
     funcs = program.funcs()
     BM, BN = (int(checked.consts.get(n, 0)) for n in ("BM", "BN"))  # type: ignore[arg-type]
     if BM and BN and {"kv_count", "kv_block"} <= funcs.keys():
@@ -229,11 +229,11 @@ def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) ->
         partial, count = (int(np.asarray(x)) for x in run.call(side.count, b, h, m))
         if not 0 <= partial <= count <= blocks:
             message = f"{side.count} of tile {m} gives {partial} masked of {count} blocks; expected 0 <= masked <= all <= {blocks}"
-            raise _error("count", problem, message, side.count, b, h)
+            raise _make_error("count", problem, message, side.count, b, h)
         steps = np.arange(count)
         j = np.broadcast_to(np.asarray(run.call(side.block, b, h, m, steps)), steps.shape)
         if count and (j.min() < 0 or j.max() >= blocks or len(np.unique(j)) < count):
-            raise _error(
+            raise _make_error(
                 "once", problem, f"the {count:,} blocks that tile {m} visits are not different ones of 0 to {blocks - 1}", side.block, b, h
             )
         _check_tile(problem, side, m, j, partial, b, h)
@@ -258,7 +258,7 @@ def _check_tile(problem: _Problem, side: _Side, m: int, visited: np.ndarray, par
     for x in np.flatnonzero(some & ~there)[:1].tolist():
         r, c = (int(i[0]) for i in np.nonzero(by_block[:, x]))
         message = f"{side.words(int(rows[r, 0]), x * size + c, 'attends')}, but block {x} of tile {m} is not visited"
-        raise _error("cover", problem, message, side.count, b, h, f"{side.count} gives too few blocks, or {side.block} others")
+        raise _make_error("cover", problem, message, side.count, b, h, f"{side.count} gives too few blocks, or {side.block} others")
     unmasked = visited[partial:]
     for x in unmasked[~every[unmasked]][:1].tolist():
         r, c = (int(i[0]) for i in np.nonzero(~by_block[:, x]))
@@ -266,11 +266,11 @@ def _check_tile(problem: _Problem, side: _Side, m: int, visited: np.ndarray, par
         what = side.words(int(rows[r, 0]), other, "must not attend")
         if other >= side.others:
             what = f"{'query' if side.by_keys else 'key'} {other} does not exist"
-        raise _error("full", problem, f"block {x} of tile {m} is visited without the mask, but {what}", side.count, b, h,
+        raise _make_error("full", problem, f"block {x} of tile {m} is visited without the mask, but {what}", side.count, b, h,
                      f"the blocks that need keep() come first; {side.count} says how many")  # fmt: skip
 
 
-def _error(rule: str, problem: _Problem, message: str, func: str, b: int, h: int, hint: str | None = None) -> CuirError:
+def _make_error(rule: str, problem: _Problem, message: str, func: str, b: int, h: int, hint: str | None = None) -> CuirError:
     at = problem.at
     note = Note(f"evaluated for M={at.M}, N={at.N}, B={at.B}, H={at.H}, HK={at.HK}, batch {b}, head {h}")
     return CuirError([Diagnostic(CODES[rule], message, span_of(problem.program, func), (note,), hint)])

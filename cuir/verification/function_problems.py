@@ -9,13 +9,13 @@ from dataclasses import replace
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
-from .decisive import decisive_draws
+from .decisive import make_decisive_draws
 from .derived_inputs import keeps_units
 from .draws import Draw, known_sizes, shape_of_tensor
 from .inputs import applicable, ask_small, function_launch, readable, small_scalars, special_plan
 from .lengths import all_draws
 from .problems import is_attention
-from .special_problems import special_draws
+from .special_problems import make_special_draws
 
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
 
@@ -23,7 +23,7 @@ _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with ot
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
     problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
-    special = special_draws(checked, spec, special_plan(checked, spec), level)
+    special = make_special_draws(checked, spec, special_plan(checked, spec), level)
     tried = with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems) + special)
     return tried + _at_steps(checked, spec, problems, level)
 
@@ -32,7 +32,9 @@ def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[
     """Problems whose inputs lie where functions that jump do so."""
     if is_attention(checked.origin):
         return []
-    return [d for d in decisive_draws(checked, spec, problems, level, lambda: ask_small(checked, spec)) if says_something(checked, spec, d)]
+    return [
+        d for d in make_decisive_draws(checked, spec, problems, level, lambda: ask_small(checked, spec)) if says_something(checked, spec, d)
+    ]
 
 
 def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:

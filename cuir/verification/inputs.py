@@ -24,10 +24,10 @@ from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from .decisive import KIND as STEPS
-from .decisive import decisive_inputs
+from .decisive import make_decisive_inputs
 from .draws import Draw, elements_of, known_sizes, shape_of_tensor
 from .kinds import SHAPED, deep_enough, small_value, tensor_of
-from .mentioned_numbers import Comparisons, mentioned_in_kernel, mentioned_in_source
+from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
@@ -205,7 +205,7 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     drawn = {n: v for n, v in given.inputs.items() if n not in fixed}
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
-    mentioned = mentioned_in_source(spec.reference) | comparisons.found | mentioned_in_kernel(checked)
+    mentioned = collect_from_source(spec.reference) | comparisons.found | collect_from_kernel(checked)
     plan = make_plan(tensors, scalars, tried, mentioned, uses, {t.name: t.dims for t in checked.tensors})
     if attention:
         return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
@@ -299,7 +299,7 @@ def _launch(
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
-        at = decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
+        at = make_decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
         drawn |= {n: x * factors[n] if n in factors else x for n, x in at.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}

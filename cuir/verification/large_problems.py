@@ -6,7 +6,7 @@ from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
 from .draws import elements_of
 from .spec_dispatch import AnyCase
-from .synchronisation import sizes_of
+from .synchronisation import collect_sizes
 
 SMALL = 50_000  # elements of all tensors: a run of so few that takes too long is a fault
 
@@ -15,7 +15,7 @@ def is_too_large(checked: Checked, case: AnyCase, error: CuirError) -> bool:
     """Check for a run that took too long on a problem that is not small."""
     if any(d.code != "D402" for d in error.diagnostics):
         return False
-    sizes = sizes_of(checked, case)
+    sizes = collect_sizes(checked, case)
     return sum(elements_of(t, sizes) for t in checked.tensors) > SMALL
 
 

@@ -62,7 +62,7 @@ class Mentioned:
         return Mentioned(floats, integers, self.open or other.open)
 
 
-def mentioned_in_kernel(checked: Checked) -> Mentioned:
+def collect_from_kernel(checked: Checked) -> Mentioned:
     """Return literals and consts that the kernel's text compares with, or bounds values by."""
     floats, integers = list[float](), list[int]()
     bodies = (checked.declarations, *(r.body for r in checked.roles))
@@ -75,7 +75,7 @@ def mentioned_in_kernel(checked: Checked) -> Mentioned:
                 floats.append(value)
             elif value is not None:
                 integers.append(value)
-    return _kept(floats, integers, False)
+    return _filter(floats, integers, False)
 
 
 def _value(e: Expr, consts: Mapping[str, object]) -> int | float | None:
@@ -86,7 +86,7 @@ def _value(e: Expr, consts: Mapping[str, object]) -> int | float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def mentioned_in_source(function: Callable[..., Any]) -> Mentioned:
+def collect_from_source(function: Callable[..., Any]) -> Mentioned:
     """Return what the source of a function, and of those that it calls, compares with; its constants where there is no source."""
     found, seen, left = Mentioned(), set[int](), [function]
     while left and len(seen) < _FUNCTIONS:
@@ -95,19 +95,19 @@ def mentioned_in_source(function: Callable[..., Any]) -> Mentioned:
         if not isinstance(one, types.FunctionType) or id(one) in seen or (one.__module__ or "").partition(".")[0] in ("torch", "math"):
             continue
         seen.add(id(one))
-        names = _names(one)
-        tree = _tree(one)
+        names = _collect_names(one)
+        tree = _parse_source(one)
         if tree is None:
-            found |= _constants(one.__code__)
+            found |= _collect_constants(one.__code__)
             continue
         reader = _Reader(names)
         reader.visit(tree)
-        found |= _kept(reader.floats, reader.integers, reader.open)
+        found |= _filter(reader.floats, reader.integers, reader.open)
         left += [f for f in reader.called if callable(f)]
     return found
 
 
-def _names(function: types.FunctionType) -> dict[str, object]:
+def _collect_names(function: types.FunctionType) -> dict[str, object]:
     """Globals, what the function closes over, and defaults of its parameters, by name."""
     closed: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -119,7 +119,7 @@ def _names(function: types.FunctionType) -> dict[str, object]:
     return {**function.__globals__, **closed, **defaults}
 
 
-def _tree(function: types.FunctionType) -> ast.AST | None:
+def _parse_source(function: types.FunctionType) -> ast.AST | None:
     """The syntax tree of a function; None where its source cannot be had or read."""
     try:
         text = textwrap.dedent(inspect.getsource(function)).strip()
@@ -139,19 +139,19 @@ def _tree(function: types.FunctionType) -> ast.AST | None:
     return None
 
 
-def _constants(code: types.CodeType) -> Mentioned:
+def _collect_constants(code: types.CodeType) -> Mentioned:
     """All numbers of a function without source, of functions in it, too."""
-    values = list(_numbers(code))
+    values = list(_list_numbers(code))
     floats = [float(v) for v in values]
-    return _kept(floats, [v for v in values if isinstance(v, int)], any(name in _OPEN for name in code.co_names))
+    return _filter(floats, [v for v in values if isinstance(v, int)], any(name in _OPEN for name in code.co_names))
 
 
-def _numbers(code: types.CodeType) -> Iterator[int | float]:
+def _list_numbers(code: types.CodeType) -> Iterator[int | float]:
     for value in code.co_consts:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             yield value
         elif isinstance(value, types.CodeType):
-            yield from _numbers(value)
+            yield from _list_numbers(value)
 
 
 class _Reader(ast.NodeVisitor):
@@ -225,13 +225,13 @@ class Comparisons(TorchDispatchMode):
 
     @property
     def found(self) -> Mentioned:
-        return _kept(self.floats, self.integers, self.open)
+        return _filter(self.floats, self.integers, self.open)
 
 
-def _kept(floats: Sequence[float], integers: Sequence[int], open_: bool) -> Mentioned:
+def _filter(floats: Sequence[float], integers: Sequence[int], open_: bool) -> Mentioned:
     infinite = any(math.isinf(v) or math.isnan(v) for v in floats)
     small = dict.fromkeys(v for v in floats if abs(v) < _LARGEST)
     return Mentioned(tuple(small)[:MOST], tuple(dict.fromkeys(v for v in integers if abs(v) < 2**31 - 2))[:MOST], open_ or infinite)
 
 
-__all__ = ["Comparisons", "Mentioned", "mentioned_in_kernel", "mentioned_in_source"]
+__all__ = ["Comparisons", "Mentioned", "collect_from_kernel", "collect_from_source"]

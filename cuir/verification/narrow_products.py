@@ -39,7 +39,7 @@ def narrow_sums(checked: Checked) -> list[NarrowSum]:
         most[id(turns.stmt)] = max(most.get(id(turns.stmt), 1), turns.most)
     sums: dict[tuple[str, str, tuple[int, ...]], NarrowSum] = {}
     for role in checked.roles:
-        for stmt, call, loops in _products(role.body, checked, ()):
+        for stmt, call, loops in _find_products(role.body, checked, ()):
             left, right = (checked.find_type(call.args[n]) for n in ("a", "b"))
             assert isinstance(left, (TileType, SharedView)) and isinstance(right, (TileType, SharedView))
             if not (_is_narrow(left.dtype) and _is_narrow(right.dtype)):
@@ -59,13 +59,13 @@ def _is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.itemsize == 1
 
 
-def _products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...]) -> Iterator[tuple[Assign, BoundCall, tuple[For, ...]]]:
+def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...]) -> Iterator[tuple[Assign, BoundCall, tuple[For, ...]]]:
     """Products that are in flight until waited for, where they are bound to a name, and the loops around them, the innermost first."""
     for stmt in body:
         if isinstance(stmt, For):
-            yield from _products(stmt.body, checked, (stmt, *loops))
+            yield from _find_products(stmt.body, checked, (stmt, *loops))
         elif isinstance(stmt, If):
-            yield from _products((*stmt.body, *stmt.orelse), checked, loops)
+            yield from _find_products((*stmt.body, *stmt.orelse), checked, loops)
         elif isinstance(stmt, Assign):
             bound = checked.find_call(stmt.value)
             if bound is not None and bound.op.traits.product and bound.op.effects.group is not None:

@@ -36,11 +36,11 @@ C = TypeVar("C")
 
 def to_perturb(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
     """The smallest problems that are not empty, and of whole numbers where something jumps; none if what decides is fed by exact values alone."""
-    fed = [(e, source) for i, e, floats in placed_deciders(checked) if (source := _nearest(checked, i, floats)) is not None]
+    fed = [(e, source) for i, e, floats in placed_deciders(checked) if (source := _find_nearest(checked, i, floats)) is not None]
     if not fed:
         return []
     most = FEW if level == "quick" else MANY
-    sized = sorted(((_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
+    sized = sorted(((_compute_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
     small = [c for volume, _, c in sized if volume > 0]
     kinds = _WHOLE if any(jumps(checked, e) for e, _ in fed) else _WHOLE[:1] if any(op.ulps for _, (op, _) in fed) else ()
     whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def to_perturb(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
     return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]
 
 
-def _volume(case: Any) -> int:
+def _compute_volume(case: Any) -> int:
     sizes = asdict(case.lengths) if isinstance(case, Case) else case.sizes
     return math.prod(int(n) for n in sizes.values())
 
@@ -59,27 +59,27 @@ def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
     Raises CuirError V308 if a comparison changed its truth and with it the verdict. Numbers that are further off without one are within the bounds.
     """
     for seed in (SEED, -SEED):
-        if (error := _judged(judged, Noise(seed))) is not None:
+        if (error := _judge_with(judged, Noise(seed))) is not None:
             _blame(checked, judged, seed, error)
 
 
 def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: CuirError) -> None:
     calm, shaken = Noise(seed, off=True, truths=[]), Noise(seed, truths=[])
-    if _judged(judged, calm) is not None:
+    if _judge_with(judged, calm) is not None:
         return
-    _judged(judged, shaken)
-    flipped = _flipped(calm.truths or [], shaken.truths or [])
+    _judge_with(judged, shaken)
+    flipped = _find_flipped(calm.truths or [], shaken.truths or [])
     truths: dict[Itself, list[Any]] = {}
     for e, value in calm.truths or []:
         truths.setdefault(Itself(e), []).append(value)
     for e in flipped:
-        if _judged(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)])})) is None:
-            raise _blamed(checked, e, error)
-    if flipped and _judged(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)]) for e in flipped})) is None:
-        raise _blamed(checked, flipped[0], error)
+        if _judge_with(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)])})) is None:
+            raise _make_error(checked, e, error)
+    if flipped and _judge_with(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)]) for e in flipped})) is None:
+        raise _make_error(checked, flipped[0], error)
 
 
-def _judged(judged: Callable[[], object], noise: Noise) -> CuirError | None:
+def _judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
     try:
         with perturbing(noise):
             judged()
@@ -88,7 +88,7 @@ def _judged(judged: Callable[[], object], noise: Noise) -> CuirError | None:
     return None
 
 
-def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
+def _find_flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     """Return the expressions whose value differs between two runs, in order of their first difference."""
     before: dict[Itself, list[Any]] = {}
     for e, value in calm:
@@ -97,12 +97,12 @@ def _flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     for e, value in shaken:
         others = before.get(Itself(e))
         other = others.pop(0) if others else None
-        if other is not None and Itself(e) not in flipped and not _same(value, other):
+        if other is not None and Itself(e) not in flipped and not _agree(value, other):
             flipped[Itself(e)] = e
     return list(flipped.values())
 
 
-def _same(a: Any, b: Any) -> bool:
+def _agree(a: Any, b: Any) -> bool:
     """Return whether comparisons agree and step functions stay on the same step."""
     x, y = (v if isinstance(v, torch.Tensor) else torch.as_tensor(np.asarray(v)) for v in (a, b))
     if x.shape != y.shape or not x.is_floating_point():
@@ -111,18 +111,18 @@ def _same(a: Any, b: Any) -> bool:
     return bool((near | (x == y) | (x.isnan() & y.isnan())).all())
 
 
-def _blamed(checked: Checked, e: Expr, error: CuirError) -> CuirError:
+def _make_error(checked: Checked, e: Expr, error: CuirError) -> CuirError:
     i, floats = next((i, f) for i, d, f in placed_deciders(checked) if d is e)
-    source = _nearest(checked, i, floats)
+    source = _find_nearest(checked, i, floats)
     first = error.diagnostics[0]
     notes = [Note(f"then: {first.message}"), *first.notes]
     if source is not None:
-        notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_bound(source[0])}", source[1].span))
-    what, hint = _words(checked, e, len(floats))
-    return CuirError([Diagnostic("V308", f"the {what} `{_short(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes), hint)])  # fmt: skip
+        notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_describe_bound(source[0])}", source[1].span))
+    what, hint = _describe(checked, e, len(floats))
+    return CuirError([Diagnostic("V308", f"the {what} `{_shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes), hint)])  # fmt: skip
 
 
-def _words(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
+def _describe(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
     """Return the name of a deciding operation, and the advice for the message."""
     operation = entry(checked, e)
     if operation is not None and jumps(checked, e):
@@ -135,7 +135,7 @@ def _words(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
     return what, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
 
 
-def _short(e: Expr) -> str:
+def _shorten(e: Expr) -> str:
     """As it is written, where that is one line; names of functions' locals differ in the flat kernel."""
     span = e.span
     line = span.source.line(span.line) if span.line == span.end_line else ""
@@ -143,13 +143,13 @@ def _short(e: Expr) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _bound(op: Op) -> str:
+def _describe_bound(op: Op) -> str:
     if op.ulps:
         return f"right within {op.ulps} units in the last place"
     return "a sum in no fixed order" if op.sums else "rounded once or twice where it meets a product"
 
 
-def _nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
+def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
     """The nearest operation that values are made by and that is not exact."""
     for e in feeding(checked, [(block, a) for a in floats]):
         operation = entry(checked, e)
@@ -157,12 +157,12 @@ def _nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr
             continue
         op = operation[0]
         as_written = op.traits.divides_floats and e.decides
-        if op.sums or (op.ulps and not as_written) or (not e.decides and _fused(e)):
+        if op.sums or (op.ulps and not as_written) or (not e.decides and _may_fuse(e)):
             return op, e
     return None
 
 
-def _fused(e: Expr) -> bool:
+def _may_fuse(e: Expr) -> bool:
     """Return whether an expression may become a fused multiply-add where it does not decide."""
     return (
         isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))

@@ -66,7 +66,7 @@ class ScoreInputs:
 def make_forward_case(spec: Specification, traced: Traced, checked: Checked) -> tuple[str, Case] | None:
     """Return a problem of an attention kernel with scores at corners, and its name in words; None without corners."""
     D = head_dims(checked.consts)[0]
-    lengths = Lengths(1, 2, 2, _queries(D), KEYS)
+    lengths = Lengths(1, 2, 2, _count_queries(D), KEYS)
     found = make_score_inputs(spec, traced, lengths, D, _dtype(checked))
     return None if found is None else (found.words, Case("corners", lengths, given=(found.q, found.k, found.scale)))
 
@@ -76,16 +76,16 @@ def make_backward_case(
 ) -> tuple[str, FunctionSpecification, Draw] | None:
     """Return a problem of a backward kernel with scores at corners, its name in words, and the gradients over its inputs."""
     D = int(checked.consts["D"])  # type: ignore[arg-type]
-    wanted = {"B": 1, "H": 2, "HK": 2, "M": _queries(D), "N": KEYS}
+    wanted = {"B": 1, "H": 2, "HK": 2, "M": _count_queries(D), "N": KEYS}
     draws, _ = fitting(checked, gradients, [Draw("corners", {d: wanted.get(d, 3) for d in checked.dims}, corners=True)])
     if not draws:
         return None
     (draw,) = draws
     found = make_score_inputs(spec, traced, Lengths(*(draw.sizes[n] for n in LENGTHS)), D, _dtype(checked))
-    return None if found is None else (found.words, _with_inputs(gradients, found, draw), draw)
+    return None if found is None else (found.words, _replace_inputs(gradients, found, draw), draw)
 
 
-def _queries(D: int) -> int:
+def _count_queries(D: int) -> int:
     """Return the number of queries of a head whose scores can be chosen one by one."""
     return max(1, min(24, (D - SPARE) // PARTS))
 
@@ -94,7 +94,7 @@ def _dtype(checked: Checked) -> torch.dtype:
     return next(TORCH[t.dtype] for t in checked.tensors if t.name == "Q")
 
 
-def _with_inputs(spec: FunctionSpecification, found: ScoreInputs, draw: Draw) -> FunctionSpecification:
+def _replace_inputs(spec: FunctionSpecification, found: ScoreInputs, draw: Draw) -> FunctionSpecification:
     def inputs(sizes: dict[str, int], generator: torch.Generator, **drawn: Any) -> dict[str, Value]:
         if any(sizes[d] != n for d, n in draw.sizes.items()):
             return spec.made(sizes, generator, drawn)
@@ -123,7 +123,7 @@ def make_score_inputs(spec: Specification, traced: Traced, lengths: Lengths, D: 
     kept = decisions.spec.mask(lengths)
     if bool((kept & ~chosen.good & ~decisions.decided(chosen.scores)).any()):
         return None
-    rows = _corner_of_rows(lengths, len(corners))
+    rows = _assign_corners(lengths, len(corners))
     reached = [bool((chosen.on & kept & (rows == i)).any()) for i in range(len(corners))]
     beside = [bool((chosen.good & kept & (rows == i)).any()) and not reached[i] for i in range(len(corners))]
     if not any(reached) and not any(beside):
@@ -162,7 +162,7 @@ class Decisions:
         known: list[Corner] = []
         for decision in self.decisions:
             for corner in self._solved(decision):
-                if not any(_same(corner, other) for other in known):
+                if not any(_is_same(corner, other) for other in known):
                     known.append(corner)
                     yield corner
 
@@ -174,7 +174,9 @@ class Decisions:
         exact, slopes = self._with_slopes(scores)
         single, slopes_single = (x.double() for x in self._with_slopes(scores.float()))
         masked = (exact == -torch.inf) & (single == -torch.inf)
-        numbers = (exact.abs() <= _LARGEST_LOGIT) & (slopes.abs() <= _STEEPEST) & _close(single, exact) & _close(slopes_single, slopes)
+        numbers = (
+            (exact.abs() <= _LARGEST_LOGIT) & (slopes.abs() <= _STEEPEST) & _is_close(single, exact) & _is_close(slopes_single, slopes)
+        )
         return alike & (masked | numbers)
 
     def _with_slopes(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,9 +214,9 @@ class Decisions:
         low, high = ranks[first], ranks[first + 1]
         while bool((high - low > 1).any()):
             middle = (low + high) // 2
-            same = self._sides(decision, _of_ranks(middle)) == start
+            same = self._sides(decision, _from_ranks(middle)) == start
             low, high = torch.where(same, middle, low), torch.where(same, high, middle)
-        below, above = _of_ranks(low), _of_ranks(high)
+        below, above = _from_ranks(low), _from_ranks(high)
         if len(decision) == 1:  # the rounder one of the numbers on both sides
             at = torch.where(low % 2**8 == 0, below, torch.where(high % 2**8 == 0, above, math.nan))
         else:
@@ -224,7 +226,7 @@ class Decisions:
             yield Corner(*(x[i].masked_fill(none, math.nan) for x in (below, at, above)))
 
 
-def _close(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _is_close(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.isclose(x, y, rtol=1e-3, atol=1e-4)
 
 
@@ -263,7 +265,7 @@ def _nodes(e: Expr) -> int:
     return len(seen)
 
 
-def _same(x: Corner, y: Corner) -> bool:
+def _is_same(x: Corner, y: Corner) -> bool:
     """Compare where they lie: a corner on a point of the grid is found from both sides."""
     places = [torch.where(c.at.isnan(), c.above, c.at).nan_to_num() for c in (x, y)]
     return places[0].shape == places[1].shape and torch.equal(*places)
@@ -275,7 +277,7 @@ def _ranks(x: torch.Tensor) -> torch.Tensor:
     return torch.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 
 
-def _of_ranks(ranks: torch.Tensor) -> torch.Tensor:
+def _from_ranks(ranks: torch.Tensor) -> torch.Tensor:
     size = ranks.abs().int().view(torch.float32).double()
     return torch.where(ranks < 0, -size, size)
 
@@ -289,7 +291,7 @@ class Chosen:
     on: torch.Tensor
 
 
-def _corner_of_rows(at: Lengths, corners: int) -> torch.Tensor:
+def _assign_corners(at: Lengths, corners: int) -> torch.Tensor:
     return torch.arange(at.H * at.M).view(1, at.H, at.M, 1) % corners
 
 
@@ -300,7 +302,7 @@ def _choose_scores(decisions: Decisions, corners: Sequence[Corner], scale: float
     """
     at = decisions.lengths
     shape = (at.B, at.H, at.M, at.N)
-    row = _corner_of_rows(at, len(corners))
+    row = _assign_corners(at, len(corners))
     side = (torch.arange(at.M).view(-1, 1) + torch.arange(at.N)) % 3
 
     def of_rows(values: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -56,21 +56,25 @@ class Soundness:
 
     def begin(self) -> None:
         """Ask twice, with other seeds, once with memory that nothing wrote full of NaN. Raises CuirError X118, X119, X125, X126."""
-        found = self._of_function(self.spec) if isinstance(self.spec, FunctionSpecification) else self._of_mods(self.spec)
+        found = (
+            self._list_function_questions(self.spec)
+            if isinstance(self.spec, FunctionSpecification)
+            else self._list_mod_questions(self.spec)
+        )
         for question in found:
             try:
-                question.first = _asked(question, _SEEDS[0])
-                again = _asked(question, _SEEDS[1], filled=True)
+                question.first = _ask(question, _SEEDS[0])
+                again = _ask(question, _SEEDS[1], filled=True)
             except CuirError as error:
                 if error.diagnostics[0].code in _REFUSED:
                     raise
                 continue  # it fails for this problem, or no kernel can have it: told where problems are drawn
             self.questions.append(question)
-            if (place := _difference(question.first, again)) is None:
+            if (place := _find_difference(question.first, again)) is None:
                 continue
-            if (other := _difference(question.first, _asked(question, _SEEDS[1]))) is not None:
-                raise self._unsound(question, other, "for the same inputs, asked twice", _STATE)
-            raise self._unsound(question, place, "where memory that nothing wrote holds something else", "torch.zeros or torch.full in place of torch.empty")  # fmt: skip
+            if (other := _find_difference(question.first, _ask(question, _SEEDS[1]))) is not None:
+                raise self._make_error(question, other, "for the same inputs, asked twice", _STATE)
+            raise self._make_error(question, place, "where memory that nothing wrote holds something else", "torch.zeros or torch.full in place of torch.empty")  # fmt: skip
 
     def explain(self, error: CuirError) -> CuirError:
         """The cause of a failure, where it is that the specification now answers otherwise; else the error."""
@@ -85,17 +89,17 @@ class Soundness:
         for _, error in refused.values():
             raise error
         for question in self.questions:
-            if (place := _difference(question.first, _asked(question, _SEEDS[2]))) is not None:
-                raise self._unsound(question, place, "for the same inputs, asked at the beginning and at the end", _STATE)
+            if (place := _find_difference(question.first, _ask(question, _SEEDS[2]))) is not None:
+                raise self._make_error(question, place, "for the same inputs, asked at the beginning and at the end", _STATE)
 
-    def _unsound(self, question: _Question, place: tuple[str, str, str], when: str, hint: str) -> CuirError:
+    def _make_error(self, question: _Question, place: tuple[str, str, str], when: str, hint: str) -> CuirError:
         name, first, again = place
         message = f"{question.what} of the specification `{self.spec.name}` gives {name} as {first}, and then as {again}, {when}"
         return refuse_function(question.function, CuirError.of("X118", message, function_span(question.function), hint))
 
     # ---- questions
-    def _of_function(self, spec: FunctionSpecification) -> Iterable[_Question]:
-        draw = self._small_draw(spec)
+    def _list_function_questions(self, spec: FunctionSpecification) -> Iterable[_Question]:
+        draw = self._find_small_draw(spec)
         if draw is None:
             return
         checked = self.checked
@@ -103,15 +107,15 @@ class Soundness:
             drawn = {**known_sizes(checked), **dict.fromkeys(checked.dims, _TRIED[-1])}
             yield _Question("sizes", spec.sizes, lambda: spec.admitted(drawn) or {"the length": None})
         if spec.inputs is not None:
-            yield _Question("inputs", spec.inputs, lambda: _all(function_launch(checked, spec, draw)))
+            yield _Question("inputs", spec.inputs, lambda: _collect_values(function_launch(checked, spec, draw)))
         given = function_launch(checked, spec, draw)
         yield _Question("reference", spec.reference, lambda: spec.exact(readable(checked, given), list(given.before)))
 
-    def _small_draw(self, spec: FunctionSpecification) -> Draw | None:
+    def _find_small_draw(self, spec: FunctionSpecification) -> Draw | None:
         for n in _TRIED:
             try:
                 sizes = spec.admitted({**known_sizes(self.checked), **dict.fromkeys(self.checked.dims, n)})
-                if sizes is not None and self._elements(sizes) <= _SMALL:
+                if sizes is not None and self._count_elements(sizes) <= _SMALL:
                     draw = Draw("asked again", {d: sizes[d] for d in self.checked.dims})
                     function_launch(self.checked, spec, draw)
                     return draw
@@ -120,10 +124,10 @@ class Soundness:
                     raise
         return None
 
-    def _elements(self, sizes: Mapping[str, int]) -> int:
+    def _count_elements(self, sizes: Mapping[str, int]) -> int:
         return max((elements_of(t, sizes) for t in self.checked.tensors), default=0)
 
-    def _of_mods(self, spec: Specification) -> Iterable[_Question]:
+    def _list_mod_questions(self, spec: Specification) -> Iterable[_Question]:
         for lengths in _LENGTHS:
             for name, value in spec.data.items():
                 if callable(value) and not isinstance(value, torch.Tensor):
@@ -140,9 +144,9 @@ class Soundness:
         spec, draws = self.spec, [c for c in cases if isinstance(c, Draw)]
         if not isinstance(spec, FunctionSpecification):
             return []
-        return [*self._single_lengths(spec, draws), *self._single_tables(spec, draws)]
+        return [*self._find_single_lengths(spec, draws), *self._find_single_tables(spec, draws)]
 
-    def _single_lengths(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
+    def _find_single_lengths(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
         if spec.sizes is None or _is_ours(spec.sizes) or len(draws) == 0:
             return
         single: dict[str, int] = {}
@@ -157,16 +161,16 @@ class Soundness:
             said = ", ".join(f"only 1 length of {d} was admitted, {n}" for d, n in single.items())
             yield f"{said}: sizes of `{spec.name}` refuses others, and nothing is said of them"
 
-    def _single_tables(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
+    def _find_single_tables(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
         """Tables that are the same for every seed, in up to three problems."""
         if spec.inputs is None or _is_ours(spec.inputs):
             return
-        small = [d for d in draws if self._elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
+        small = [d for d in draws if self._count_elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
         seen, varied = set[str](), set[str]()
         for draw in sorted(small, key=lambda d: -min(d.sizes.values(), default=0))[:3]:
             one, other = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
             for name in one.given:
-                a, b = _all(one).get(name), _all(other).get(name)
+                a, b = _collect_values(one).get(name), _collect_values(other).get(name)
                 seen |= {name} if _holds_several(a) else set()
                 varied |= set() if equal_bits(a, b) else {name}
         fixed = seen - varied
@@ -186,7 +190,7 @@ def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any
         for draw in (c for c in cases if isinstance(c, Draw)):
             if time.perf_counter() > end:
                 break
-            if soundness._elements({**known_sizes(checked), **draw.sizes}) <= _SMALL:
+            if soundness._count_elements({**known_sizes(checked), **draw.sizes}) <= _SMALL:
                 try:
                     given = function_launch(checked, spec, draw)
                     exact = spec.exact(readable(checked, given), list(given.before))
@@ -216,7 +220,7 @@ class _Filled(TorchDispatchMode):
         return result
 
 
-def _asked(question: _Question, seed: int, filled: bool = False) -> Values:
+def _ask(question: _Question, seed: int, filled: bool = False) -> Values:
     """An answer under this seed of the global generators, which are as before afterwards."""
     state = GlobalState()
     try:
@@ -234,7 +238,7 @@ def _asked(question: _Question, seed: int, filled: bool = False) -> Values:
         state.restore()
 
 
-def _difference(first: Values, again: Values) -> tuple[str, str, str] | None:
+def _find_difference(first: Values, again: Values) -> tuple[str, str, str] | None:
     """The first place where two answers differ, with both values in words."""
     for name in (*first, *(n for n in again if n not in first)):
         if name not in first or name not in again:
@@ -246,7 +250,7 @@ def _difference(first: Values, again: Values) -> tuple[str, str, str] | None:
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             return name, str(a), str(b)
         if a.shape != b.shape or a.dtype != b.dtype:
-            return name, _kind(a), _kind(b)
+            return name, _describe_kind(a), _describe_kind(b)
         x, y = (x.detach().double() for x in (a, b))
         at = torch.nonzero((x != y) & ~((x != x) & (y != y)))[0].tolist()
         before, after = show_different(x[tuple(at)].item(), y[tuple(at)].item())
@@ -254,11 +258,11 @@ def _difference(first: Values, again: Values) -> tuple[str, str, str] | None:
     return None
 
 
-def _kind(x: torch.Tensor) -> str:
+def _describe_kind(x: torch.Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
 
 
-def _all(launch: FunctionLaunch) -> Values:
+def _collect_values(launch: FunctionLaunch) -> Values:
     return {**launch.before, **launch.inputs}
 
 

@@ -18,7 +18,7 @@ _TURNS = {"hidden": 3, "edges": 3}  # how often each is taken, in other forms
 _ROWS = 19  # so many rows have all forms
 
 
-def special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPlan, level: str) -> list[Draw]:
+def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPlan, level: str) -> list[Draw]:
     """Draw problems of each kind of special values that applies, at lengths of about a tile; rows with runs of -inf have several."""
     steps, draws = steps_of_dims(checked, spec), list[Draw]()
     for kind in SPECIAL:
@@ -26,12 +26,12 @@ def special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPl
         count = min(several, _QUICK[kind] if level == "quick" else _FULL)
         for i in range(count):  # the first, the last, some between
             seed = i if several <= count else i * (several - 1) // max(1, count - 1)
-            sizes = _long_rows(checked, plan, seed, steps) if kind == "hidden" else _about_a_tile(checked, steps)
-            draws += _admitted(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
+            sizes = _choose_long_rows(checked, plan, seed, steps) if kind == "hidden" else _choose_tile_sizes(checked, steps)
+            draws += _admit(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
     return draws
 
 
-def _admitted(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Mapping[str, int]) -> list[Draw]:
+def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Mapping[str, int]) -> list[Draw]:
     """The problem, or one of two tiles of each dim where the specification refuses it, or memory does."""
     for sizes in (draw.sizes, {d: 2 * n or 2 for d, n in steps.items()}):
         if kept := fitting(checked, spec, [Draw(draw.name, with_heads(sizes), draw.kind, draw.seed)])[0]:
@@ -39,11 +39,11 @@ def _admitted(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: 
     return []
 
 
-def _about_a_tile(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
+def _choose_tile_sizes(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
     return {d: steps[d] + 9 if steps[d] and d not in ("B", "H", "HK") else 2 for d in checked.dims}
 
 
-def _long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:
+def _choose_long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:
     """More than two blocks, and more than the longest run, along the last dim of the tensor that is hidden; rows enough for all forms."""
     name = plan.hidden[seed % len(plan.hidden)]
     dims = next(t.dims for t in checked.tensors if t.name == name)
@@ -57,4 +57,4 @@ def _long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[st
     return {d: max(n, 1) for d, n in sizes.items()}
 
 
-__all__ = ["special_draws"]
+__all__ = ["make_special_draws"]

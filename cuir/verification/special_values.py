@@ -91,20 +91,20 @@ def make_vast(x: torch.Tensor, turn: int, vast: bool, subnormal: bool) -> torch.
     """Rows of tiny, usual and, where they may be, vast and subnormal numbers in turn, in f32 and bf16 beyond f16's range."""
     usual = _VAST_F16 if x.dtype == torch.float16 else _VAST
     factors = torch.tensor(usual[0 if vast else 1 : 4 if subnormal else 3], dtype=torch.float64)
-    return _clamped(x.double() * factors[(rows_of(x) + turn) % len(factors)], x.dtype)
+    return _clamp(x.double() * factors[(rows_of(x) + turn) % len(factors)], x.dtype)
 
 
 def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
     """Rows of numbers that differ from one another by little, beside their size; every fourth row stays."""
-    forms = [_fitted(base, step, x.dtype) for base, step in _NEAR]
+    forms = [_fit(base, step, x.dtype) for base, step in _NEAR]
     number = (rows_of(x) + turn) % (len(forms) + 1)
     near = x.double()
     for i, (base, step) in enumerate(forms):
         near = torch.where(number == i, base + step * torch.round(x.double()).clamp(-2, 2), near)
-    return _clamped(near, x.dtype)
+    return _clamp(near, x.dtype)
 
 
-def _fitted(base: float, step: float, dtype: torch.dtype) -> tuple[float, float]:
+def _fit(base: float, step: float, dtype: torch.dtype) -> tuple[float, float]:
     """A number that the dtype holds, and a step of at least one unit in the last place of it."""
     base = max(-1000.0, min(1000.0, base)) if dtype == torch.float16 else base
     unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(base)))
@@ -116,17 +116,17 @@ def make_close(x: torch.Tensor, y: torch.Tensor, turn: int) -> torch.Tensor:
     unit = max(torch.finfo(x.dtype).eps, torch.finfo(y.dtype).eps)
     sign = torch.where((rows_of(x) + turn) % 3 == 2, -1.0, 1.0)
     apart = torch.where((rows_of(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
-    return _clamped(x.double() * (1 + apart * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
+    return _clamp(x.double() * (1 + apart * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
 
 
 def make_large(x: torch.Tensor, far: bool) -> torch.Tensor:
     """Ten or 30 times the numbers, by rows; far: rows so large that products of two of them leave f16, not f32, too."""
     most = 2.0 ** (_LARGE_F16 if x.dtype == torch.float16 else _LARGE)
     factors = torch.tensor([30.0, most if far else 10.0], dtype=torch.float64)
-    return _clamped(x.double() * factors[rows_of(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
+    return _clamp(x.double() * factors[rows_of(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
 
 
-def _clamped(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _clamp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     largest = torch.finfo(dtype).max
     return x.clamp(-largest, largest).to(dtype)
 

@@ -69,7 +69,7 @@ def run_synchronisation(
         if found.refusal is None:
             arguments = make_arguments(checked, spec, draw)
             return SynchronisationRun(run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget), True)
-        if max((elements_of(t, sizes_of(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
+        if max((elements_of(t, collect_sizes(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
             raise CuirError([found.refusal])
         given = launch_of(checked.program, checked, spec, draw)
         report = run(checked, given.arguments(), grid=grid, schedule=schedule, budget=budget)
@@ -82,7 +82,7 @@ def run_synchronisation(
         raise
 
 
-def sizes_of(checked: Checked, draw: AnyCase) -> dict[str, int]:
+def collect_sizes(checked: Checked, draw: AnyCase) -> dict[str, int]:
     """Lengths of the kernel's run-time dims and its integer consts for a problem; dims that an attention problem does not name are 1."""
     at = {n: getattr(draw.lengths, n) for n in LENGTHS} if isinstance(draw, Case) else dict(draw.sizes)
     return {**known_sizes(checked), **{d: at.get(d, 1) for d in checked.dims}}
@@ -90,15 +90,15 @@ def sizes_of(checked: Checked, draw: AnyCase) -> dict[str, int]:
 
 def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Any]:
     """Arguments whose elements have values only where control flow reads them. Raises CuirError X108, U125, and what the specification raises."""
-    sizes = sizes_of(checked, draw)
+    sizes = collect_sizes(checked, draw)
     require_memory(checked, sizes)
     generator = torch.Generator().manual_seed(draw.seed)
     values: dict[str, Any] = {s.name: _scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
     wanted = control_slice(checked).inputs
     if isinstance(spec, Specification):
-        values |= _captured(checked, spec, draw)
+        values |= _collect_captured(checked, spec, draw)
     elif spec.inputs is not None and (wanted or any(s.dtype == I32 for s in checked.scalars)):
-        values |= _given(checked, spec, sizes, generator, values)
+        values |= _call_inputs(checked, spec, sizes, generator, values)
     shapes = [(t, x) for t in checked.tensors if isinstance(x := values.get(t.name), torch.Tensor)]
     sizes |= {d: int(x.shape[i]) for t, x in shapes for i, d in enumerate(t.dims) if isinstance(d, str)}
     for t in checked.tensors:
@@ -108,18 +108,18 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
             raise CuirError.of("X108", f"`{checked.name}` reads `{t.name}`, integers whose meaning its signature does not say", checked.origin.span,
                                f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})")  # fmt: skip
         values[t.name] = (
-            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in wanted else _empty(checked, t, sizes)
+            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in wanted else _make_empty(checked, t, sizes)
         )
     return values
 
 
-def _captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
+def _collect_captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
     """Return the tensors that mods capture, as kernel arguments."""
     at = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
     return captured_arguments(checked.program, checked.origin, spec, at, consts=checked.consts)
 
 
-def _given(
+def _call_inputs(
     checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Call the specification's `inputs`; values by the kernel's names. Tensor parameters get zeros."""
@@ -141,7 +141,7 @@ def _given(
     return made
 
 
-def _empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.Tensor:
+def _make_empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.Tensor:
     """A tensor without values, of which the system gives no memory before somebody writes it; rows as engines need them."""
     shape = shape_of_tensor(t, sizes)
     if t.name not in copied(checked) or len(shape) < 2:
@@ -150,4 +150,4 @@ def _empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.
     return torch.empty([*shape[:-1], -(-shape[-1] // each) * each], dtype=TORCH[t.dtype])[..., : shape[-1]]
 
 
-__all__ = ["SynchronisationRun", "make_arguments", "needs_data", "run_synchronisation", "sizes_of"]
+__all__ = ["SynchronisationRun", "collect_sizes", "make_arguments", "needs_data", "run_synchronisation"]

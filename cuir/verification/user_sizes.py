@@ -48,10 +48,10 @@ LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that 
 def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
     """Problems of the sizes that users have; what the specification's `sizes` or memory refuses is left out."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(_draws(checked, spec, level))
+        return list(_make_draws(checked, spec, level))
     cases = [
         Case(f"{NAME}: {b} of a batch, {hk} key heads of {g}", Lengths(b, hk * g, hk, 1 + n % 2, 3 + 5 * n))
-        for n, (b, hk, g) in enumerate(_heads(level))
+        for n, (b, hk, g) in enumerate(_list_heads(level))
     ]
     if level == "full":
         cases.append(Case(f"{NAME}: 131,075 queries", Lengths(1, 1, 1, 131_075, 5)))
@@ -77,18 +77,18 @@ def is_user_case(case: AnyCase) -> bool:
     return case.name.startswith(NAME)
 
 
-def wide_grid(units: int) -> int:
+def choose_wide_grid(units: int) -> int:
     """Return a grid that runs as one batch, which costs hardly more than one CTA."""
     return max(1, min(units, LANES))
 
 
-def _heads(level: str) -> Sequence[tuple[int, int, int]]:
+def _list_heads(level: str) -> Sequence[tuple[int, int, int]]:
     return (*_QUICK, *_FULL) if level == "full" else _QUICK
 
 
-def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
+def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
     steps = steps_of_dims(checked, spec)
-    for n, counts in enumerate(_counts(checked, steps, level)):
+    for n, counts in enumerate(_list_counts(checked, steps, level)):
         for sizes in counts:
             name = ", ".join(f"{d}={size}" for d, size in sizes.items())
             short = _AROUND[n % 2] if max(sizes.values()) <= _FEW else 1 + n % 2
@@ -133,13 +133,13 @@ def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int
                 yield kept
 
 
-def _counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[list[dict[str, int]]]:
+def _list_counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[list[dict[str, int]]]:
     """Sizes of some dims, the others as short as they may be; of each list the first that fits."""
     single = [d for d in checked.dims if not steps[d]]
     grouped = {"H", "HK"} <= set(single)
     plain = [d for d in single if not (grouped and d in ("H", "HK"))]
     if grouped:
-        for b, hk, g in _heads(level):
+        for b, hk, g in _list_heads(level):
             yield [{**({"B": b} if "B" in plain else {}), "HK": hk, "H": g}]
     sizes = (*_SINGLE, *_SINGLE_FULL) if level == "full" else _SINGLE if len(plain) <= _MANY_DIMS else _SINGLE[:1]
     for i, d in enumerate(plain):

@@ -15,7 +15,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
-from cuir.verification.decisive import _at_steps
+from cuir.verification.decisive import _draw_at_steps
 
 ROWS, COLUMNS, PAIRS = 4096, 64, 512
 WHOLE = 61.0  # whose rounded inverse times it is not 1
@@ -98,7 +98,7 @@ def inputs(kind: str, rows: int = ROWS) -> dict[str, torch.Tensor]:
         x, z = (p[::skip].contiguous() for p in pairs)
     elif kind == "steps":
         numbers = [0.7, 7.0, WHOLE, 1 / 3, 3.0, 0.3, 127.0]
-        x, z = (_at_steps((rows, COLUMNS), torch.float32, numbers, generator, signed) for signed in (True, False))
+        x, z = (_draw_at_steps((rows, COLUMNS), torch.float32, numbers, generator, signed) for signed in (True, False))
     else:
         x, z = torch.randn(rows, COLUMNS, generator=generator) * 30, torch.rand(rows, COLUMNS, generator=generator) + 0.1
     return {"X": x, "Z": z, "T": torch.arange(512) * 3.0}

@@ -14,7 +14,7 @@ from cuir.checking.checker import check
 from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.verification import verify
-from cuir.verification.decisive import KIND, _at_steps, decisive_draws, jumps_in_torch, undecided
+from cuir.verification.decisive import KIND, _draw_at_steps, jumps_in_torch, make_decisive_draws, undecided
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import ask_small
 from cuir.verification.report import VerifyReport
@@ -139,7 +139,7 @@ def test_the_error_names_what_jumps() -> None:
 def test_problems_lie_at_steps_only_where_something_jumps() -> None:
     def draws(body: str, text: str, level: str) -> list[Draw]:
         checked, spec = check(parse(text_of(body))), FunctionSpecification("f", function(text))
-        return decisive_draws(
+        return make_decisive_draws(
             checked, spec, [Draw("a", {"M": 64}), Draw("none", {"M": 0}), Draw("b", {"M": 100})], level, lambda: ask_small(checked, spec)
         )
 
@@ -166,12 +166,12 @@ def test_problems_lie_at_steps_only_where_something_jumps() -> None:
 def test_values_are_finite_no_divisor_is_0_and_the_same_each_time(
     shape: tuple[int, ...], dtype: torch.dtype, numbers: list[float], signed: bool, seed: int
 ) -> None:
-    x, y = (_at_steps(shape, dtype, numbers, torch.Generator().manual_seed(seed), signed).float() for _ in range(2))
+    x, y = (_draw_at_steps(shape, dtype, numbers, torch.Generator().manual_seed(seed), signed).float() for _ in range(2))
     assert torch.equal(x, y) and bool((x.isfinite() & (x != 0)).all()) and (signed or bool((x > 0).all()))
 
 
 def test_half_of_the_numbers_are_whole_and_steps_of_a_number_are_met() -> None:
-    x = _at_steps((256, 64), torch.float32, [61.0], torch.Generator().manual_seed(0), signed=False)
+    x = _draw_at_steps((256, 64), torch.float32, [61.0], torch.Generator().manual_seed(0), signed=False)
     assert 0.4 < (x == x.round()).float().mean() < 1 and int((x % 61 == 0).sum()) > 500 and int((x % 61 == 30.5).sum()) > 500
     assert bool((x == 8).any()) and bool((x == 7).any())
 

@@ -15,7 +15,7 @@ from cuir.syntax.types import F16
 from cuir.verification.hidden_biases import make_hidden_biases
 from cuir.verification.inputs import special_plan
 from cuir.verification.spec_dispatch import check_case, make_hidden_cases
-from cuir.verification.special_problems import special_draws
+from cuir.verification.special_problems import make_special_draws
 
 EXPERT = corpus.programs()["flash_fwd"].read_text(encoding="utf-8")
 GUARD = "where(new == -inf, 0.0, new)"
@@ -80,7 +80,7 @@ def test_a_bias_that_a_function_asks_for_is_hidden_at_both_ends() -> None:
         checked, spec = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 64}), FunctionSpecification("biased", biased)
         plan, codes = special_plan(checked, spec), set[str]()
         assert plan.hidden == ("BIAS",)
-        for draw in special_draws(checked, spec, plan, "quick"):
+        for draw in make_special_draws(checked, spec, plan, "quick"):
             try:
                 check_case(program, checked, spec, draw)
             except CuirError as error:

@@ -9,7 +9,7 @@ import torch
 
 from cuir import check, parse
 from cuir.syntax.types import F16
-from cuir.verification.mentioned_numbers import Comparisons, Mentioned, mentioned_in_kernel, mentioned_in_source
+from cuir.verification.mentioned_numbers import Comparisons, Mentioned, collect_from_kernel, collect_from_source
 from tests.verification.small_kernels import rows
 
 LIMIT = 2.5
@@ -57,13 +57,13 @@ def default(x: torch.Tensor, least: float = 0.75) -> torch.Tensor:
     ],
 )
 def test_a_source_says_what_it_compares_with(function: Callable[..., object], found: Mentioned) -> None:
-    assert mentioned_in_source(function) == found
+    assert collect_from_source(function) == found
 
 
 def test_a_function_without_source_says_its_constants() -> None:
     names: dict[str, Callable[..., object]] = {}
     exec("def f(x):\n    return x > 4.25", names)
-    assert 4.25 in mentioned_in_source(names["f"]).floats
+    assert 4.25 in collect_from_source(names["f"]).floats
 
 
 def test_an_evaluation_says_what_it_compares_with() -> None:
@@ -75,5 +75,5 @@ def test_an_evaluation_says_what_it_compares_with() -> None:
 
 def test_a_kernel_says_what_it_compares_with() -> None:
     text = rows("Y: Global[f32, M, D], pad: i32", "store(Y[q, cols(D)], where((x > -0.5) & (pad == -1), max(x, 0.25), 0.125))")
-    found = mentioned_in_kernel(check(parse(text), "kernel", {"T": F16, "D": 64}))
+    found = collect_from_kernel(check(parse(text), "kernel", {"T": F16, "D": 64}))
     assert set(found.floats) == {-0.5, 0.25} and -1 in found.integers

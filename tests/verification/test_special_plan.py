@@ -13,7 +13,7 @@ from cuir.syntax.types import F16, F32
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import applicable, function_launch, special_plan
 from cuir.verification.special_plan import SPECIAL, SpecialPlan, integer_edges
-from cuir.verification.special_problems import special_draws
+from cuir.verification.special_problems import make_special_draws
 from tests.verification.small_kernels import KERNELS, rows
 
 CONSTS = {"T": F16, "D": 64}
@@ -64,7 +64,7 @@ def test_problems_of_each_kind_differ_and_say_something(name: str) -> None:
     checked = check(parse(small.text), "kernel", CONSTS)
     spec = FunctionSpecification(name, small.reference, small.inputs, small.sizes)
     plan = special_plan(checked, spec)
-    quick, full = (special_draws(checked, spec, plan, level) for level in ("quick", "full"))
+    quick, full = (make_special_draws(checked, spec, plan, level) for level in ("quick", "full"))
     kinds = {d.kind for d in quick}
     assert kinds == {k for k in SPECIAL if plan.count(k)} == set(applicable(checked, spec)) & set(SPECIAL) and len(quick) <= len(full)
     assert len({(d.kind, d.seed) for d in quick}) == len(quick)

@@ -15,7 +15,7 @@ from cuir.syntax.types import F16
 from cuir.verification.draws import Draw
 from cuir.verification.problems import Case
 from cuir.verification.spec_dispatch import check_case, prepared
-from cuir.verification.user_sizes import is_user_case, user_cases, wide_grid
+from cuir.verification.user_sizes import choose_wide_grid, is_user_case, user_cases
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 HEAD = "hk = h // (H // HK)"
@@ -26,7 +26,7 @@ def refused(program: Program, checked: Checked, spec: AnySpecification, level: s
     for case in user_cases(checked, spec, level):
         assert is_user_case(case)
         try:
-            check_case(program, checked, spec, case, grid=wide_grid)
+            check_case(program, checked, spec, case, grid=choose_wide_grid)
         except CuirError as error:
             assert error.diagnostics[0].code in ("V301", "V302", "V303", "V304", "M402", "R402", "D401")
             return True

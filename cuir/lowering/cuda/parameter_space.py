@@ -17,7 +17,7 @@ _WORD, _LONG = 4, 8  # of a scalar or a dim; of a pointer or a stride
 def require_parameter_space(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> None:
     """Raise CuirError L006 where the parameters take more than a launch can pass. maps: tensors of which there is a map, one for each; pointers: those of which there is a pointer."""
     limit = TARGETS[checked.arch].parameter_bytes
-    ends = parameter_ends(checked, maps, pointers, counter)
+    ends = compute_parameter_ends(checked, maps, pointers, counter)
     end = ends[-1][0] if ends else 0
     if end > limit:
         takes = f"{len(maps)} tensor maps of {MAP_BYTES} bytes, " if maps else ""
@@ -30,18 +30,18 @@ def require_parameter_space(checked: Checked, maps: Sequence[str], pointers: Seq
         )
 
 
-def parameter_ends(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> list[tuple[int, Span]]:
+def compute_parameter_ends(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> list[tuple[int, Span]]:
     """Compute the end of each parameter in bytes, with its place in the text."""
     ends: list[tuple[int, Span]] = []
     end = 0
-    for size, span in _parameters(checked, maps, pointers, counter):
+    for size, span in _list_parameters(checked, maps, pointers, counter):
         unit = min(size, _LONG)
         end = -(-end // unit) * unit + size
         ends.append((end, span))
     return ends
 
 
-def _parameters(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> Iterator[tuple[int, Span]]:
+def _list_parameters(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> Iterator[tuple[int, Span]]:
     """Size and place in the text of each parameter."""
     tensors = {t.name: t for t in checked.tensors}
     for name in maps:

@@ -202,13 +202,13 @@ class _Collector:
     def collect(self) -> list[Condition]:
         self.loops: tuple[For, ...] = ()
         self.guards: tuple[Expr, ...] = ()
-        self.reader, self.role, self.under = reader_of(self.checked, None), DECLARATIONS, NUMBERS
+        self.reader, self.role, self.under = get_reader(self.checked, None), DECLARATIONS, NUMBERS
         self.block(self.checked.declarations)
         if self.checked.tiles is not None:
             self.role = WORK
             self.expression(self.checked.tiles.count)
         for number, role in enumerate(self.checked.roles):
-            self.reader, self.role = reader_of(self.checked, role), number
+            self.reader, self.role = get_reader(self.checked, role), number
             self.block(role.body)
         return self.found
 
@@ -318,11 +318,11 @@ def _dtype(e: Expr) -> object:
     return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
 
 
-def reader_of(checked: Checked, role: Role | None) -> Reader:
+def get_reader(checked: Checked, role: Role | None) -> Reader:
     """Return the origins of the names of a role, or of the declarations. Cached with the kernel."""
-    key = (reader_of, role.name if role is not None else "")
+    key = (get_reader, role.name if role is not None else "")
     if key not in checked.made:
-        checked.made[key] = Reader(checked, role, None if role is None else reader_of(checked, None).found)
+        checked.made[key] = Reader(checked, role, None if role is None else get_reader(checked, None).found)
     reader: Reader = checked.made[key]
     return reader
 
@@ -343,12 +343,12 @@ def evaluated_nodes(node: Node) -> Iterator[Node]:
         yield from value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def parents_of(checked: Checked) -> dict[Itself, Node]:
+def map_parents(checked: Checked) -> dict[Itself, Node]:
     """Map each evaluated node to its parent. Cached with the kernel.
 
     Nodes are those of the roles, the declarations and the work function.
     """
-    if parents_of not in checked.made:
+    if map_parents not in checked.made:
         parents: dict[Itself, Node] = {}
         left: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
         left += [checked.tiles.count] if checked.tiles is not None else []
@@ -357,8 +357,8 @@ def parents_of(checked: Checked) -> dict[Itself, Node]:
             for child in evaluated_nodes(node):
                 parents[Itself(child)] = node
                 left.append(child)
-        checked.made[parents_of] = parents
-    found: dict[Itself, Node] = checked.made[parents_of]
+        checked.made[map_parents] = parents
+    found: dict[Itself, Node] = checked.made[map_parents]
     return found
 
 
@@ -370,4 +370,4 @@ def boundary(c: Condition) -> list[int]:
     )
 
 
-__all__ = ["DECLARATIONS", "WORK", "Condition", "boundary", "collect_conditions", "evaluated_nodes", "kind_of", "reader_of"]
+__all__ = ["DECLARATIONS", "WORK", "Condition", "boundary", "collect_conditions", "evaluated_nodes", "get_reader", "kind_of"]

@@ -28,7 +28,7 @@ class Cover:
 
     def __init__(self, program: Program, checked: Checked, spec: AnySpecification, observed: Observed, level: str, shrink: bool):
         self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
-        self.driver = Driver(checked, spec, observed, level, self._arguments)
+        self.driver = Driver(checked, spec, observed, level, self._make_arguments)
         self.rows: list[Mapping[str, Any]] = []
         self.runs = [0, 0]
 
@@ -37,7 +37,7 @@ class Cover:
         """Coverage of all runs so far."""
         return self.driver.coverage
 
-    def _arguments(self, case: Draw | Case) -> Mapping[str, Any]:
+    def _make_arguments(self, case: Draw | Case) -> Mapping[str, Any]:
         return launch_of(self.program, self.checked, self.spec, case).arguments()
 
     def run(self, progress: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ class Cover:
         for solution, with_data in self.driver.problems():
             progress(f"numbers: conditions, {solution.problem.case}")
             try:
-                self._with_data(solution) if with_data else run_synchronisation(
+                self._run_with_data(solution) if with_data else run_synchronisation(
                     self.checked, self.spec, solution.problem.case, grid=lambda units, s=solution: s.grid
                 )
             except CuirError as error:
@@ -56,7 +56,7 @@ class Cover:
             self.runs[0 if with_data else 1] += 1
             self.driver.ran(solution)
 
-    def _with_data(self, solution: Solution) -> None:
+    def _run_with_data(self, solution: Solution) -> None:
         case = solution.problem.case
 
         def grid(units: int) -> int:

@@ -87,7 +87,7 @@ class Driver:
         wanted = [*sides, *remainders, *near]
         search, space = Search(self.effort.operations), Space(self.checked, self.spec)
         if wanted:
-            solve(self.checked, space, wanted, search, self._tensors)
+            solve(self.checked, space, wanted, search, self._read_tensors)
         self.coverage.searched = not search.exhausted
         for solution in search.solutions:
             for t in solution.targets:
@@ -96,13 +96,13 @@ class Driver:
         with_data = [s for s in search.solutions if not s.problem.large]
         chosen = choose(with_data, wanted, self.effort.problems, self.effort.cost)
         for solution in chosen:
-            yield self._shared(self._with_two_heads(space, solution)), True
+            yield self._spread(self._add_head(space, solution)), True
         done = {t for s in chosen for t in s.targets}
         alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE]
         for solution in choose(alone, [t for t in sides if t not in done], self.effort.problems, 1 << 62):
-            yield self._shared(solution), False
+            yield self._spread(solution), False
 
-    def _with_two_heads(self, space: Space, solution: Solution) -> Solution:
+    def _add_head(self, space: Space, solution: Solution) -> Solution:
         """An attention of two key heads instead of one, if it meets the same: scores grow from block to block in the first, and fall in the second."""
         sizes = {n: v for n, v in solution.problem.sizes.items() if n in space.names}
         if sizes.get("HK") != 1 or space.kind != "growing":
@@ -110,24 +110,24 @@ class Driver:
         problem = space.problem({**sizes, "HK": 2})
         if problem is None or problem.large:
             return solution
-        return self._again(replace(solution, problem=problem), solution.grid) or solution
+        return self._evaluate_on_grid(replace(solution, problem=problem), solution.grid) or solution
 
-    def _again(self, solution: Solution, grid: int) -> Solution | None:
+    def _evaluate_on_grid(self, solution: Solution, grid: int) -> Solution | None:
         """The problem on so many CTAs, if it then meets its targets."""
         numbers = {n for t in solution.targets for n in (t.condition.number, t.loop) if n is not None}
         program = ScalarProgram(self.checked, [c for c in self.coverage.observed.conditions if c.number in numbers])
         try:
             grid = min(grid, max(1, program.units(solution.problem.sizes)))
-            masks = program.evaluate(solution.problem.sizes, grid, self._tensors(solution.problem))
+            masks = program.evaluate(solution.problem.sizes, grid, self._read_tensors(solution.problem))
         except Unknown:
             return None
-        return replace(solution, grid=grid, masks=masks) if all(t.met_by(masks) for t in solution.targets) else None
+        return replace(solution, grid=grid, masks=masks) if all(t.is_met(masks) for t in solution.targets) else None
 
-    def _shared(self, solution: Solution) -> Solution:
+    def _spread(self, solution: Solution) -> Solution:
         """The problem on many CTAs, which run as one batch, if it then meets the same."""
         if solution.turns < FEW_TURNS or self.checked.tiles is None:
             return solution
-        return self._again(solution, LANES) or solution
+        return self._evaluate_on_grid(solution, LANES) or solution
 
     def refuse(self, solution: Solution, error: CuirError) -> None:
         """A problem cannot be run."""
@@ -147,7 +147,7 @@ class Driver:
         for c in {t.condition.number: t.condition for t in sides}.values():
             self.coverage.impossible[c.number] |= ranges.impossible(c)
 
-    def _tensors(self, problem: Problem) -> Callable[[str], Any]:
+    def _read_tensors(self, problem: Problem) -> Callable[[str], Any]:
         """The inputs of a problem by name."""
 
         def read(name: str) -> torch.Tensor:

@@ -72,12 +72,12 @@ class Observed:
         """The code of an expression, which also records the sides that it takes."""
         key = Itself(e)
         for c, places in self.results.get(key, ()):
-            run = self._recorded(c, places, run)
+            run = self._record(c, places, run)
         for c, place in self.operands.get(key, ()):
-            run = self._kept(c, place, run)
+            run = self._keep_operand(c, place, run)
         return run
 
-    def _recorded(self, c: Condition, places: tuple[int, ...], run: Evaluate) -> Evaluate:
+    def _record(self, c: Condition, places: tuple[int, ...], run: Evaluate) -> Evaluate:
         seen, number, everything, sides_of, values = self.seen, c.number, c.everything, c.sides_of, self.values
         if not places:
 
@@ -97,7 +97,7 @@ class Observed:
 
         return observe_operands
 
-    def _kept(self, c: Condition, place: int, run: Evaluate) -> Evaluate:
+    def _keep_operand(self, c: Condition, place: int, run: Evaluate) -> Evaluate:
         seen, number, everything, values = self.seen, c.number, c.everything, self.values
         if not c.tile:
 

@@ -11,17 +11,17 @@ from .conditions import Condition
 from .drive import Coverage
 from .figure import Figure, OneSided
 from .sides import Side, collect_sides, place_of
-from .waivers import MARK, useless_waivers, waivers_of
+from .waivers import MARK, collect_waivers, describe_useless_waivers
 
 
 def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[str]]:
     """Compute the figure of a verification, and say what is wrong with waivers."""
-    waivers, sides = waivers_of(_sources(checked, coverage)), collect_sides(coverage)
+    waivers, sides = collect_waivers(_collect_sources(checked, coverage)), collect_sides(coverage)
     counted = [s for s in sides if s.seen or not waivers.get(_line_of(s.condition))]
     plain, of_data = [s for s in counted if not s.by_data], [s for s in counted if s.by_data]
     places = {place_of(s.condition) for s in sides}
     left = describe_left(coverage, sides, waivers)
-    told = useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.left))
+    told = describe_useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.left))
     return Figure(len(places), len(plain), sum(s.seen for s in plain), len(of_data), sum(s.seen for s in of_data), tuple(left)), told
 
 
@@ -46,7 +46,7 @@ def describe_left(coverage: Coverage, sides: Iterable[Side], waivers: Mapping[tu
 
 def require_both_sides(checked: Checked, coverage: Coverage) -> None:
     """Raises CuirError V310 for sides that a problem is known to take, and that no run has taken, unless the text waives them."""
-    waivers = waivers_of(_sources(checked, coverage))
+    waivers = collect_waivers(_collect_sources(checked, coverage))
     errors: dict[tuple[int, str], Diagnostic] = {}
     for t in coverage.left():
         c, case = t.condition, coverage.case_of(t)
@@ -62,7 +62,7 @@ def require_both_sides(checked: Checked, coverage: Coverage) -> None:
         raise CuirError(errors.values())
 
 
-def _sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
+def _collect_sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
     """Collect the user's files that conditions stand in."""
     return dict.fromkeys(
         [

@@ -19,7 +19,7 @@ from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stm
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
 from ...syntax.walk import Itself
-from .conditions import WORK, Condition, collect_conditions, evaluated_nodes, parents_of, reader_of
+from .conditions import WORK, Condition, collect_conditions, evaluated_nodes, get_reader, map_parents
 from .origins import RUN
 
 TURNS = 400_000  # of all loops of one evaluation
@@ -64,7 +64,7 @@ class ScalarProgram:
         self.tensors: Callable[[str], Any] = _no_tensors
         self.reads: set[str] = set()  # tensors that are read from
         self.names: set[str] = set()  # that are needed
-        self.reader, self.needed = reader_of(checked, None), set[str]()
+        self.reader, self.needed = get_reader(checked, None), set[str]()
         self.before = self._slice(checked.declarations, everything=True)
         declared, self.needed = self.needed, set()
         self.count = self._value(checked.tiles.count) if checked.tiles is not None else None
@@ -72,7 +72,7 @@ class ScalarProgram:
         self.roles: list[tuple[Role, tuple[Action, ...], bool, bool]] = []
         for number, role in enumerate(checked.roles):
             if any(c.role == number for c in self.wanted.values()):
-                self.reader = reader_of(checked, role)
+                self.reader = get_reader(checked, role)
                 body = self._slice(role.body)
                 self.roles.append((role, body, role.index is not None and role.index in self.needed, RANK in self.needed))
                 self.names |= self.needed
@@ -82,7 +82,7 @@ class ScalarProgram:
 
     def _ancestors(self) -> set[Itself]:
         """The nodes in which a wanted condition stands."""
-        parents, above = parents_of(self.checked), set[Itself]()
+        parents, above = map_parents(self.checked), set[Itself]()
         for c in self.wanted.values():
             key: Itself | None = Itself(c.node)
             while key is not None and key not in above:
@@ -264,18 +264,18 @@ class ScalarProgram:
         if function is None:
             return _unknown
         if c is not None:
-            return self._recorded(
-                c, _folded(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
+            return self._record(
+                c, _fold(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
             )
         if len(values) == 2:
             x, y = values
             if isinstance(e, Binary) and dtype == I32 and (quick := _quick(op)) is not None:
                 function = quick
             return lambda frame: function(x(frame), y(frame))
-        folded = _folded(op, function, len(operands))
+        folded = _fold(op, function, len(operands))
         return lambda frame: folded(*(v(frame) for v in values))
 
-    def _recorded(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
+    def _record(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
         number, compares = c.number, c.kind == "comparison" and not c.tile
 
         def record(frame: Frame) -> Any:
@@ -353,7 +353,7 @@ def _quick(op: Op) -> Callable[[Any, Any], Any] | None:
     return (lambda a, b: a - b) if op.traits.linear == (1, -1) else None
 
 
-def _folded(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
+def _fold(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
     """An operation of two values, of more."""
     if op.traits.extremum is None or operands == 2:
         return function

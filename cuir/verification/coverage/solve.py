@@ -63,7 +63,7 @@ def solve(checked: Checked, space: Space, targets: Sequence[Target], search: Sea
 
     First a few small problems of each dim are asked for all targets, then for each condition those that its numbers suggest.
     """
-    groups = _representatives(targets)
+    groups = _choose_representatives(targets)
     if not groups:
         return
     together = _Solver(checked, space, [t for group in groups for t in group], search, tensors_of)
@@ -78,7 +78,7 @@ def solve(checked: Checked, space: Space, targets: Sequence[Target], search: Sea
             search.exhausted |= alone.operations <= 0
 
 
-def _representatives(targets: Sequence[Target]) -> list[list[Target]]:
+def _choose_representatives(targets: Sequence[Target]) -> list[list[Target]]:
     """Targets in groups of one condition; of those with one text and place, as roles have them that call one function, the first."""
     groups: dict[object, list[Target]] = {}
     known: dict[object, int] = {}
@@ -100,8 +100,8 @@ class _Solver:
         self.condition = targets[0].condition
         numbers = {n for t in targets for n in (t.condition.number, t.loop) if n is not None}
         self.program = ScalarProgram(checked, [c for c in collect_conditions(checked) if c.number in numbers])
-        self.numbers = _numbers(self.condition, _expressions_behind(checked, self.condition), self.left)
-        self.names = self._influences()
+        self.numbers = _numbers(self.condition, _trace_expressions(checked, self.condition), self.left)
+        self.names = self._find_influences()
         self.most = search.operations
         self.tried: set[tuple[tuple[str, Any], ...]] = set()
 
@@ -111,23 +111,23 @@ class _Solver:
         few = [{n: k * step[n] + more} for k, more in ((1, 0), (2, 1), (4, 0)) for n in step]
         pairs = [{a: k * step[a] + 1, b: j * step[b] + 1} for k, j in ((2, 2), (4, 2), (2, 4)) for a, b in itertools.combinations(step, 2)]
         for sizes in [*few, *pairs]:
-            if self._goes_on():
-                self._try({**self._thin(), **sizes})
+            if self._is_worthwhile():
+                self._try({**self._make_thin(), **sizes})
 
     def run(self) -> None:
         """All that the numbers of the condition suggest: one dim or scalar after the other, two at once, longer and longer, and one of them among others that are longer."""
-        self._try_each(self._thin())
+        self._try_each(self._make_thin())
         self._try_pairs()
         kept = self.search.operations // 2
         self.search.operations -= kept
         for name in self.names:
             self._grow(name)
         self.search.operations += kept
-        self._try_each(self._thin(3))
+        self._try_each(self._make_thin(3))
 
     def _try_each(self, base: Mapping[str, Any]) -> None:
         for name, value in sorted(self._values(), key=lambda nv: (abs(nv[1]), nv[0])):
-            if self._goes_on():
+            if self._is_worthwhile():
                 self._try({**base, name: value})
 
     def _try_pairs(self) -> None:
@@ -145,17 +145,17 @@ class _Solver:
             return math.prod(v for n, v in (pair[:2], pair[2:]) if n not in self.space.scalars)
 
         for a, v, b, w in sorted(pairs, key=size)[:PAIRS]:
-            if self._goes_on():
-                self._try({**self._thin(), a: v, b: w}, share=16)
+            if self._is_worthwhile():
+                self._try({**self._make_thin(), a: v, b: w}, share=16)
 
-    def _goes_on(self) -> bool:
+    def _is_worthwhile(self) -> bool:
         """Return whether targets are left that justify a search, and operations to spend on it."""
         return self.search.operations > 0 and any(t.kind != "near" for t in self.left)
 
-    def _thin(self, steps: int = 0) -> dict[str, Any]:
+    def _make_thin(self, steps: int = 0) -> dict[str, Any]:
         return self.space.thin(self.names, steps)
 
-    def _influences(self) -> list[str]:
+    def _find_influences(self) -> list[str]:
         """Dims and scalars on which the condition may depend."""
         names = set(self.program.names)
         return [n for n in self.space.names if n in names]
@@ -191,9 +191,9 @@ class _Solver:
             return
         step, before = max(1, self.space.steps.get(name, 1)), 1
         length = step
-        while self._goes_on() and length <= LONGEST:
+        while self._is_worthwhile() and length <= LONGEST:
             wanted = list(self.left)
-            if self._try({**self._thin(), name: length}):
+            if self._try({**self._make_thin(), name: length}):
                 self._shorten(name, before, length, [t for t in wanted if t not in self.left])
             before, length = length, 2 * length
 
@@ -201,8 +201,8 @@ class _Solver:
         """The shortest length between these that meets the same, if one side of it meets and the other does not."""
         while high - low > max(1, low // 16) and self.search.operations > 0:
             middle = (low + high) // 2
-            solution = self._evaluated({**self._thin(), name: middle})
-            if solution is not None and all(t.met_by(solution.masks) for t in met):
+            solution = self._evaluated({**self._make_thin(), name: middle})
+            if solution is not None and all(t.is_met(solution.masks) for t in met):
                 high = middle
                 self.search.solutions[-1] = solution
             else:
@@ -235,10 +235,10 @@ class _Solver:
         self.search.operations -= EACH + turns * self.program.size + (problem.elements // 10 if self.program.reads else 0)
         if masks is None:
             return None
-        return Solution(problem, 1, masks, tuple(t for t in self.left if t.met_by(masks)), turns)
+        return Solution(problem, 1, masks, tuple(t for t in self.left if t.is_met(masks)), turns)
 
 
-def _expressions_behind(checked: Checked, c: Condition) -> list[Expr]:
+def _trace_expressions(checked: Checked, c: Condition) -> list[Expr]:
     """The condition and what the names in it are made of; of a loop over units the number of units."""
     roots: list[Expr] = [c.node] if not isinstance(c.node, For) else list(c.node.iter.args) if isinstance(c.node.iter, Call) else []
     roots += reversed(c.guards)  # the nearest first
@@ -283,7 +283,7 @@ def _tested(node: object) -> tuple[Expr, ...] | None:
 
 def choose(solutions: Sequence[Solution], targets: Iterable[Target], most: int, elements: int) -> list[Solution]:
     """Few of the solutions that meet as many targets as can be met at so much cost: the cheapest for what they meet first."""
-    wanted, chosen, spent, available = list(targets), list[Solution](), 0, _merged(solutions)
+    wanted, chosen, spent, available = list(targets), list[Solution](), 0, _merge(solutions)
     for left in ({t for t in wanted if t.required}, {t for t in wanted if not t.required}):
         for s in chosen:
             left -= set(s.targets)
@@ -299,16 +299,16 @@ def choose(solutions: Sequence[Solution], targets: Iterable[Target], most: int, 
     return chosen
 
 
-def _merged(solutions: Sequence[Solution]) -> list[Solution]:
+def _merge(solutions: Sequence[Solution]) -> list[Solution]:
     """One solution for each problem, with all that it meets."""
     merged: dict[tuple[str, int], Solution] = {}
     for s in solutions:
         key = (str(s.problem.case), s.grid)
-        merged[key] = s if key not in merged else _joined(merged[key], s)
+        merged[key] = s if key not in merged else _join(merged[key], s)
     return list(merged.values())
 
 
-def _joined(one: Solution, other: Solution) -> Solution:
+def _join(one: Solution, other: Solution) -> Solution:
     masks = Masks(len(one.masks.sides))
     masks.sides = [a | b for a, b in zip(one.masks.sides, other.masks.sides)]
     return Solution(one.problem, one.grid, masks, (*one.targets, *other.targets), max(one.turns, other.turns))

@@ -38,16 +38,16 @@ class Target:
         """Return whether the report names the target if no run meets it."""
         return self.kind == "side"
 
-    def met_by(self, masks: Masks) -> bool:
+    def is_met(self, masks: Masks) -> bool:
         """Return whether an evaluation of a launch meets the target."""
         at = self.condition.number
         if self.kind == "side":
             return bool(masks.sides[at] >> self.number & 1)
         if self.kind == "near":
             return bool(masks.near[at] >> self.number + 1 & 1)
-        return self.met_by_counts(masks.units if self.loop is None else masks.turns[self.loop])
+        return self.is_met_by_counts(masks.units if self.loop is None else masks.turns[self.loop])
 
-    def met_by_counts(self, counts: set[int]) -> bool:
+    def is_met_by_counts(self, counts: set[int]) -> bool:
         """Return whether one of the trip counts leaves the remainder after at least one whole round."""
         return any(n >= self.divisor and n % self.divisor == self.number for n in counts)
 
@@ -71,7 +71,7 @@ def remainders_left(checked: Checked, counts: Mapping[Itself, set[int]]) -> list
                 continue  # as many turns in every launch
             for remainder in range(divisor) if divisor <= ALL_REMAINDERS else (0, 1, divisor - 1):
                 target = Target("remainder", c, remainder, divisor, number)
-                if not target.met_by_counts(counts.get(Itself(loop), set())):
+                if not target.is_met_by_counts(counts.get(Itself(loop), set())):
                     left.setdefault((show(loop.iter), divisor, remainder), target)
     return list(left.values())
 

@@ -12,7 +12,7 @@ _WAIVER = re.compile(rf"#\s*{MARK}\b\s*:?\s*(?P<reason>.*)$")
 _STRINGS = re.compile(r"\"[^\"]*\"|'[^']*'")
 
 
-def waivers_of(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
+def collect_waivers(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
     """The reasons that lines give, by source and line; "" of a waiver without one."""
     found: dict[tuple[Source, int], str] = {}
     for source in sources:
@@ -22,7 +22,7 @@ def waivers_of(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
     return found
 
 
-def useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
+def describe_useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
     """Describe useless waivers: without a reason, or on lines where no condition stayed one-sided."""
     told, places = [], set(used)
     for (source, line), reason in waivers.items():
@@ -35,4 +35,4 @@ def useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tu
     return told
 
 
-__all__ = ["MARK", "useless_waivers", "waivers_of"]
+__all__ = ["MARK", "collect_waivers", "describe_useless_waivers"]

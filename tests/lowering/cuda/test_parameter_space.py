@@ -7,7 +7,7 @@ import pytest
 import corpus
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.cuda.parameter_space import MAP_BYTES, parameter_ends, require_parameter_space
+from cuir.lowering.cuda.parameter_space import MAP_BYTES, compute_parameter_ends, require_parameter_space
 from cuir.ops.limits import TARGETS
 from cuir.runtime.arguments import ArgumentLayout
 from cuir.syntax.parser import parse
@@ -38,7 +38,7 @@ def test_it_is_what_a_launch_packs(name: str) -> None:
     program = parse(corpus.kernels()[name].read_text(encoding="utf-8"))
     for kernel in program.kernels():
         cuda = lower(check(program, kernel))
-        ends = parameter_ends(cuda.checked, [m.tensor for m in cuda.maps], list(cuda.tensors), bool(cuda.counter))
+        ends = compute_parameter_ends(cuda.checked, [m.tensor for m in cuda.maps], list(cuda.tensors), bool(cuda.counter))
         assert ends[-1][0] == ArgumentLayout(cuda).size
 
 
@@ -61,7 +61,7 @@ def test_pointers_strides_and_numbers_count() -> None:
     checked = check(parse(text_of("n: i32, on: bool", ["store(Y[r, c], X[r, c])"])))
     maps = ["X"] * (LIMIT // MAP_BYTES)
     require_parameter_space(checked, maps, ["X"] * 6, False)
-    ends = parameter_ends(checked, maps, ["X"] * 6, False)
+    ends = compute_parameter_ends(checked, maps, ["X"] * 6, False)
     assert ends[-1][0] == 255 * 128 + 6 * 16 + 4 + 1 + 3 + 4  # a bool, and a dim at a multiple of 4
     require_parameter_space(checked, maps, ["X"] * 6, True)
     with pytest.raises(CuirError, match="L006"):

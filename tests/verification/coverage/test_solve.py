@@ -62,4 +62,4 @@ def test_each_remainder_of_the_number_of_units_is_wanted() -> None:
     checked = checked_of("f = 3.0 if n % 4 == 3 else 2.0")
     left = remainders_left(checked, {})
     assert {(t.divisor, t.number) for t in left} == {(4, r) for r in range(4)}
-    assert all(t.met_by_counts({4 + t.number}) and not t.met_by_counts({t.number}) for t in left)
+    assert all(t.is_met_by_counts({4 + t.number}) and not t.is_met_by_counts({t.number}) for t in left)
