@@ -95,7 +95,7 @@ def beside_long(checked: Checked, long: str) -> list[dict[str, int]]:
 
 
 def has_long_rows(checked: Checked, dim: str) -> bool:
-    """Whether a tensor of floats that is read has rows along the dim."""
+    """Return whether a tensor of floats that is read has rows along the dim."""
     return any(len(t.dims) > 1 and t.dims[-1] == dim for t in floats_read(checked))
 
 

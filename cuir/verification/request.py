@@ -1,4 +1,4 @@
-"""What a verification is asked: a program, what it should compute, and how much is tried."""
+"""Request of a verification: a program, its specification, and how much is tried."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
 
 
 def _many_units(checked: Checked, draw: Draw) -> bool:
-    """Whether the first dim of a name makes units, not steps within one."""
+    """Return whether the first dim of a name makes units, not steps within one."""
     return draw.name.split(" of ")[1].split(" ")[0] in unit_dims(checked)
 
 

@@ -39,7 +39,7 @@ def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, in
 
 
 def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
-    """Whether some steps of a dim are more units of work, or turns of a loop, than one element; else only memory grows with it."""
+    """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
     key = (adds_work, spec, dim)
     if key not in checked.made:
         many = 2 * max(1, steps_of_dims(checked, spec)[dim]) + 1
