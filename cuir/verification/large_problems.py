@@ -1,4 +1,4 @@
-"""Problems that verification chose too large for the time that a run may take: they say nothing about the kernel, and are left out."""
+"""Problems that are too large for the time of a run: they are left out of the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values for long problems: a usual scale, even scores, ascending rows, and integers as large as the specification draws them, so that the far end counts."""
+"""Values for long problems, chosen so that the far end of each dim counts.
+
+They are a usual scale, even scores, ascending rows, and integers as large as the specification draws them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems with fixed counts of steps: 4 to 8, 12, 16 and 32, of one dim or two; others short."""
+"""Problems with fixed counts of steps: 4 to 8, 12, 13, 16, 17 and 32, of one dim or two."""
 
 from __future__ import annotations
 
