@@ -158,6 +158,8 @@ class _Solver:
     def _find_influences(self) -> list[str]:
         """Dims and scalars on which the condition may depend."""
         names = set(self.program.names)
+        if self.program.reads:  # integers that are read, such as lengths, depend on sizes that the kernel's text does not name there
+            names |= set(self.space.dims)
         return [n for n in self.space.names if n in names]
 
     def _values(self, short: bool = False) -> Iterator[tuple[str, Any]]:
