@@ -18,6 +18,7 @@ from .numeric import ratio_of, with_note
 from .perturbed import check_perturbed, to_perturb
 from .report import Stage
 from .request import Request
+from .rounded_sizes import rounded_size_cases
 from .schedules import NUMBER_GRIDS
 from .spec_dispatch import (
     AnyCase,
@@ -54,6 +55,7 @@ class NumbersStage:
         """Run the problems, and `more` of them. Raises CuirError for the first fault."""
         level, checked = self.request.level, self.checked
         self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
+        self.cases += rounded_size_cases(checked, self.spec, level)
         self.steps = single_steps(checked, self.spec, self.cases)
         todo = [(checked, c) for c in self.cases]
         for other in self.besides:

@@ -1,0 +1,278 @@
+"""Sizes at which an integer or a comparison of the kernel, made of sizes and indices by f32 arithmetic, differs from the exact one.
+
+The arithmetic is evaluated over many sizes at once, as written and in float64 with decimals as written. Few sizes differ,
+so that a problem that is drawn meets none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..checking.checked import Checked
+from ..checking.decisions import definitions, entry, placed_deciders
+from ..ops.base import Op
+from ..ops.meaning import cast
+from ..spec.functions import AnySpecification, FunctionSpecification
+from ..syntax.nodes import Expr, Name
+from ..syntax.nodes import Literal as Number
+from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
+from .draws import Draw, elements_of, fitting, known_sizes
+from .problems import is_attention
+from .steps import with_heads
+
+NAME = "rounded sizes"  # names of these problems begin with it
+_PLACES = 1_000_000  # combinations of sizes and indices that are evaluated
+_DRAWN = 200_000  # and more, of longer sizes
+_LONGEST = 8_192
+_VARIABLES = 4  # sizes and indices of one expression
+_PROBLEMS = {"quick": 2, "full": 6}  # of an expression and the dim that bounds its index
+_TRIED = 30  # sizes that the specification may refuse
+_NEAR = 1e-9  # relative: float64 is off by less where the exact value is an integer, or two are equal
+_ELEMENTS = 3_000_000  # of a problem
+
+Values = Mapping[str, np.ndarray]
+
+
+class Unknown(Exception):
+    """Expression of more than sizes, indices and numbers of the text."""
+
+
+def rounded_size_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Draw]:
+    """Make problems of the sizes at which rounding changes an integer or a comparison; none of kernels without such arithmetic."""
+    if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
+        return []
+    found: list[Draw] = []
+    for point in _points(checked):
+        for sizes in _differing(checked, point):
+            found += _admitted(checked, spec, sizes, _PROBLEMS[level])
+    return list({str(sorted(d.sizes.items())): d for d in found}.values())
+
+
+@dataclass
+class _Point:
+    """An integer or comparison that follows from floats, with the sizes and the indices in it."""
+
+    expr: Expr
+    bound: Mapping[str, list[Expr]]
+    dims: list[str] = field(default_factory=list)
+    indices: list[str] = field(default_factory=list)
+
+
+def _points(checked: Checked) -> Iterator[_Point]:
+    outer = definitions(checked.declarations)
+    for block, expr, _ in placed_deciders(checked):
+        if _dtype(expr) not in (I32, BOOL):
+            continue  # floor and round decide once more where a cast takes them
+        bound = outer if block == 0 else {**outer, **definitions(checked.roles[block - 1].body)}
+        leaves = _Evaluation(checked, bound, {}, None)
+        try:
+            leaves.value(expr)
+        except Unknown:
+            continue
+        if leaves.names and len(leaves.names) <= _VARIABLES:
+            dims = [n for n in leaves.names if n in checked.dims]
+            yield _Point(expr, bound, dims, [n for n in leaves.names if n not in checked.dims])
+
+
+class _Evaluation:
+    """Values of expressions, as written or exact. near: None as written; else what counts as equal, relative.
+
+    Names without a value are collected, with 1 in their place.
+    """
+
+    def __init__(self, checked: Checked, bound: Mapping[str, list[Expr]], known: Values, near: float | None):
+        self.checked, self.bound, self.known, self.near = checked, bound, known, near
+        self.names: dict[str, None] = {}
+        self.open: set[str] = set()
+        self.made: dict[str, Any] = {}
+        self.consts = known_sizes(checked)
+
+    def value(self, e: Expr) -> Any:
+        """The value of an expression. Raises Unknown."""
+        if isinstance(e, Number):
+            return self._number(e)
+        if isinstance(e, Name):
+            return self._name(e)
+        operation = entry(self.checked, e)
+        if operation is None or operation[0].effects.accesses or operation[0].reduces or operation[0].evaluate is None:
+            return self._converted(e, operation) if operation is not None and operation[0].traits.converts else self._index(e)
+        op, operands = operation
+        if op.traits.converts is not None:
+            return self._converted(e, operation)
+        return self._result(op, _dtype(operands[-1]) or I32, [self.value(x) for x in operands])
+
+    def _number(self, e: Number) -> Any:
+        if _dtype(e) == F32 or isinstance(e.value, float):
+            return np.float64(e.value) if self.near is not None else np.float32(e.value)
+        return np.bool_(e.value) if isinstance(e.value, bool) else np.int64(int(e.value))
+
+    def _name(self, e: Name) -> Any:
+        if e.id in self.consts:
+            return np.int64(self.consts[e.id])
+        if e.id in self.checked.dims:
+            return self._free(e.id)
+        values = self.bound.get(e.id, [])
+        if len(values) != 1 or e.id in self.open:
+            return self._index(e)
+        if e.id not in self.made:
+            self.open.add(e.id)
+            integer = _dtype(e) == I32
+            self.made[e.id] = self._index(e) if integer and not self._is_closed(values[0]) else self.value(values[0])
+            self.open.discard(e.id)
+        return self.made[e.id]
+
+    def _is_closed(self, e: Expr) -> bool:
+        """Whether an integer follows from sizes alone, or from floats, which are evaluated with their indices."""
+        inner = _Evaluation(self.checked, self.bound, {}, self.near)
+        inner.open = set(self.open)
+        try:
+            inner.value(e)
+        except Unknown:
+            return False
+        return all(n in self.checked.dims for n in inner.names) or _has_floats(self.checked, self.bound, e)
+
+    def _index(self, e: Expr) -> Any:
+        """An integer that units, turns and places decide: any number from 0."""
+        if _dtype(e) != I32:
+            raise Unknown
+        return self._free(e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}")
+
+    def _free(self, name: str) -> Any:
+        self.names[name] = None
+        return self.known.get(name, np.ones(1, np.int64))
+
+    def _converted(self, e: Expr, operation: tuple[Op, list[Expr]]) -> Any:
+        source, target, value = _dtype(operation[1][0]), _dtype(e), self.value(operation[1][0])
+        if source is None or target is None or source.narrow or target.narrow:
+            raise Unknown
+        value = np.asarray(value)
+        if self.near is None or not (source.is_float or target.is_float):
+            return cast(value, source, target)
+        return value.astype(np.float64) if target.is_float else cast(self._snapped(value), source, target)
+
+    def _snapped(self, x: Any) -> Any:
+        """Integers and halves that float64 misses by little."""
+        half = np.rint(x * 2) / 2
+        return np.where(np.abs(x - half) <= self._slack(x), half, x)
+
+    def _slack(self, x: Any) -> Any:
+        return (self.near or 0.0) * np.maximum(1.0, np.abs(x))
+
+    def _result(self, op: Op, dtype: DType, values: Sequence[Any]) -> Any:
+        function = op.evaluate.scalar(dtype) if op.evaluate is not None else None
+        if function is None or dtype.narrow:
+            raise Unknown
+        values = [np.asarray(v) for v in values]
+        if dtype != F32 or self.near is None:
+            if op.traits.divides_integers:
+                values[-1] = np.where(values[-1] == 0, 1, values[-1])  # a launch that divides by 0 is refused
+            result = values[0] if len(values) > 2 and op.traits.extremum else function(*values)
+            for v in values[1:] if len(values) > 2 and op.traits.extremum else ():
+                result = function(result, v)
+            return result
+        return self._exact(op, function, values)
+
+    def _exact(self, op: Op, function: Any, values: Sequence[np.ndarray]) -> Any:
+        of = op.traits
+        if of.compares:
+            apart = values[0] - values[1]
+            sign = np.where(np.abs(apart) <= self._slack(values[0]), 0, np.sign(apart))
+            return np.isin(sign, of.compares)
+        if of.jumps:
+            return function(*(self._snapped(v) for v in values)).astype(np.float64)
+        if of.linear:
+            return sum(v * times for v, times in zip(values, of.linear))
+        if of.multiplies:
+            return values[0] * values[1]
+        if of.divides_floats:
+            return values[0] / values[1]
+        if of.magnitude:
+            return np.abs(values[0])
+        if of.extremum:
+            return (np.minimum if of.extremum == "min" else np.maximum).reduce(np.broadcast_arrays(*values))
+        if of.chooses is not None:
+            return np.where(values[0], values[1], values[2])
+        if of.exponential is not None:
+            return float(of.exponential) ** values[0]
+        if of.logarithm is not None:
+            return np.log2(values[0]) / np.log2(of.logarithm)
+        if of.root is not None:
+            return values[0] ** (1 / of.root)
+        raise Unknown
+
+
+def _differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, int]]]:
+    """Sizes at which the expression differs, the shortest first, for each dim that may bound its indices."""
+    names = [*point.dims, *point.indices]
+    known = _places(point.dims, point.indices)
+    with np.errstate(all="ignore"):
+        try:
+            written, exact, double = (_Evaluation(checked, point.bound, known, near).value(point.expr) for near in (None, _NEAR, 0.0))
+        except Unknown:
+            return
+    differs = np.broadcast_to(written != exact, known[names[0]].shape)
+    if not differs.any():
+        differs = np.broadcast_to(written != double, known[names[0]].shape)
+    places = {n: known[n][differs] for n in names}
+    for d in (point.dims or checked.dims) if point.indices else [None]:
+        sizes = {n: places[n] for n in point.dims}
+        if point.indices:
+            last = np.max([places[n] for n in point.indices], axis=0)
+            if d in sizes:
+                inside = last < sizes[d]
+                sizes = {n: x[inside] for n, x in sizes.items()}
+            else:
+                sizes = {**sizes, str(d): last + 1}
+        table = np.unique(np.stack(list(sizes.values()), axis=1), axis=0)
+        order = np.argsort(table.sum(1), kind="stable")
+        yield [dict(zip(sizes, map(int, row), strict=True)) for row in table[order[: 4 * _TRIED]]]
+
+
+def _places(dims: Sequence[str], indices: Sequence[str]) -> Values:
+    """Sizes from 1 and indices from 0: all combinations of small ones, then longer ones at random."""
+    count = len(dims) + len(indices)
+    axis = np.arange(min(2 * _LONGEST, int(_PLACES ** (1 / count))))
+    grid = np.meshgrid(*([axis] * count), indexing="ij")
+    generator = np.random.default_rng(0)
+    drawn = [np.exp(generator.uniform(0, np.log(_LONGEST), _DRAWN)).astype(np.int64) for _ in dims]
+    longest = np.max(drawn, axis=0) if dims else np.full(_DRAWN, _LONGEST)
+    drawn += [(generator.random(_DRAWN) * longest).astype(np.int64) for _ in indices]
+    both = (np.concatenate([g.ravel() + (1 if i < len(dims) else 0), x]) for i, (g, x) in enumerate(zip(grid, drawn, strict=True)))
+    return dict(zip((*dims, *indices), both, strict=True))
+
+
+def _admitted(checked: Checked, spec: FunctionSpecification, found: Iterable[Mapping[str, int]], most: int) -> list[Draw]:
+    """The first problems that the specification has with these sizes, thin in all other dims."""
+    kept: list[Draw] = []
+    for sizes in list(found)[:_TRIED]:
+        draw = Draw(f"{NAME}: {', '.join(f'{d}={n}' for d, n in sizes.items())}", with_heads({**dict.fromkeys(checked.dims, 1), **sizes}))
+        for fit in fitting(checked, spec, [draw])[0]:
+            at = {**known_sizes(checked), **fit.sizes}
+            same = all(fit.sizes[d] == n for d, n in sizes.items())
+            if same and sum(elements_of(t, at) for t in checked.tensors) <= _ELEMENTS:
+                kept.append(fit)
+        if len(kept) >= most:
+            break
+    return kept
+
+
+def _has_floats(checked: Checked, bound: Mapping[str, list[Expr]], e: Expr, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether floats stand in an expression, or in the values of its names."""
+    kind = _dtype(e)
+    if kind is not None and kind.is_float:
+        return True
+    if isinstance(e, Name):
+        return e.id not in seen and any(_has_floats(checked, bound, v, seen | {e.id}) for v in bound.get(e.id, []))
+    operation = entry(checked, e)
+    return operation is not None and any(_has_floats(checked, bound, x, seen) for x in operation[1])
+
+
+def _dtype(e: Expr) -> DType | None:
+    return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
+
+
+__all__ = ["NAME", "rounded_size_cases"]
