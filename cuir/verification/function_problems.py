@@ -6,17 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import torch
+
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .decisive import make_decisive_draws
 from .derived_inputs import keeps_units
 from .draws import Draw, known_sizes, shape_of_tensor
-from .inputs import applicable, ask_small, function_launch, readable, small_scalars, special_plan
+from .inputs import applicable, ask_small, function_launch, readable, small_problem, small_scalars, special_plan
 from .lengths import all_draws
 from .problems import is_attention
+from .special_plan import SPECIAL
 from .special_problems import make_special_draws
 
+_ALWAYS = ("normal", "strided", "scaled")  # kinds whose values are the usual ones
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
 
 
@@ -38,9 +42,20 @@ def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[
 
 
 def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:
-    """The problems, with normal inputs where their kind does not apply."""
-    kinds = applicable(checked, spec)
-    return [d if d.kind in kinds else replace(d, kind="normal") for d in problems]
+    """The problems, with normal inputs where their kind does not apply, or the specification gives NaN alone for it, as where `mask > 0.5` holds nowhere."""
+    kinds, small = applicable(checked, spec), small_problem(checked, spec)
+    tensors = sum(t.dtype.is_float and not t.scratch for t in checked.tensors) or 1
+    known: dict[tuple[str, int], bool] = {}
+
+    def defined(draw: Draw) -> bool:
+        if small is None or draw.kind in (*_ALWAYS, *SPECIAL):
+            return True
+        form = (draw.kind, draw.seed % tensors)  # seeds choose the tensor
+        if form not in known:
+            known[form] = says_something(checked, spec, replace(small, kind=draw.kind, seed=form[1]))
+        return known[form]
+
+    return [d if d.kind in kinds and defined(d) else replace(d, kind="normal") for d in problems]
 
 
 def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
@@ -59,15 +74,21 @@ def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Dr
     return [d for d in found if d.kind != "largest" or keeps_units(checked, spec, d)]
 
 
+def _has_nan(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.double().isnan().any())
+
+
 def _elements(checked: Checked, draw: Draw) -> int:
     sizes = {**known_sizes(checked), **draw.sizes}
     return sum(math.prod(shape_of_tensor(t, sizes)) for t in checked.tensors)
 
 
 def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
-    """Whether the specification says anything where a length is 0: many functions fail there, or give NaN."""
+    """Whether the specification says anything where a length is 0: many functions fail there, or give NaN, and so do their `inputs`."""
     try:
         given = function_launch(checked, spec, draw)
+        if not min(draw.sizes.values(), default=1) and any(_has_nan(given.inputs.get(n)) for n in given.given):
+            return False
         return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, given), list(given.before)).values())
     except CuirError as error:
         if error.diagnostics[0].code != "X113":

@@ -183,6 +183,7 @@ class _Measure:
         counted = [x[x.abs() < (_MASK if special else torch.inf)] for x in floats]
         largest = max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
         self.endless = any(bool(x.isinf().any()) for x in floats)
+        self.below = not any(bool((x == torch.inf).any()) for x in floats)  # then -inf is a mask, or the logarithm of 0, and counts
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 
     @property
@@ -313,7 +314,10 @@ class _Judged:
             broken |= lost & measure.overflows(name)
         self.outside = int((w.isnan() | (w.isinf() & measure.open)).sum())
         free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
-        free = free | (w.isinf() & measure.open)
+        unasked = w.isinf() & measure.open
+        if measure.below:  # NaN is wrong where float32 has the same infinity
+            unasked = unasked & ~(x.isnan() & (measure.first[name].double() == w))
+        free = free | unasked
         if measure.special:  # how far beyond the dtype a sum lies hangs on what is lost in it
             free = free | (w.isfinite() & (w.abs() >= limit))
         if (unwritten := x.isnan() & ~free).any():

@@ -32,6 +32,7 @@ from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .together import find_steep_sums
 
 _EPSILON = ("eps", "epsilon")
 _SECONDS = 3.0  # of all trials
@@ -170,7 +171,7 @@ def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
 
 
 def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
-    draw, comparisons = _trial(checked, spec), Comparisons()
+    draw, comparisons = small_problem(checked, spec), Comparisons()
     if draw is None:
         return SpecialPlan()
     try:
@@ -206,14 +207,17 @@ def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
     mentioned = collect_from_source(spec.reference) | comparisons.found | collect_from_kernel(checked)
-    plan = make_plan(tensors, scalars, tried, mentioned, uses, {t.name: t.dims for t in checked.tensors})
+    exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
+    plan = make_plan(tensors, scalars, tried, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
     if attention:
         return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
-    values = (given.inputs.get(n) for n in given.given)
-    return replace(plan, derived=any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in values))
+    floats = {n: x for n in given.given if isinstance(x := given.inputs.get(n), torch.Tensor) and x.is_floating_point()}
+    if exponential and len(floats) == 1:  # others may follow from it
+        plan = replace(plan, steep=plan.steep + find_steep_sums(floats, tried))
+    return replace(plan, derived=bool(floats))
 
 
-def _trial(checked: Checked, spec: FunctionSpecification) -> Draw | None:
+def small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | None:
     """A problem of few elements, with room for several forms of rows."""
     for n in (12, 16, 64, 128):
         sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
@@ -321,6 +325,7 @@ def _launch(
     if missing:
         raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
                            f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
+    drawn |= {n: v for n, v in (values or {}).items() if n in made and isinstance(v, torch.Tensor)}
     known = [(t, drawn[t.name]) for t in checked.tensors if t.name in made]
     actual = {d: x.shape[i] for t, x in known if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
     before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, {**lengths, **actual}, adds) for t in outputs}

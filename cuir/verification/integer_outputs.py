@@ -61,6 +61,8 @@ class _Converted(Undisturbed):
         if func.overloadpacket.__name__ == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
             inside = (args[0] >= -_WORD) & (args[0] < _WORD)
             return torch.where(inside, result, torch.full_like(result, self.number))
+        if func.overloadpacket.__name__ == "frexp":  # of an infinity it has no exponent
+            return result[0], torch.where(args[0].isfinite(), result[1], torch.full_like(result[1], self.number))
         return result
 
 

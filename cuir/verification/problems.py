@@ -25,7 +25,7 @@ from ..variants import MAX_SCORES, captured_arguments
 from .special_plan import SPECIAL
 
 Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled",
-               "largest", "ties", "onehot", "faint", "hidden", "bounds", "infinite", "vast", "near", "both", "edges"]  # fmt: skip
+               "largest", "ties", "onehot", "faint", "hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges"]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
 SCALED = 24  # times the usual scale

@@ -11,8 +11,9 @@ import torch
 from ..spec.functions import Value
 from .mentioned_numbers import Mentioned
 from .special_values import beside, hide, make_close, make_large, make_near, make_vast, scatter, scatter_few
+from .together import Meeting, find_meetings, find_steep, make_steep, meet
 
-SPECIAL = ("hidden", "bounds", "infinite", "vast", "near", "both", "edges")  # kinds of inputs
+SPECIAL = ("hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges")  # kinds of inputs
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
@@ -42,13 +43,16 @@ class SpecialPlan:
     """Special values by the names of inputs.
 
     hidden: summands, such as additive masks and biases, that may have runs of -inf. infinite, bounds: values that elements
-    may have. tensors: those that may be vast or near one another; alike: pairs of one shape. scalars: values of those that are tried.
+    may have; meetings: those that enter at once, with scalars at 0 and 1. steep: tensors whose rows may fall or rise by more than
+    exponentials admit, with what they are multiplied by. tensors: those that may be vast or near one another; alike: pairs of one shape. scalars: values of those that are tried.
     integers: integer scalars; mentioned: numbers that they are compared with. derived: whether the specification gives floats that
     follow from others, as the LSE of a forward pass: they have roundings of their own, which vast numbers would show.
     """
 
     hidden: tuple[str, ...] = ()
     infinite: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    meetings: tuple[Meeting, ...] = ()
+    steep: tuple[tuple[str, str], ...] = ()
     bounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tensors: tuple[str, ...] = ()
     alike: tuple[tuple[str, str], ...] = ()
@@ -70,7 +74,8 @@ class SpecialPlan:
         several = len(self.tensors) > 1 and not self.derived
         return {
             "hidden": len(self.hidden),
-            "infinite": len(self.infinite) + (len(self.infinite) > 1),
+            "infinite": len(self.meetings) + len(self.infinite),
+            "steep": len(self.steep),
             "bounds": 2 * bool(self.bounds),
             "vast": len(self.tensors) + several,
             "near": len(self.tensors) + len(self.alike),
@@ -95,8 +100,13 @@ class SpecialPlan:
             name = self.hidden[which]
             return {name: hide(tensors[name], 2 * turn, block, generator)}  # a single row begins with a run, then ends with one
         if kind == "infinite":
-            names = list(self.infinite)
-            return {n: scatter_few(tensors[n], self.infinite[n], turn, generator) for n in (names[which : which + 1] or names)}
+            if which < len(self.meetings):
+                return meet(self.meetings[which], tensors, turn, generator)
+            name = list(self.infinite)[which - len(self.meetings)]
+            return {name: scatter_few(tensors[name], self.infinite[name], turn, generator)}
+        if kind == "steep":
+            name, form = self.steep[which]
+            return {name: make_steep(tensors[name], form, turn)}
         if kind == "vast":
             alone = self.tensors[which : which + 1]
             return {n: make_vast(tensors[n], turn, not self.derived, bool(alone)) for n in alone or self.tensors}
@@ -130,10 +140,11 @@ def make_plan(
     mentioned: Mentioned,
     uses: Callable[[str], Uses],
     dims: Mapping[str, Sequence[str | int]],
+    exponential: bool = False,
 ) -> SpecialPlan:
     """Try special values of each tensor and scalar. tried: what the specification gives with these values in place of normal ones, None if it fails.
 
-    uses: how a tensor enters the outputs. dims: of each tensor, as the kernel declares them.
+    uses: how a tensor enters the outputs. dims: of each tensor, as the kernel declares them. exponential: whether the kernel has an exponential.
     """
     plain = tried({})
     if plain is None or not all(x.numel() for x in plain.values()):
@@ -166,7 +177,10 @@ def make_plan(
     names = list(drawn)
     alike = tuple((a, b) for i, a in enumerate(names) for b in names[i + 1 :] if dims[a] == dims[b])
     integers = tuple(n for n, v in scalars.items() if type(v) is int)
-    return SpecialPlan(tuple(hidden), infinite, bounds, tuple(names), alike, edges, integers, mentioned.integers)
+    unspoiled = {n: x for n, x in drawn.items() if not uses(n).multiplied}
+    meetings = find_meetings(unspoiled, infinite, edges, tried, is_defined)
+    steep = find_steep(unspoiled, tried, plain) if exponential else ()
+    return SpecialPlan(tuple(hidden), infinite, meetings, steep, bounds, tuple(names), alike, edges, integers, mentioned.integers)
 
 
 def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:

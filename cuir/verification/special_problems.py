@@ -12,7 +12,16 @@ from .special_plan import SPECIAL, SpecialPlan
 from .special_values import HIDDEN_COLUMNS
 from .steps import steps_of_dims, with_heads
 
-_QUICK = {"hidden": 4, "bounds": 2, "infinite": 2, "vast": 2, "near": 3, "both": 3, "edges": 6}  # problems of a kind, at the most
+_QUICK = {
+    "hidden": 4,
+    "bounds": 2,
+    "infinite": 4,
+    "steep": 2,
+    "vast": 2,
+    "near": 3,
+    "both": 3,
+    "edges": 6,
+}  # problems of a kind, at the most
 _FULL = 36  # at level full
 _TURNS = {"hidden": 3, "edges": 3}  # how often each is taken, in other forms
 _ROWS = 19  # so many rows have all forms

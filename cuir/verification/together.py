@@ -1,0 +1,174 @@
+"""Special values that meet: infinities in several tensors at once, with scalars at 0 and 1; whole rows of -inf; rows beyond what exponentials admit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..spec.functions import Value
+from .special_values import HIDDEN_COLUMNS, rows_of
+
+_MEETING = (0.0, 1.0)  # values of scalars that make an infinity NaN, or leave it out
+_SHARE = 1 / 4  # of the elements that whole rows of -inf change: so many finite ones
+_GROWN = 1e3  # times the largest number of the plain outputs: steeper rows that give more are left out
+_RANGES = (100.0, 200.0)  # by which rows fall or rise within a block; exp ends at 88
+_FALLING, _RISING, _SUMS = "falling", "rising", "sums"
+
+Outputs = Mapping[str, torch.Tensor]
+Tried = Callable[[Mapping[str, Value]], Outputs | None]
+Defined = Callable[[Outputs, Outputs | None, float], bool]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Infinities that enter at once. values: of each tensor; empty: tensors that have whole rows of -inf besides; scalars: their values then."""
+
+    values: Mapping[str, tuple[float, ...]]
+    empty: tuple[str, ...] = ()
+    scalars: Mapping[str, Value] = field(default_factory=dict)
+
+
+def meet(meeting: Meeting, tensors: Mapping[str, torch.Tensor], turn: int, generator: torch.Generator) -> dict[str, Value]:
+    """Values of the tensors and scalars of a meeting; in tensors of one shape half of the places are the same."""
+    made: dict[str, Value] = {**meeting.scalars}
+    shared: dict[tuple[int, ...], torch.Tensor] = {}
+    for n, values in meeting.values.items():
+        x = tensors[n]
+        odd = (rows_of(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
+        if tuple(x.shape) not in shared:
+            shared[tuple(x.shape)] = torch.rand(x.shape, generator=generator) < 1 / 32
+        places = (shared[tuple(x.shape)] | (torch.rand(x.shape, generator=generator) < 1 / 32)) & odd
+        drawn = torch.tensor(values or (0.0,), dtype=torch.float64)[torch.randint(len(values) or 1, x.shape, generator=generator)]
+        made[n] = torch.where(places & bool(values), drawn.to(x.dtype), x)
+    for n in meeting.empty:
+        y = made.get(n, tensors[n])
+        assert isinstance(y, torch.Tensor)
+        made[n] = empty_rows(y, turn)
+    return made
+
+
+def empty_rows(x: torch.Tensor, turn: int) -> torch.Tensor:
+    """Put -inf into all of every fourth row."""
+    return torch.where((rows_of(x) + turn) % 4 == 0, torch.full_like(x, -math.inf), x)
+
+
+def find_meetings(
+    tensors: Mapping[str, torch.Tensor],
+    alone: Mapping[str, tuple[float, ...]],
+    scalars: Mapping[str, Sequence[Value]],
+    tried: Tried,
+    defined: Defined,
+) -> tuple[Meeting, ...]:
+    """Find which infinities may enter at once, as the scalars are and with them at 0 and 1, by what the specification gives.
+
+    alone: those that each tensor may have by itself.
+    """
+    edges = [dict.fromkeys((n for n in scalars if v in scalars[n]), v) for v in _MEETING]
+    edges += [{n: v} for n in scalars for v in _MEETING if v in scalars[n] and len(scalars) > 1]
+    settings: list[dict[str, Value]] = [{}, *({n: _like(scalars[n], v) for n, v in e.items()} for e in edges if e)]
+    found = list[Meeting]()
+    for setting in settings:
+        plain = tried(setting)
+        if plain is None:
+            continue
+
+        def given(meeting: Meeting) -> Outputs | None:
+            return tried(meet(meeting, tensors, 0, torch.Generator().manual_seed(0)))
+
+        def holds(meeting: Meeting, plain: Outputs = plain) -> bool:
+            found = given(meeting)
+            return defined(plain, found, _SHARE) or _is_same(plain, found)
+
+        each = {n: tuple(v for v in (-math.inf, math.inf) if holds(Meeting({n: (v,)}, (), setting))) for n in tensors}
+        sided = [n for n in tensors if not _is_same(*(given(Meeting({n: (v,)}, (), setting)) or {} for v in (-math.inf, math.inf)))]
+        values = {n: kept for n, kept in each.items() if n in sided and kept and (not setting or math.inf not in kept)}
+        masks = [n for n in sided if not setting or n in values]  # beside scalars: where -inf leaves out, and inf gives no number
+        empty = tuple(n for n in masks if tensors[n].dim() > 1 and holds(Meeting({}, (n,), setting)))
+        below = {n: (-math.inf,) for n, kept in values.items() if -math.inf in kept}
+        whole = (Meeting(below, empty, setting), Meeting(values, empty, setting), Meeting(below, (), setting), Meeting(values, (), setting))
+        new = setting or len(values) > 1 or empty
+        if (
+            new
+            and (kept := next((m for m in whole if (m.values or m.empty) and _says_something(plain, given(m))), None))
+            and kept not in found
+        ):
+            found.append(kept)
+    return tuple(found)
+
+
+def _is_same(plain: Outputs, found: Outputs | None) -> bool:
+    return found is not None and all(n in found and torch.equal(x.nan_to_num(7.5), found[n].nan_to_num(7.5)) for n, x in plain.items())
+
+
+def _says_something(plain: Outputs, found: Outputs | None) -> bool:
+    """Whether each output has a finite number, and of the elements that differ a share is not NaN."""
+    if found is None or not all(bool(x.isfinite().any()) for x in found.values()):
+        return False
+    differs = [(~((x == plain[n]) | (x.isnan() & plain[n].isnan())), x.isnan()) for n, x in found.items() if x.shape == plain[n].shape]
+    changed, open_ = sum(int(d.sum()) for d, _ in differs), sum(int((d & nan).sum()) for d, nan in differs)
+    return open_ <= (1 - _SHARE) * changed
+
+
+def _like(values: Sequence[Value], v: float) -> Value:
+    """The number, or the boolean that equals it."""
+    return next(x for x in values if x == v)
+
+
+def make_steep(x: torch.Tensor, form: str, turn: int) -> torch.Tensor:
+    """Rows that fall or rise by 100 or by 200 within a block; every third row stays. sums: those of rows that fall or rise already, by as many times more."""
+    columns = x.shape[-1]
+    number = (rows_of(x) + turn) % 3
+    wanted = torch.tensor([*_RANGES, 0.0], dtype=torch.float64)[number]
+    if form == _SUMS:
+        block = x.double()[..., : min(columns, HIDDEN_COLUMNS)]
+        width = (block[..., -1:] - block[..., :1]).abs()
+        factor = torch.where((width > 0) & (number < 2), wanted / width.clamp(min=1e-6), 1.0)
+        return _clamped(x.double() * factor.clamp(min=1.0), x.dtype)
+    steps = x.double().abs()
+    steps = steps / steps[..., : min(columns, HIDDEN_COLUMNS)].sum(-1, keepdim=True).clamp(min=1e-6) * wanted
+    y = steps.cumsum(-1) * (-1 if form == _FALLING else 1)
+    return _clamped(torch.where(number < 2, y, x.double()), x.dtype)
+
+
+def _clamped(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
+
+
+def find_steep(tensors: Mapping[str, torch.Tensor], tried: Tried, plain: Outputs) -> tuple[tuple[str, str], ...]:
+    """Find which tensors may have rows that fall, or rise, so far that the outputs stay numbers of about their size."""
+    forms = [(n, form) for form in (_FALLING, _RISING) for n, x in tensors.items() if x.shape[-1] > 1]
+    return tuple((n, form) for n, form in forms if _stays(plain, tried({n: make_steep(tensors[n], form, 0)})))
+
+
+def find_steep_sums(tensors: Mapping[str, torch.Tensor], tried: Tried) -> tuple[tuple[str, str], ...]:
+    """Find tensors that the specification gives, all of whose rows fall or rise, as running sums of logarithms do."""
+    plain = tried({})
+    if plain is None:
+        return ()
+    steady = [n for n, x in tensors.items() if x.dim() and x.shape[-1] > 3 and _is_monotone(x)]
+    return tuple((n, _SUMS) for n in steady if _stays(plain, tried({n: make_steep(tensors[n], _SUMS, 0)})))
+
+
+def _is_monotone(x: torch.Tensor) -> bool:
+    steps = x.double().diff(dim=-1)
+    return bool((steps <= 0).all() or (steps >= 0).all()) and bool((steps != 0).any())
+
+
+def _stays(plain: Outputs, found: Outputs | None) -> bool:
+    """Whether outputs stay finite where they were, and of about their size."""
+    if found is None:
+        return False
+    for n, x in found.items():
+        most = plain[n].double()[plain[n].isfinite()].abs().max().item() if bool(plain[n].isfinite().any()) else 0.0
+        if x.shape != plain[n].shape or bool((~x.isfinite() & plain[n].isfinite()).any()):
+            return False
+        if bool((x.double()[x.isfinite()].abs() > _GROWN * (1 + most)).any()):
+            return False
+    return True
+
+
+__all__ = ["Meeting", "empty_rows", "find_meetings", "find_steep", "find_steep_sums", "make_steep", "meet"]
