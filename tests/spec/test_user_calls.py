@@ -141,9 +141,9 @@ def test_a_function_that_was_given_up_is_not_called_again() -> None:
 def test_an_interruption_passes_even_where_it_is_swallowed() -> None:
     def waits() -> None:
         with contextlib.suppress(KeyboardInterrupt):
+            threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)).start()
             time.sleep(30)
 
-    threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         call(waits)
 
