@@ -243,6 +243,13 @@ class _Measure:
                 yield output == right
             yield find_out_of_range(self.of_single(), name)
 
+    def undefined(self, name: str) -> torch.Tensor:
+        """Elements that hang on integers made of NaN or infinities; none where float32 cannot be evaluated so."""
+        try:
+            return find_out_of_range(self.of_single(), name)
+        except CuirError:
+            return torch.zeros((), dtype=torch.bool)
+
     def ordered(self, name: str) -> torch.Tensor | None:
         """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
         try:
@@ -281,7 +288,7 @@ class _Judged:
             ordered = self.measure.ordered(self.name)
             left = none if ordered is None else ordered
             if self.measure.special:
-                left = left | self.measure.turned(self.name) | self.unsteady()
+                left = left | self.measure.turned(self.name) | self.unsteady() | self.measure.undefined(self.name)
             if not left.any():
                 raise
             return self.floats(left)

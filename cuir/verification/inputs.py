@@ -6,6 +6,7 @@ Outputs are full of NaN. Kinds of values are defined in kinds.py, lengths in len
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -296,8 +297,10 @@ def _launch(
     floats = [t for t in needed if t.dtype != I32]
     attention = is_attention(checked.origin)
     chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
+    squares = draw.kind == "largest" and chosen is not None and _gives_statistics(checked, spec, chosen)
+    least = [float(drawn[n]) for n in small]
     for t in floats:
-        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, [float(drawn[n]) for n in small], form)
+        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, least, form, squares)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
@@ -317,8 +320,9 @@ def _launch(
         if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | reads | adds):
             raise CuirError.of("X108", f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read", checked.origin.span,
                                f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}")  # fmt: skip
-        drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
         made.add(p.name)
+        if not _is_of_nothing(value, drawn.get(p.name), draw):
+            drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
     if chosen is not None and chosen.name in made and turn < len(floats):  # the kind is of a tensor that is drawn
         return _launch(checked, spec, draw, tile, factors, small, values, turn + 1)
     missing = [t.name for t in needed if t.name not in drawn]
@@ -333,6 +337,21 @@ def _launch(
     undefined = {t.name for t in outputs if t.name in reads and t.name not in kept | made}
     launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
+
+
+def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
+    """Return whether `inputs` makes floats of a tensor, as the statistics of a forward pass, which squares it in f32."""
+    if spec.inputs is None or not any(n.lower() == t.name.lower() for n in inspect.signature(spec.inputs).parameters):
+        return False
+    given = _given(checked, spec)
+    return any(other.dtype.is_float and other.name in given for other in checked.tensors)
+
+
+def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:
+    """Return whether `inputs` gives only NaN since a dim is 0, as the mean over an empty batch: the drawn numbers then stand."""
+    if 0 not in draw.sizes.values() or not isinstance(value, torch.Tensor) or not isinstance(drawn, torch.Tensor):
+        return False
+    return value.is_floating_point() and value.numel() > 0 and value.shape == drawn.shape and bool(value.isnan().all())
 
 
 def _compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:

@@ -14,7 +14,7 @@ from ..text.diagnostics import CuirError
 from .yardstick import SingleError, Undisturbed
 
 _WORD = 2.0**31
-_OTHER = 77
+_OTHERS = (0, 77, -77)
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 ORDERS = 4  # evaluations with other orders of sums
 
@@ -37,11 +37,16 @@ def collect_right_integers(single: SingleError, name: str, tf32: bool) -> Iterat
 
 
 def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
-    """Return elements that hang on a conversion of NaN, or of a float beyond 32 bits: what it gives is not defined."""
-    with _Converted(0):
-        low = single.spec.single(single.given, single.outputs)[name]
-    with _Converted(_OTHER):
-        return single.spec.single(single.given, single.outputs)[name] != low
+    """Return elements that hang on an integer made of NaN, an infinity, or a float beyond 32 bits: it is not defined.
+
+    So are the results of conversions, and the exponents of `frexp`, of which C says nothing there.
+    """
+    evaluated = []
+    for number in _OTHERS:
+        with _Converted(number):
+            evaluated.append(single.spec.single(single.given, single.outputs)[name])
+    first = evaluated[0]
+    return torch.stack([(x != first) & ~(x.isnan() & first.isnan()) for x in evaluated[1:]]).any(0)
 
 
 def _reordered(single: SingleError, seed: int) -> list[Any]:
@@ -57,13 +62,16 @@ class _Converted(Undisturbed):
         self.number = number
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
-            inside = (args[0] >= -_WORD) & (args[0] < _WORD)
-            return torch.where(inside, result, torch.full_like(result, self.number))
-        if func.overloadpacket.__name__ == "frexp":  # of an infinity it has no exponent
-            return result[0], torch.where(args[0].isfinite(), result[1], torch.full_like(result[1], self.number))
+        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
+            return self.put((args[0] >= -_WORD) & (args[0] < _WORD), result)
+        if name == "frexp":
+            mantissa, exponent = result
+            return mantissa, self.put(args[0].isfinite(), exponent)
         return result
+
+    def put(self, inside: torch.Tensor, integers: torch.Tensor) -> torch.Tensor:
+        return torch.where(inside, integers, torch.tensor(self.number).to(integers.dtype))
 
 
 class _OtherOrder(Undisturbed):

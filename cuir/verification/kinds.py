@@ -21,11 +21,13 @@ SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a 
 
 
 def tensor_of(
-    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0
-) -> torch.Tensor:
+    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0,
+    squares: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Floats of a kind, in the tensor's dtype. chosen: whether the tensor is the one that kinds in SHAPED are about, the others stay N(0, 1), so that products stay far from an overflow.
 
     small: scalars of the problem that are added to something squared; faint rows are as small as they are. turn: of kinds that have two forms.
+    squares: f32 holds the squares of the largest values, too.
     """
     x = torch.randn(list(shape), generator=generator)
     if kind == "tiny":
@@ -35,12 +37,14 @@ def tensor_of(
     elif kind == "spikes":
         x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
     elif chosen and x.dim():
-        x = _shaped(x, kind, generator, t.dtype, small, turn)
+        x = _shaped(x, kind, generator, t.dtype, small, turn, squares)
     largest = torch.finfo(TORCH[t.dtype]).max
     return x.clamp(-largest, largest).to(TORCH[t.dtype])
 
 
-def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int) -> torch.Tensor:
+def _shaped(
+    x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int, squares: bool
+) -> torch.Tensor:
     columns, rows = x.shape[-1], (*x.shape[:-1], 1)
     if kind == "large":
         return x * 30
@@ -61,7 +65,8 @@ def _shaped(x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType
         top = torch.finfo(TORCH[dtype]).max
         if top < 1e6:  # f16
             return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * top, x * 2.0**12)
-        return x.clamp(-2, 2) * 2.0 ** torch.tensor(_FAR)[_count(rows) % len(_FAR)]
+        far = torch.tensor(_FAR[:-1] if squares else _FAR)
+        return x.clamp(-2, 2) * 2.0 ** far[_count(rows) % len(far)]
     if kind == "ties":
         return torch.randint(-2, 3, x.shape, generator=generator).float()
     if kind == "onehot" and columns:

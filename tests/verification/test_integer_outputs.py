@@ -49,3 +49,13 @@ def test_what_no_integer_holds_is_not_asked(value: float) -> None:
     x = torch.tensor([1.5, value, -3.0])
     single = SingleError(FunctionSpecification("f", lambda x: x.floor().int() + 1), {"x": x}, ["Y"])
     assert find_out_of_range(single, "Y").tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_exponents_of_what_has_none_are_not_asked(value: float) -> None:
+    """Also in integers and floats that are made with such an exponent; those of numbers are asked."""
+    x = torch.tensor([[1.5, 3.0], [value, -3.0]])
+    powers = lambda x: torch.ldexp(torch.ones(2), -torch.frexp(x.abs().amax(-1)).exponent)  # noqa: E731
+    scaled = lambda x: torch.ldexp(x.nan_to_num(0.25), -torch.frexp(x.abs().amax(-1, keepdim=True)).exponent).round().int()  # noqa: E731
+    found = [find_out_of_range(SingleError(FunctionSpecification("f", f), {"x": x}, ["Y"]), "Y").tolist() for f in (powers, scaled)]
+    assert found == [[False, True], [[False, False], [True, True]]]
