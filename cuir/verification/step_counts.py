@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..checking.checked import Checked
@@ -36,6 +37,8 @@ _SCHEDULES = (
     Schedule.adversarial("reverse"),
 )
 _LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # what says that a problem this far out cannot be run
+_SECONDS = 20.0  # of the processor, after which problems of level full are not run in further ways
+_STRIDE = 5  # ways of a problem differ in grid and schedule from one turn to the next; it has no factor of their number
 _FAR = (300, 520)  # units of one CTA, and steps of a unit, that are tried without data
 
 
@@ -70,16 +73,24 @@ def grid_of(number: int) -> Grid:
 
 
 def check_counts(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> int:
-    """Run the synchronisation of each problem, on one CTA and on several, under schedules in turn; returns how many runs. Raises CuirError with the fault found."""
-    runs = 0
+    """Run the synchronisation of each problem, on one CTA and on several, under schedules in turn; returns how many runs.
+
+    At level full each runs in every way, on 1 to 3 CTAs and under all schedules; in one at least, and in the others while the time lasts. Raises CuirError with the fault found.
+    """
+    runs, begin = 0, time.process_time()
     far = far_cases(checked, spec)
     for case in far if level == "full" else far[:2]:
         runs += _run(checked, spec, case, 1, Schedule())
-    for number, case in enumerate(cases):
-        grids: Sequence[Grid] = [grid_of(number + 1)] if level == "quick" else (1, 2, 3)
-        schedules = _SCHEDULES if level == "full" else (_SCHEDULES[number % len(_SCHEDULES)],)
-        for grid in grids if checked.tiles is not None else grids[:1]:
-            runs += sum(_run(checked, spec, case, grid, schedule) for schedule in schedules)
+    ways = list(itertools.product((1, 2, 3) if checked.tiles is not None else (1,), _SCHEDULES))
+    for turn in range(len(ways) if level == "full" else 1):
+        for number, case in enumerate(cases):
+            if turn and time.process_time() - begin > _SECONDS:
+                return runs
+            grid: Grid = grid_of(number + 1)
+            schedule = _SCHEDULES[number % len(_SCHEDULES)]
+            if level == "full":
+                grid, schedule = ways[(turn * _STRIDE + number) % len(ways)]
+            runs += _run(checked, spec, case, grid, schedule)
     return runs
 
 

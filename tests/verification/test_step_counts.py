@@ -11,6 +11,7 @@ from cuir.checking.checked import Checked
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
+from cuir.verification import step_counts
 from cuir.verification.draws import Draw
 from cuir.verification.problems import Case
 from cuir.verification.step_counts import COUNTS, counted_cases, far_cases, unit_dims
@@ -121,3 +122,21 @@ def test_attention_makes_every_count_of_steps() -> None:
     at = [c.lengths for c in counted_cases(checked, spec, "quick") if isinstance(c, Case)]
     assert {-(-x.N // 128) for x in at} >= set(COUNTS) and {-(-x.M // 128) for x in at} >= set(COUNTS) and {x.H for x in at} >= set(COUNTS)
     assert max(c.lengths.H for c in far_cases(checked, spec) if isinstance(c, Case)) == 300
+
+
+@pytest.mark.parametrize(("seconds", "ways"), [(0.0, 1), (1e9, 12)])
+def test_further_ways_end_with_the_time(seconds: float, ways: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each problem runs once in any case; with time enough, in every combination of a grid and a schedule."""
+    seen: list[tuple[str, object, str]] = []
+
+    def note(checked: Checked, spec: object, case: Draw, grid: object, schedule: object) -> int:
+        seen.append((case.name, grid, str(schedule)))
+        return 1
+
+    checked = check(product(ONE_BY_ONE))
+    cases = [Draw(f"steps: {i}", {"M": 64, "K": 64}) for i in range(5)]
+    monkeypatch.setattr(step_counts, "_run", note)
+    monkeypatch.setattr(step_counts, "_SECONDS", seconds)
+    monkeypatch.setattr(step_counts, "far_cases", lambda *_: [])
+    assert step_counts.check_counts(checked, SPEC, cases, "full") == len(seen) == len(set(seen)) == 5 * ways
+    assert {name for name, *_ in seen} == {c.name for c in cases}
