@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..spec.functions import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
+from .arbitrary_inputs import find_arbitrary, without_fillers
 from .decisive import KIND as STEPS
 from .decisive import make_decisive_inputs
 from .draws import Draw, elements_of, known_sizes, shape_of_tensor
@@ -38,6 +39,7 @@ from .together import find_steep_sums
 _EPSILON = ("eps", "epsilon")
 _SECONDS = 3.0  # of all trials
 _TRIAL = 200_000  # elements of a tensor, of the problem on which special values are tried
+_ANOTHER = 1_000_003  # added to a seed
 _VAST = 1e30  # of a scalar: far beyond whatever it is added to
 _POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
 
@@ -59,6 +61,7 @@ class FunctionLaunch:
     given: Collection[str] = ()  # what the specification's `inputs` gave
     exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
     undefined: Collection[str] = ()
+    redraw: Callable[[], Mapping[str, Value]] = dict  # what the specification's `inputs` gives with another generator
     special: bool = False  # values that verification has chosen, for which the function may give infinities: these are not asked
 
     def __post_init__(self) -> None:
@@ -266,10 +269,14 @@ def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) 
 
 
 def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, always: bool = False) -> FunctionLaunch:
-    """NaN in what the function does not read of the floats that were drawn. What its `inputs` gives stays."""
+    """NaN in what the function does not read of the floats that were drawn, by verification or at random by its `inputs`."""
     drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
-    where, exact = unread(checked, spec, readable(checked, given), list(given.before), drawn, always)
+    own = {n: x for n, x in given.inputs.items() if n in given.given and n not in given.before}
+    arbitrary = find_arbitrary(own, given.redraw)
+    where, exact = unread(checked, spec, readable(checked, given), list(given.before), [*drawn, *arbitrary], always)
     given = replace(given, exact=exact)
+    filled = {n: x for n, x in where.items() if n in arbitrary}
+    where = {n: x for n, x in where.items() if n not in arbitrary} | without_fillers(own, filled)
     if not where:
         return given
     clean = {n: x for n, x in given.inputs.items() if n in where and isinstance(x, torch.Tensor)}
@@ -315,6 +322,11 @@ def _launch(
         s.name.lower(): s for s in checked.scalars
     }
     made = set()
+
+    def redraw() -> Mapping[str, Value]:
+        return spec.made(lengths, torch.Generator().manual_seed(draw.seed + _ANOTHER), independent)
+
+    independent = dict(drawn)
     for name, value in spec.made(lengths, generator, drawn).items():
         p = params.get(name.lower())
         if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | reads | adds):
@@ -335,7 +347,7 @@ def _launch(
     before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, {**lengths, **actual}, adds) for t in outputs}
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in kept | made}
-    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made)
+    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made, redraw=redraw)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 
