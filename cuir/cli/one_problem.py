@@ -21,6 +21,7 @@ from ..verification.inputs import applicable
 from ..verification.problems import KINDS, Case, is_attention
 from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
 from ..verification.special_plan import SPECIAL
+from ..verification.underflowing_sums import KIND as UNDERFLOW
 from .defaults import EXPERT
 from .inputs import expert_for, read_numbers, suggestion
 from .output import print_json, stdout
@@ -49,11 +50,11 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     """Runs and judges the problem; returns the exit code. Raises CuirError for a wrong call, and for what is found."""
     checked, spec = verified.checked, verified.specification
     require_judgeable(checked, spec)
-    if kind not in (*KINDS, STEPS):
-        raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, (*KINDS, STEPS), "there are"))
+    if kind not in (*KINDS, STEPS, UNDERFLOW):
+        raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, (*KINDS, STEPS, UNDERFLOW), "there are"))
     given = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
-    steps = (STEPS,) if not is_attention(checked.origin) else ()
+    steps = (STEPS, UNDERFLOW) if not is_attention(checked.origin) else ()
     fit = (
         (*applicable(checked, spec), *steps)
         if isinstance(spec, FunctionSpecification)

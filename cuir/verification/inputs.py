@@ -35,6 +35,8 @@ from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_atten
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .together import find_steep_sums
+from .underflowing_sums import KIND as UNDERFLOW
+from .underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
 _SECONDS = 3.0  # of all trials
@@ -114,6 +116,8 @@ def function_launch(
     A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for twice as much. One that keeps a root away from 0 (an `eps`) is positive
     and small. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives.
     """
+    if draw.kind == UNDERFLOW:
+        return _underflowing_launch(checked, spec, draw, tile)
     if draw.kind in SPECIAL:
         return _special_launch(checked, spec, draw, tile, poison)
     small = small_scalars(checked, spec)
@@ -141,6 +145,24 @@ def function_launch(
         given = _launch(checked, spec, draw, tile, turned(positive), small)
     given = replace(given, positive=(*(n for n, is_root in small.items() if is_root), *positive))
     return _poisoned(checked, spec, given) if poison and draw.kind in _POISONED else given
+
+
+def _underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None) -> FunctionLaunch:
+    """Inputs of f32 whose products are subnormal where the outputs that the kernel adds to are sums of such; else the normal ones."""
+    normal = replace(draw, kind="normal")
+    plain = function_launch(checked, spec, normal, tile)
+    drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.given}, added(checked)
+
+    def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor]:
+        made = _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
+        return {n: x for n, x in spec.exact(readable(checked, made), list(made.before)).items() if n in names}
+
+    floats = {n: x for n, x in drawn.items() if isinstance(x, torch.Tensor) and x.dtype == torch.float32 and n not in plain.before}
+    try:
+        values = make_underflowing(floats, tried)
+    except CuirError:
+        return plain
+    return plain if values is None else _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
 
 
 def _special_launch(

@@ -8,11 +8,12 @@ from ..calls.binding import TORCH
 from ..checking.checked import Checked
 from ..checking.defaults import describe_consts
 from ..interp.launch import Grid
+from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .coverage.cover import Cover
 from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
-from .inputs import half_dtype
+from .inputs import added, half_dtype
 from .large_problems import describe_left, is_too_large
 from .numeric import ratio_of, with_note
 from .perturbed import check_perturbed, to_perturb
@@ -33,6 +34,7 @@ from .spec_dispatch import (
     smallest,
 )
 from .step_counts import grid_of, is_counted
+from .underflow_problems import underflow_draws
 from .user_sizes import LEFT_OUT, is_user_case, user_cases
 
 WATCHED_ANEW = (6, 16)  # problems after which fewer conditions are watched
@@ -56,6 +58,8 @@ class NumbersStage:
         level, checked = self.request.level, self.checked
         self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
         self.cases += rounded_size_cases(checked, self.spec, level)
+        if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := added(checked)):
+            self.cases += underflow_draws(checked, self.spec, sums)
         self.steps = single_steps(checked, self.spec, self.cases)
         todo = [(checked, c) for c in self.cases]
         for other in self.besides:

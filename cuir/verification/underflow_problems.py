@@ -1,0 +1,48 @@
+"""Problems whose inputs are so small that products of them underflow: long in each dim that additions to an output sum."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checking.checked import Checked
+from ..spec.functions import FunctionSpecification
+from ..syntax.types import F32
+from ..text.diagnostics import CuirError
+from .draws import Draw, fitting
+from .inputs import function_launch
+from .problems import is_attention
+from .steps import steps_of_dims, with_heads
+from .underflowing_sums import KIND
+
+_PARTS = 256  # steps of the dim that is summed
+_TINY = 2.0**-30  # beyond all drawn numbers
+
+
+def underflow_draws(checked: Checked, spec: FunctionSpecification, added: set[str]) -> list[Draw]:
+    """One problem for each dim that the kernel sums by additions to an output of f32. added: names of outputs that it adds to."""
+    if is_attention(checked.origin) or not any(t.dtype == F32 and not t.written and not t.scratch for t in checked.tensors):
+        return []
+    steps, draws = steps_of_dims(checked, spec), list[Draw]()
+    for t in checked.outputs:
+        if t.name not in added or t.dtype != F32:
+            continue
+        for d in (d for d in checked.dims if d not in t.dims and steps[d]):
+            sizes = [with_heads({**dict.fromkeys(checked.dims, 1), d: n * steps[d]}) for n in (1, _PARTS)]
+            if any(_underflows(checked, spec, short) for short in fitting(checked, spec, [Draw("one step", sizes[0], KIND)])[0]):
+                draws += fitting(checked, spec, [Draw(f"{KIND} along {d}", sizes[1], KIND)])[0]
+    return draws
+
+
+def _underflows(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Whether the kind applies: some input is then tiny."""
+    try:
+        inputs = function_launch(checked, spec, draw).inputs.values()
+    except CuirError:
+        return False
+    return any(
+        isinstance(x, torch.Tensor) and x.numel() > 0 and x.dtype == torch.float32 and bool((x.abs() < _TINY).all()) and bool(x.any())
+        for x in inputs
+    )
+
+
+__all__ = ["underflow_draws"]
