@@ -114,7 +114,7 @@ def judge(entry: Mapping[str, Any], level: str, limit: float) -> dict[str, Any]:
 
 
 def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A table of markdown: a row a class, refused of faulty ones at each level; then the right ones."""
+    """Return a table of markdown: refused of the faulty ones at each level, a row a class that was judged; then the right ones."""
     rows: list[tuple[str, ...]] = []
     known = list(verdicts)
     levels = [x for x in ("quick", "full") if any(v["level"] == x for v in known)]
@@ -125,7 +125,8 @@ def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
         ]
 
     for number, words in CLASSES.items():
-        rows.append((str(number), words, *share([v for v in known if v["class"] == number and not v["right"]], "refused")))
+        if of := [v for v in known if v["class"] == number and not v["right"]]:
+            rows.append((str(number), words, *share(of, "refused")))
     rows.append(("", "all faulty ones", *share([v for v in known if not v["right"]], "refused")))
     rows.append(("", "right ones that pass", *share([v for v in known if v["right"]], "passed")))
     return list(table(("class", "of", *(f"refused at {x}" for x in levels)), rows))
