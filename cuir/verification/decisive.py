@@ -44,6 +44,7 @@ _WHOLE = (
 _SMALL = (3.0, 7.0, 5.0)  # of which multiples have few bits
 _PARTS = (0.1, 0.7, 0.3, 1.0 / 3.0, 0.05, 1.7, 0.01)
 _BINARY = (2.0, 0.5, 4.0, 0.25, 1.0)
+_SHORT = 12  # bits and more: of how little a row's largest element falls short of a power of 2
 _APART = 2.0**-17  # relative: float32 and float64 are on two sides of a step
 
 
@@ -117,14 +118,17 @@ def _draw_at_steps(
     x = torch.where(kind < 4, whole, half)
     for number, other in ((5, half * a), (6, half * a), (7, half / a), (8, (half + more) / a), (9, beside)):
         x = torch.where(kind == number, other, x)
-    if len(shape) > 1:  # every second row as numbers are that its largest one scales: to a whole number, or it is a power of 2
+    if (
+        len(shape) > 1
+    ):  # every second row as numbers are that its largest one scales: to a whole number, or it is a power of 2, or just below one
         rows = torch.randint(0, 1 << 16, (*shape[:-1], 1), generator=generator)
         unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
         most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
         whole_most = rows % 4 == 0
         unit = torch.where(whole_most, unit[rows // 4 % len(unit)], 1.0)
         most = torch.where(whole_most, most[rows // 64 % len(most)], 2.0 ** (rows // 64 % 9))
-        scaled = torch.where(draw(0, 16) == 0, most, (half - 0.5).remainder(most) + 0.5) * unit
+        short = torch.where((rows % 8 == 2), 2.0 ** -(_SHORT + rows // 1024 % 7), 0.0)  # a margin against errors must not reach these
+        scaled = torch.where(draw(0, 16) == 0, most * (1 - short), (half - 0.5).remainder(most) + 0.5) * unit
         x = torch.where(rows % 2 == 0, scaled, x)
     least = torch.finfo(dtype).smallest_normal
     x = torch.where(x.abs() < least, whole, x.abs())  # a divisor is not 0

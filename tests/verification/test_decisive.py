@@ -59,6 +59,10 @@ def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
         ("where(x >= 3.0 * s, x, 0.0)", "torch.where(X > 3 * s, X, 0.0)"),
         ("floor(x / s)", "torch.trunc(X / s)"),
         ("round(x * (127.0 / max(row_max(abs(x)), 0.000001)))", "torch.round(X / (X.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127))"),
+        (
+            "where(x == x, floor(log2(max(row_max(abs(x)), 0.000001)) + 0.0001), 0.0)",  # the margin lifts what is just below a power of 2
+            "(torch.frexp(X.abs().amax(-1, keepdim=True).clamp(min=1e-6))[1] - 1).float().expand(-1, 64)",
+        ),
     ],
 )
 def test_another_side_is_refused(body: str, text: str) -> None:
