@@ -18,7 +18,7 @@ from .draws import Draw, fitting
 from .long_values import usual_scale, with_even_scores
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case, tile_sizes
-from .steps import steps_of_dims, with_heads
+from .steps import find_named_dims, steps_of_dims, with_heads
 from .synchronisation import run_synchronisation
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
@@ -110,7 +110,8 @@ def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         steps = steps_of_dims(checked, spec)
         units = unit_dims(checked)
-        dims = sorted((d for d in checked.dims if d != "HK"), key=lambda d: not steps[d])
+        named = find_named_dims(checked)
+        dims = sorted((d for d in checked.dims if d != "HK" and d in named), key=lambda d: not steps[d])
         inner, outer = [d for d in dims if d not in units], [d for d in dims if d in units]
         far = [x for pair in itertools.zip_longest(inner, outer) for x in pair if x is not None]  # one of each first
         counts = {d: _FAR[d not in units] for d in far}
@@ -150,8 +151,8 @@ def unit_dims(checked: Checked) -> set[str]:
 
 def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
     """Dims in pairs, the second falling as the first rises: a dim of steps within a unit beside one that makes units, where there are both."""
-    steps, units = steps_of_dims(checked, spec), unit_dims(checked)
-    inner = [d for d in checked.dims if d not in units and d != "HK"]
+    steps, units, named = steps_of_dims(checked, spec), unit_dims(checked), find_named_dims(checked)
+    inner = [d for d in checked.dims if d not in units and d != "HK" and d in named]
     outer = sorted((d for d in checked.dims if d in units and d != "HK"), key=lambda d: not steps[d])
     for first, second in _pairs(inner, outer, level):
         for n, m in _counts(level, second is not None):

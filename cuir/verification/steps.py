@@ -13,7 +13,7 @@ from ..ops import OPERATORS
 from ..spec.functions import FunctionSpecification
 from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import TileType
-from ..syntax.walk import walk
+from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
 from .inputs import function_launch
@@ -46,6 +46,13 @@ def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
         one, more = (_work(checked, spec, with_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
         checked.made[key] = one is None or one != more
     return bool(checked.made[key])
+
+
+def find_named_dims(checked: Checked) -> set[str]:
+    """Run-time dims that statements name or boxes go along; others only bound tensors that are read at computed places."""
+    bodies = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
+    named = set().union(*(names_read(s) for s in bodies)) | (names_read(checked.tiles.count) if checked.tiles is not None else set())
+    return {d for d, n in tile_of_dims(checked).items() if n or d in named}
 
 
 def tile_of_dims(checked: Checked) -> dict[str, int]:

@@ -22,6 +22,8 @@ from .solve import Solution
 
 LEFT_OUT = ("V202", "U113", "U125", "X106", "X108", "X113", "D402")  # what says of a problem that it cannot be run
 
+SECONDS = {"quick": 2.0, "full": 20.0}  # of a run by synchronisation alone
+
 
 class Cover:
     """Drives the conditions of a kernel both ways. rows: of the table of the numbers; runs: with data and without."""
@@ -29,6 +31,7 @@ class Cover:
     def __init__(self, program: Program, checked: Checked, spec: AnySpecification, observed: Observed, level: str, shrink: bool):
         self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
         self.driver = Driver(checked, spec, observed, level, self._make_arguments)
+        self.seconds = SECONDS[level]
         self.rows: list[Mapping[str, Any]] = []
         self.runs = [0, 0]
 
@@ -45,9 +48,12 @@ class Cover:
         for solution, with_data in self.driver.problems():
             progress(f"numbers: conditions, {solution.problem.case}")
             try:
-                self._run_with_data(solution) if with_data else run_synchronisation(
-                    self.checked, self.spec, solution.problem.case, grid=lambda units, s=solution: s.grid
-                )
+                if with_data:
+                    self._run_with_data(solution)
+                else:
+                    run_synchronisation(
+                        self.checked, self.spec, solution.problem.case, grid=lambda units, s=solution: s.grid, budget=self.seconds
+                    )
             except CuirError as error:
                 if error.diagnostics[0].code not in LEFT_OUT:
                     raise

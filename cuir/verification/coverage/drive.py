@@ -24,7 +24,7 @@ from .targets import Target, boundaries_left, remainders_left, sides_left
 
 LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
-LONGEST_ALONE = 40_000  # turns of a run without data
+LONGEST_ALONE = {"quick": 4_000, "full": 40_000}  # turns of a run without data
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Driver:
         for solution in chosen:
             yield self._spread(self._add_head(space, solution)), True
         done = {t for s in chosen for t in s.targets}
-        alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE]
+        alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE[self.level]]
         for solution in choose(alone, [t for t in sides if t not in done], self.effort.problems, 1 << 62):
             yield self._spread(solution), False
 
