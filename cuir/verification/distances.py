@@ -21,6 +21,7 @@ from .sizes import walk_with_callees
 LONGEST = 131_072
 _EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)  # where numbers of a text or of 16 bits would have an edge, beside those of the problem
 _DENSE = 3.0  # growth of a captured tensor, where both lengths are doubled, from which it is of pairs, and not made for long ones
+_SCORES = (-1000.0, 0.0, 1000.0)  # of which a threshold lets one pass
 _RANDOM = {"quick": 20_000, "full": 1_000_000}
 _TILES = {"quick": 3, "full": 40}  # of queries, beside the first and the last
 
@@ -127,7 +128,34 @@ def _grows(values: Any) -> bool:
 
 
 def _evaluate_mask(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
-    """The mask at pairs (q[i], k[i]); None for a mask that cannot be asked for many pairs at once."""
+    """The mask at pairs (q[i], k[i]), with what the score hides whatever it was; None for mods that cannot be asked for many pairs at once."""
+    kept = _evaluate_mask_mod(spec, at, b, h, q, k)
+    shown = None if kept is None else _find_shown(spec, at, b, h, q, k)
+    return None if kept is None or shown is None else kept & shown
+
+
+def _find_shown(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
+    """Pairs to which the score_mod gives more than -inf for some score; None where it cannot be asked for many pairs at once."""
+    if spec.score_mod is None:
+        return np.ones(q.shape, bool)
+    index = [torch.full(q.shape, b), torch.full(q.shape, h), torch.from_numpy(q), torch.from_numpy(k)]
+    shown = torch.zeros(q.shape, dtype=torch.bool)
+    for as_tensors in (False, True):
+        mod = spec.mods(at, as_tensors=as_tensors)[1]
+        assert mod is not None
+        try:
+            for s in _SCORES:
+                found = torch.as_tensor(mod(torch.full(q.shape, s), *index))
+                if found.dim() > 1:
+                    return None
+                shown |= (found > -torch.inf).expand(q.shape)
+        except (TypeError, ValueError, RuntimeError, IndexError):
+            continue
+        return shown.numpy()
+    return None
+
+
+def _evaluate_mask_mod(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
     if spec.mask_mod is None:
         return np.ones(q.shape, bool)
     if spec.evaluated is not None and spec.evaluated(0, Lengths(1, 1, 1, 4, 4), "cpu") is not None:

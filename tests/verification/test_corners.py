@@ -21,7 +21,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.variants import functions, norms
 from cuir.variants.backward import KERNEL, transfer_backward
 from cuir.variants.ranges import traced_apart
-from cuir.verification import stages, verify
+from cuir.verification import numbers_stage, verify
 from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import function_launch
@@ -109,7 +109,7 @@ def test_verify_tries_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn numbers lie on no bound, so that another problem passes."""
     monkeypatch.setattr(functions, "attach_partials", lambda value, partials, *operands: value)
     spec, program, _, problem = kernel_of("clamp")
-    monkeypatch.setattr(stages, "number_cases", lambda *args: [problem])
+    monkeypatch.setattr(numbers_stage, "number_cases", lambda *args: [problem])
     report = verify(program, spec, kernel=KERNEL, consts=CONSTS, seeded=0, shrink=False)
     assert not report.ok and report.diagnostics[0].code == "V301"
     assert any("captured tensors at bounds" in note.message for note in report.diagnostics[0].notes)

@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.variants import transfer
-from cuir.verification import check_exhaustively, stages, verify
+from cuir.verification import check_exhaustively, schedules_stage, stages, verify
 from cuir.verification.problems import small_attention_launches
 
 CONSTS = {"T": F16, "D": 64}
@@ -58,7 +58,7 @@ def test_what_holds_for_three_blocks_need_not_for_four() -> None:
 
 
 def test_the_full_level_refuses_what_its_runs_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "check_schedules", lambda *given, **more: 0)
+    monkeypatch.setattr(schedules_stage, "check_schedules", lambda *given, **more: 0)
     monkeypatch.setattr(stages, "check_contracts", lambda *given, **more: 0)
     program, _, spec = broken()
     report = verify(program, spec, consts=CONSTS, level="full")

@@ -23,7 +23,7 @@ from cuir.variants import functions
 from cuir.variants.backward import KERNEL, transfer_backward
 from cuir.variants.ranges import traced_apart
 from cuir.variants.splice import transfer
-from cuir.verification import stages, verify
+from cuir.verification import numbers_stage, schedules_stage, stages, verify
 from cuir.verification.problems import Case
 from cuir.verification.score_corners import KEYS, Decisions, ScoreInputs, make_score_inputs
 from cuir.verification.spec_dispatch import check_case, make_corner_cases
@@ -145,10 +145,10 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_verify_tries_scores_at_corners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "number_cases", lambda *args: [])
-    monkeypatch.setattr(stages, "schedule_cases", lambda *args: [Case("one", Lengths(1, 1, 1, 16, 16))])
-    for name in ("empty_cases", "ring_cases", "readout_lengths"):
-        monkeypatch.setattr(stages, name, lambda *args: [])
+    monkeypatch.setattr(numbers_stage, "number_cases", lambda *args: [])
+    monkeypatch.setattr(schedules_stage, "schedule_cases", lambda *args: [Case("one", Lengths(1, 1, 1, 16, 16))])
+    for module, name in ((schedules_stage, "empty_cases"), (schedules_stage, "ring_cases"), (stages, "readout_lengths")):
+        monkeypatch.setattr(module, name, lambda *args: [])
     right, wrong = VALUES["step"]
     for mod in (right, wrong):
         program = transfer(expert("flash_fwd_sm90"), of(mod)).program
