@@ -43,7 +43,7 @@ for _sign, _traits in (
     "operators",
     X,
     Y,
-    doc="Quotient of floats, 2 ulp (5 where four of a tile share a reciprocal); exact where it decides: where a comparison, floor, round, fmod or a cast to i32 follows. x / 0 is inf or NaN.",
+    doc="Quotient of floats, 2 ulp (5 where four of a tile share a reciprocal); exact where it decides. x / 0 is inf or NaN.",
     operator=True,
     where="any",
     evaluate=meaning("/", ulps=5),

@@ -11,16 +11,16 @@ import torch
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
+from ..variants.names import BACKWARD
 from .decisive import make_decisive_draws
 from .derived_inputs import keeps_units
 from .draws import Draw, known_sizes, shape_of_tensor
 from .inputs import applicable, ask_small, function_launch, readable, small_problem, small_scalars, special_plan
 from .lengths import all_draws
 from .problems import is_attention
-from .special_plan import SPECIAL
 from .special_problems import make_special_draws
 
-_ALWAYS = ("normal", "strided", "scaled")  # kinds whose values are the usual ones
+_SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may leave nothing
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
 
 
@@ -34,7 +34,7 @@ def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Dra
 
 def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
     """Problems whose inputs lie where functions that jump do so."""
-    if is_attention(checked.origin):
+    if is_attention(checked.origin) or set(BACKWARD) <= {p.name for p in checked.origin.params}:  # LSE must be that of Q and K
         return []
     return [
         d for d in make_decisive_draws(checked, spec, problems, level, lambda: ask_small(checked, spec)) if says_something(checked, spec, d)
@@ -48,7 +48,7 @@ def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problem
     known: dict[tuple[str, int], bool] = {}
 
     def defined(draw: Draw) -> bool:
-        if small is None or draw.kind in (*_ALWAYS, *SPECIAL):
+        if small is None or draw.kind not in _SMALL:
             return True
         form = (draw.kind, draw.seed % tensors)  # seeds choose the tensor
         if form not in known:

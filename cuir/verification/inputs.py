@@ -294,7 +294,8 @@ def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaun
     """NaN in what the function does not read of the floats that were drawn, by verification or at random by its `inputs`."""
     drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
     own = {n: x for n, x in given.inputs.items() if n in given.given and n not in given.before}
-    arbitrary = find_arbitrary(own, given.redraw)
+    empty = any(x.numel() == 0 for x in given.inputs.values() if isinstance(x, torch.Tensor))  # nothing is read of anything then
+    arbitrary = [] if empty else find_arbitrary(own, given.redraw)
     where, exact = unread(checked, spec, readable(checked, given), list(given.before), [*drawn, *arbitrary], always)
     given = replace(given, exact=exact)
     filled = {n: x for n, x in where.items() if n in arbitrary}
