@@ -48,7 +48,7 @@ def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[
         kept = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
         long = [d for d in kept if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
         if is_backward(checked.origin) or parts_of(checked):  # gradients of even scores cancel to the roundings of products of f32
-            return kept
+            return [*kept]
         return [*kept, *with_even_scores(checked, spec, long)]
     cases = list(_attention_cases(*tile_sizes(checked), level))
     if not isinstance(spec, FunctionSpecification):
