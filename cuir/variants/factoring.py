@@ -1,7 +1,7 @@
 """Factors that are the same in a whole block, taken together: x * f * g is x * (f * g), and x / f is x * (1 / f), one division for the block. In an exponential a factor f > 0 of a square
 goes to what is squared, as sqrt(f), and so to the factors of that.
 
-That rounds differently, which a score allows. Owns nothing that decides: conditions, operands of comparisons, of floor, round and fmod, indices and what becomes
+That rounds differently, which a score allows. What decides is left as it is: conditions, operands of comparisons, of floor, round and fmod, indices and what becomes
 an integer stay as the mod wrote them.
 """
 

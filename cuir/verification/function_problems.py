@@ -84,7 +84,7 @@ def _elements(checked: Checked, draw: Draw) -> int:
 
 
 def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
-    """Whether the specification says anything where a length is 0: many functions fail there, or give NaN, and so do their `inputs`."""
+    """Return whether the specification gives numbers for a problem: with a length of 0 many fail or give NaN."""
     try:
         given = function_launch(checked, spec, draw)
         if not min(draw.sizes.values(), default=1) and any(_has_nan(given.inputs.get(n)) for n in given.given):

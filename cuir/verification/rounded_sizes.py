@@ -126,7 +126,7 @@ class _Evaluation:
         return self.made[e.id]
 
     def _is_closed(self, e: Expr) -> bool:
-        """Whether an integer follows from sizes alone, or from floats, which are evaluated with their indices."""
+        """Return whether an integer follows from sizes alone, or from floats, which are evaluated with their indices."""
         inner = _Evaluation(self.checked, self.bound, {}, self.near)
         inner.open = set(self.open)
         try:
@@ -261,7 +261,7 @@ def _admitted(checked: Checked, spec: FunctionSpecification, found: Iterable[Map
 
 
 def _has_floats(checked: Checked, bound: Mapping[str, list[Expr]], e: Expr, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether floats stand in an expression, or in the values of its names."""
+    """Return whether floats stand in an expression, or in the values of its names."""
     kind = _dtype(e)
     if kind is not None and kind.is_float:
         return True

@@ -130,7 +130,7 @@ def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
-    """Those that the specification admits, also where a tensor is larger than problems with data may have it."""
+    """Yield the draws that the specification admits, also ones too large for a run with data."""
     kept, large = fitting(checked, spec, draws)
     yield from kept
     for _, _, draw in large:

@@ -42,7 +42,7 @@ class SynchronisationRun:
 
 
 def needs_data(checked: Checked) -> str:
-    """Why a kernel's synchronisation cannot be run without data, in words; "" if it can."""
+    """Explain why a kernel's synchronisation cannot be run without data; "" if it can."""
     refusal = control_slice(checked).refusal
     return f"line {refusal.span.line}: {refusal.message}" if refusal is not None and refusal.span is not None else ""
 

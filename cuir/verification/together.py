@@ -104,7 +104,7 @@ def _is_same(plain: Outputs, found: Outputs | None) -> bool:
 
 
 def _says_something(plain: Outputs, found: Outputs | None) -> bool:
-    """Whether each output has a finite number, and of the elements that differ a share is not NaN."""
+    """Return whether each output has a finite number, and a share of the elements that differ is not NaN."""
     if found is None or not all(bool(x.isfinite().any()) for x in found.values()):
         return False
     differs = [(~((x == plain[n]) | (x.isnan() & plain[n].isnan())), x.isnan()) for n, x in found.items() if x.shape == plain[n].shape]
@@ -159,7 +159,7 @@ def _is_monotone(x: torch.Tensor) -> bool:
 
 
 def _stays(plain: Outputs, found: Outputs | None) -> bool:
-    """Whether outputs stay finite where they were, and of about their size."""
+    """Return whether outputs stay finite where they were, and of about their size."""
     if found is None:
         return False
     for n, x in found.items():

@@ -34,7 +34,7 @@ def underflow_draws(checked: Checked, spec: FunctionSpecification, added: set[st
 
 
 def _underflows(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
-    """Whether the kind applies: some input is then tiny."""
+    """Return whether the kind applies: some input is then tiny."""
     try:
         inputs = function_launch(checked, spec, draw).inputs.values()
     except CuirError:
