@@ -28,7 +28,7 @@ from .arbitrary_inputs import find_arbitrary, without_fillers
 from .decisive import KIND as STEPS
 from .decisive import make_decisive_inputs
 from .draws import Draw, elements_of, known_sizes, shape_of_tensor
-from .kinds import SHAPED, deep_enough, small_value, tensor_of
+from .kinds import LARGEST, SHAPED, SQUARED, deep_enough, small_value, tensor_of
 from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .poison import unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
@@ -327,10 +327,10 @@ def _launch(
     floats = [t for t in needed if t.dtype != I32]
     attention = is_attention(checked.origin)
     chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
-    squares = draw.kind == "largest" and chosen is not None and _gives_statistics(checked, spec, chosen)
+    top = _find_largest_exponent(checked, spec, chosen, lengths) if draw.kind == "largest" and chosen is not None else LARGEST
     least = [float(drawn[n]) for n in small]
     for t in floats:
-        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, least, form, squares)
+        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, least, form, top)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
@@ -372,6 +372,18 @@ def _launch(
     undefined = {t.name for t in outputs if t.name in reads and t.name not in kept | made}
     launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made, redraw=redraw)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
+
+
+def _find_largest_exponent(checked: Checked, spec: FunctionSpecification, t: TensorParam, lengths: Mapping[str, int]) -> int:
+    """Return the power of 2 up to which a tensor is drawn, so that f32 holds what a right kernel makes of it.
+
+    A kernel that adds up elements may add all of the tensor's, also where PyTorch's function adds them in double precision.
+    """
+    if _gives_statistics(checked, spec, t):
+        return SQUARED
+    sums = any("sum" in (c.op.traits.reduction, c.op.traits.column_reduction) for c in checked.calls())
+    elements = math.prod(shape_of_tensor(t, lengths)) if sums else 1
+    return LARGEST - max(elements - 1, 0).bit_length()
 
 
 def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:

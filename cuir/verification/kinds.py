@@ -13,7 +13,9 @@ from ..syntax.types import DType
 SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "largest", "ties", "onehot", "faint")  # kinds of one tensor
 MEAN = 1020.0  # of `offset`, about a thousand times the deviation
 _STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
-_FAR = (17, 40, 60, 125)  # powers of 2 beyond f16, up to 8.5e37, which may be doubled; the squares of the last are beyond f32
+SQUARED = 60  # the exponent of values whose squares f32 holds
+_FAR = (17, 40, SQUARED)  # exponents beyond f16
+LARGEST = 125  # another, up to 8.5e37, which may be doubled; its square is beyond f32
 _LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # of the rows of `equal`: where functions saturate or underflow
 _FAINT = 1e-6  # the second moment of faint rows where no scalar says one
 
@@ -22,12 +24,12 @@ SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a 
 
 def tensor_of(
     t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0,
-    squares: bool = False,
+    top: int = LARGEST,
 ) -> torch.Tensor:  # fmt: skip
     """Floats of a kind, in the tensor's dtype. chosen: whether the tensor is the one that kinds in SHAPED are about, the others stay N(0, 1), so that products stay far from an overflow.
 
     small: scalars of the problem that are added to something squared; faint rows are as small as they are. turn: of kinds that have two forms.
-    squares: f32 holds the squares of the largest values, too.
+    top: the exponent of the largest values, at most that of LARGEST.
     """
     x = torch.randn(list(shape), generator=generator)
     if kind == "tiny":
@@ -37,13 +39,13 @@ def tensor_of(
     elif kind == "spikes":
         x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
     elif chosen and x.dim():
-        x = _shaped(x, kind, generator, t.dtype, small, turn, squares)
+        x = _shaped(x, kind, generator, t.dtype, small, turn, top)
     largest = torch.finfo(TORCH[t.dtype]).max
     return x.clamp(-largest, largest).to(TORCH[t.dtype])
 
 
 def _shaped(
-    x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int, squares: bool
+    x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int, top: int
 ) -> torch.Tensor:
     columns, rows = x.shape[-1], (*x.shape[:-1], 1)
     if kind == "large":
@@ -62,10 +64,10 @@ def _shaped(
     if kind == "offset":
         return _offset(x, generator, dtype, turn % 2 == 1)
     if kind == "largest":
-        top = torch.finfo(TORCH[dtype]).max
-        if top < 1e6:  # f16
-            return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * top, x * 2.0**12)
-        far = torch.tensor(_FAR[:-1] if squares else _FAR)
+        bound = torch.finfo(TORCH[dtype]).max
+        if bound < 1e6:  # f16
+            return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * bound, x * 2.0**12)
+        far = torch.tensor([*(f for f in _FAR if f < top), top])
         return x.clamp(-2, 2) * 2.0 ** far[_count(rows) % len(far)]
     if kind == "ties":
         return torch.randint(-2, 3, x.shape, generator=generator).float()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cuir import FunctionSpecification, check, parse, verify
-from cuir.syntax.types import BF16, F16, F32
+from cuir.syntax.types import BF16, F16, F32, DType
 from cuir.verification.draws import Draw
 from cuir.verification.function_problems import draws
 from cuir.verification.inputs import applicable, function_launch, readable, small_scalars
@@ -31,6 +31,29 @@ def add(X: Global[f32, M, D], Y: Global[f32, D], *, D: const):
     with role("all", warps=1):
         for t in work:
             store(Y[0 * rows(16) + cols(D)], X[t, 0 * rows(16) + cols(D)], mask=(rows(16) == 0) & (cols(D) >= 0), add=True)
+"""
+GROUP_NORM = """
+@kernel(arch="sm_80")
+def normalise(X: Global[f32, C, S], Y: Global[f32, C, S]):
+    work = tiles(1)
+    with role("all", warps=1):
+        for t in work:
+            total = zeros(f32, [16, 1])
+            for i in range(cdiv(C, 16)):
+                for j in range(cdiv(S, 64)):
+                    total = total + row_sum(X[i * 16 + rows(16), j * 64 + cols(64)])
+            mean = col_sum(total) / cast(C * S, f32)
+            squares = zeros(f32, [16, 1])
+            for i in range(cdiv(C, 16)):
+                for j in range(cdiv(S, 64)):
+                    c, s = i * 16 + rows(16), j * 64 + cols(64)
+                    d = where((c < C) & (s < S), X[c, s] - mean, 0.0)
+                    squares = squares + row_sum(d * d)
+            inv = 1.0 / sqrt(col_sum(squares) / cast(C * S, f32) + 0.00001)
+            for i in range(cdiv(C, 16)):
+                for j in range(cdiv(S, 64)):
+                    c, s = i * 16 + rows(16), j * 64 + cols(64)
+                    store(Y[c, s], (X[c, s] - mean) * inv)
 """
 
 
@@ -110,13 +133,33 @@ def test_rows_far_from_0_are_as_said(dtype: object, seed: int) -> None:
         assert bool((rows.mean(-1) == rows.mean(-1).to(x.dtype)).all()), "a mean that the dtype holds"
 
 
-def test_the_largest_values_are_those_of_the_dtype() -> None:
-    small = KERNELS["softmax"]
-    spec = FunctionSpecification("softmax", small.reference)
-    for dtype, least, most in ((F16, 65504, 65504), (BF16, 8.5e37, 1.7e38)):
-        checked = check(parse(small.text), "kernel", {"T": dtype, "D": 64})
-        x = function_launch(checked, spec, Draw("one", {"M": 40}, "largest")).inputs["X"]
-        assert isinstance(x, torch.Tensor) and least <= x.double().abs().max() <= most
+def draw_largest(name: str, dtype: DType) -> torch.Tensor:
+    checked = check(parse(KERNELS[name].text), "kernel", {"T": dtype, "D": 64})
+    x = function_launch(checked, FunctionSpecification(name, KERNELS[name].reference), Draw("one", {"M": 40}, "largest")).inputs["X"]
+    assert isinstance(x, torch.Tensor)
+    return x
+
+
+@pytest.mark.parametrize("dtype, least, most", [(F16, 65504, 65504), (BF16, 8.5e37, 1.7e38)])
+def test_the_largest_values_are_those_of_the_dtype(dtype: DType, least: float, most: float) -> None:
+    assert least <= draw_largest("gelu", dtype).double().abs().max() <= most
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_f32_holds_the_sum_of_the_largest_values_of_a_kernel_that_adds(name: str) -> None:
+    x = draw_largest(name, BF16).float()
+    assert x.abs().max() > 1e33 and x.abs().sum().isfinite()
+
+
+def test_a_group_norm_may_add_in_f32_what_pytorch_adds_in_double_precision() -> None:
+    """The mean of a group whose elements are 8e37 leaves f32; PyTorch's own group norm does not."""
+    spec = FunctionSpecification(
+        "group_norm",
+        lambda x: torch.nn.functional.group_norm(x[None], 1)[0],
+        sizes=lambda drawn: drawn if 1 < drawn["C"] * drawn["S"] < 10_000 else None,  # f32 adds that many one after another
+    )
+    report = verify(parse(GROUP_NORM), spec, level="quick")
+    assert report.ok, str(report)
 
 
 def test_kinds_that_do_not_apply_are_left_out() -> None:
