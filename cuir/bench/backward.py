@@ -85,6 +85,7 @@ def gradients_of(forward: Call, given: tuple[torch.Tensor, ...], do: torch.Tenso
     with torch.enable_grad(), torch._functorch.config.patch(donated_buffer=False):  # buffers are read again by the next call
         o = forward()
         o = o[0] if isinstance(o, tuple) else o
+        do = torch.empty_like(o).copy_(do)  # in memory as O is, which is the layout of the contender's users
 
         def call() -> tuple[torch.Tensor, ...]:
             before = torch.are_deterministic_algorithms_enabled()

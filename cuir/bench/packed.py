@@ -95,6 +95,11 @@ class Problem:
         for cache, x in zip(self.caches, (self.k, self.v)):
             cache[self.table[b, at // page].long(), at % page] = x
 
+    def ends(self) -> torch.Tensor:
+        """int32 [TQ]: how many keys of its document each query sees, which are the first ones."""
+        counts = [torch.arange(1, n + 1) if self.kind.causal else torch.full((n,), n) for n in self.counts]
+        return torch.cat(counts).to(self.cu.device, torch.int32)
+
     @property
     def flops(self) -> float:
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
@@ -171,7 +176,25 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
 
         return varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), enable_gqa=True)
 
-    known: dict[str, Call] = {"fa3": fa3, "varlen_attn": pytorch}
+    def fa4() -> Any:
+        from flash_attn.cute import flash_attn_varlen_func
+
+        o = flash_attn_varlen_func(
+            p.q, p.k, p.v, cu_seqlens_q=p.cu, cu_seqlens_k=p.cu, max_seqlen_q=p.most, max_seqlen_k=p.most, causal=p.kind.causal
+        )
+        return o[0] if isinstance(o, tuple) else o
+
+    plans: list[Any] = []  # of the lengths and the mask, made at the first call
+
+    def cudnn_flex() -> Any:
+        from cudnn.flex_attention import create_mask_plan, flex_attn_func
+
+        if not plans:
+            lengths = {"cu_seqlens_q": p.cu, "cu_seqlens_k": p.cu, "max_seqlen_q": p.most, "max_seqlen_k": p.most}
+            plans.append(create_mask_plan(p.ends()[None, None], p.q, p.k, p.v, **lengths))
+        return flex_attn_func(p.q, p.k, p.v, mask_plan=plans[0])
+
+    known: dict[str, Call] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
     return {OURS: ours, **{name: known[name] for name in names}}
 
 

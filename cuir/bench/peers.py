@@ -1,9 +1,10 @@
 """What users have today, as contenders: cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, compiled PyTorch;
-FlashAttention-3 where a package of it is installed."""
+FlashAttention-3 and 4 and cuDNN's interval masks where packages of them are installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,11 +13,14 @@ import torch
 from ..measure.protocol import Call
 from ..spec.specification import Specification, indices, lengths_of
 from ..text.diagnostics import CuirError
+from .intervals import as_functions, kept_runs, window_of
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
     "fa2": "FlashAttention-2 through scaled_dot_product_attention (full and causal)",
     "fa3": "FlashAttention-3, from the package that you have installed (full and causal)",
+    "fa4": "FlashAttention-4's CuTe kernels, from the package that you have installed (full, causal and windows without a score_mod)",
+    "cudnn_flex": "cuDNN's interval masks, from the package that you have installed (masks whose queries keep few runs of keys, no score_mod)",
     "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
     "flex": "compiled FlexAttention with its block mask",
     "compiled": "torch.compile of the formula with a dense mask",
@@ -27,13 +31,18 @@ PEERS = {
     "settings": "our own decode kernel with every way to share out the keys (decode)",
     "varlen_attn": "PyTorch's own attention of packed sequences (varlen)",
 }
-OF_KERNELS = ("cudnn", "fa2", "fa3", "dense", "flex", "compiled", "otherwise")
+OF_KERNELS = ("cudnn", "fa2", "fa3", "fa4", "cudnn_flex", "dense", "flex", "compiled", "otherwise")
 KINDS = {"forward": "forward kernels", "backward": "backward passes", "decode": "decoding", "varlen": "packed sequences"}
 OF = {
     "forward": OF_KERNELS, "backward": (*OF_KERNELS, "deterministic"), "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
-    "varlen": ("fa3", "varlen_attn"),
+    "varlen": ("fa3", "fa4", "cudnn_flex", "varlen_attn"),
 }  # fmt: skip  # contenders of a kind of suite
 FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
+PACKAGES = {  # of contenders: what it is called, its module, how to get it
+    "fa4": ("FlashAttention-4", "flash_attn.cute", "pip install flash-attn-4[cu13]"),
+    "cudnn_flex": ("cuDNN's attention with interval masks", "cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend>=1.32'"),
+    "flashinfer": ("FlashInfer", "flashinfer", "pip install flashinfer-python"),
+}
 COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a new shape before they run
 
 
@@ -58,9 +67,18 @@ def not_installed(name: str, kind: str) -> tuple[str, str] | None:
     modules = FA3_MODULES if kind in ("forward", "backward") else FA3_MODULES[:1]
     if name == "fa3" and not any(find_spec(module) for module in modules):
         return "FlashAttention-3 is not installed", f"a package with the module {' or '.join(modules)}"
-    if name == "flashinfer" and not find_spec("flashinfer"):
-        return "FlashInfer is not installed", "pip install flashinfer-python"
+    if name in PACKAGES:
+        title, module, how = PACKAGES[name]
+        if not _found(module):
+            return f"{title} is not installed (no module {module})", how
     return None
+
+
+def _found(module: str) -> bool:
+    """Whether there is a module, without an import of the package that it is in."""
+    package, _, rest = module.partition(".")
+    spec = find_spec(package)
+    return spec is not None and (not rest or PathFinder.find_spec(module, spec.submodule_search_locations) is not None)
 
 
 def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
@@ -79,6 +97,10 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
         elif name == "fa3":
             if plain_mask is not None:
                 calls[name] = _fa3(q, k, v, plain_mask, scale)
+        elif name in ("fa4", "cudnn_flex"):
+            call = (_fa4 if name == "fa4" else _cudnn_flex)(spec, q, k, v, scale)
+            if call is not None:
+                calls[name] = call
         elif name == "dense":
             if spec.score_mod is None and spec.mask_mod is not None and softmax and spec.sink is None:
                 calls[name] = _dense(spec, q, k, v, scale)
@@ -127,6 +149,52 @@ def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale:
         return o.transpose(1, 2)
 
     return call
+
+
+def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+    """None where no window says the mask."""
+    runs = _runs_of(spec, q, k)
+    if runs is None:
+        return None
+    window = window_of(runs, k.shape[2])
+    if window is None:
+        return None
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+
+    def call() -> torch.Tensor:
+        from flash_attn.cute import flash_attn_func
+
+        o = flash_attn_func(q, k, v, softmax_scale=scale, window_size=window)
+        first: torch.Tensor = o[0] if isinstance(o, tuple) else o
+        return first.transpose(1, 2)
+
+    return call
+
+
+def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+    """Its plan, which depends on the mask and the shapes alone, is made at the first call. None where a query keeps more than a few runs of keys."""
+    runs = _runs_of(spec, q, k)
+    if runs is None:
+        return None
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+    plans: list[Any] = []
+
+    def call() -> torch.Tensor:
+        from cudnn.flex_attention import create_mask_plan, flex_attn_func
+
+        if not plans:
+            plans.append(create_mask_plan(as_functions(runs, q.shape[0]), q, k, v))
+        o: torch.Tensor = flex_attn_func(q, k, v, mask_plan=plans[0], softmax_scale=scale)
+        return o.transpose(1, 2)
+
+    return call
+
+
+def _runs_of(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """The mask as runs of keys, where it is all that the variant adds to a softmax."""
+    if spec.score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
+        return None
+    return kept_runs(spec, q, k)
 
 
 def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:

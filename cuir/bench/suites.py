@@ -98,24 +98,25 @@ _MASKS = (
 )  # fmt: skip
 _LENGTHS = (1024, 2048, 4096, 8192, 16384)
 _LLAMAS = ("llama2-7b", "qwen2.5-72b", "llama3.1-405b")
+_NEWEST = ("fa4", "cudnn_flex")  # where their packages are installed
 SUITES = {
     s.name: s
     for s in (
         Suite("smoke", "a few cells, under a minute", ("causal", "prefix_lm"), ("llama2-7b",), (1024,), ("cudnn", "fa2", "flex"), rounds=2),
-        Suite("flash", "full and causal, 1k to 16k, head dims 128 and 64", _DENSE, ("llama2-7b", "hd64"), _LENGTHS, ("cudnn", "fa2")),
-        Suite("models", "full and causal of two models with grouped key heads, 1k to 16k", _DENSE, _LLAMAS[1:], _LENGTHS, ("cudnn", "fa2")),
-        Suite("masks", "causal masks and score rules beside FlexAttention, four models, 1k and 8k", _MASKS, (*_LLAMAS, "hd64"), (1024, 8192), ("flex",)),
+        Suite("flash", "full and causal, 1k to 16k, head dims 128 and 64", _DENSE, ("llama2-7b", "hd64"), _LENGTHS, ("cudnn", "fa2", *_NEWEST)),
+        Suite("models", "full and causal of two models with grouped key heads, 1k to 16k", _DENSE, _LLAMAS[1:], _LENGTHS, ("cudnn", "fa2", *_NEWEST)),
+        Suite("masks", "causal masks and score rules beside FlexAttention, four models, 1k and 8k", _MASKS, (*_LLAMAS, "hd64"), (1024, 8192), ("flex", *_NEWEST)),
         Suite("variants", "every variant of the corpus beside FlexAttention, or compiled PyTorch where that cannot say it, two models, 2k and 8k",
               tuple(sorted(VARIANTS)), ("llama2-7b", "hd64"), (2048, 8192), ("flex", "otherwise")),
         Suite("backward", "gradients of full and causal, head dims 128 and 64, grouped key heads, 1k to 16k", _DENSE, ("llama2-7b", "qwen2.5-72b", "hd64", "hd64-grouped"), _LENGTHS,
-              ("cudnn", "deterministic"), kind="backward"),
+              ("cudnn", "deterministic", *_NEWEST), kind="backward"),
         Suite("backward_dims", "gradients of full and causal, head dims 96, 192, 256 and 192 with values of 128, 4k and 16k", _DENSE, ("hd96", "hd192", "hd256", "hd192-128"),
-              (4096, 16384), ("cudnn", "deterministic"), kind="backward"),
+              (4096, 16384), ("cudnn", "deterministic", *_NEWEST), kind="backward"),
         Suite("backward_masks", "gradients of causal masks and score rules beside FlexAttention, two models, 1k and 8k", _MASKS, ("llama2-7b", "hd64"), (1024, 8192),
-              ("flex",), kind="backward"),
+              ("flex", *_NEWEST), kind="backward"),
         Suite("decode", "one and four queries over long keys, contiguous, in pages, of unequal lengths, of 8 bits, under rules", (), (), (),
               ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits"), kind="decode"),
-        Suite("varlen", "packed sequences of equal, lognormal and one long length, 16k to 128k tokens", (), (), (), ("fa3", "varlen_attn"), kind="varlen"),
+        Suite("varlen", "packed sequences of equal, lognormal and one long length, 16k to 128k tokens", (), (), (), ("fa3", *_NEWEST, "varlen_attn"), kind="varlen"),
         Suite("paper", "the variants of the CuBridge paper, three models, 1k to 8k", _PAPER, _LLAMAS, (1024, 2048, 4096, 8192), ("flex", "compiled")),
     )
 }  # fmt: skip

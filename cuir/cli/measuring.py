@@ -244,7 +244,7 @@ def bench(
     suite: Annotated[str, typer.Argument(help=f"{', '.join(SUITES[:-1])} or {SUITES[-1]}", autocompletion=complete_suite)] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
-    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, fa4, cudnn_flex, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
     reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,
@@ -310,20 +310,20 @@ def bench(
             hint="--out names another file, --fresh starts it anew",
         )
     with goes_on_from(path, fresh):
+        left_out = [f"{name} is left out: {why}; {needs}" for name, (why, needs) in absent.items()]
         if kind != "forward":
-            left_out = [f"{name} is left out: {why}; {needs}" for name, (why, needs) in absent.items()]
             complete = _bench_calls(kind, cells, results, dtype, peers, left_out, rounds or chosen.rounds, limit, as_json)
         else:
-            complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, reference, outside, rounds or chosen.rounds, limit, jobs,
-                                    as_json)  # fmt: skip
+            complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, left_out, reference, outside, rounds or chosen.rounds, limit,
+                                    jobs, as_json)  # fmt: skip
     return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)
 
 
 def _bench_cells(
-    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], folder: Path | None, reference: Reference | None, rounds: int,
-    limit: float, jobs: int | None, as_json: bool,
+    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], left_out: Sequence[str], folder: Path | None,
+    reference: Reference | None, rounds: int, limit: float, jobs: int | None, as_json: bool,
 ) -> bool:  # fmt: skip
-    """Settings of a cell: those given, else what a call gets; where nothing is known of such calls, every start of the kernel's space."""
+    """Settings of a cell: those given, else what a call gets; where nothing is known of such calls, every start of the kernel's space. left_out: see `_bench_calls`."""
     from ..bench.priming import primed, requests
     from ..bench.running import Planned, run_cells
     from ..bridging import attention_consts
@@ -361,6 +361,8 @@ def _bench_cells(
         return primed(requests(missing, dtype, peers, place, names, processes), lambda: Worker(COMMAND), processes)
 
     with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        for line in left_out:
+            view.note(line)
         return run_cells(cells, results, plan, lambda work: compile_all(work, jobs), prime,
                          lambda request, seconds: worker.ask({"origin": origin, **request}, seconds), dtype=dtype, peers=peers, reference=place, rounds=rounds,
                          limit=limit, tell=view)  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 import torch
 
 import corpus
 from cuir import check, parse, run, transfer
+from cuir.bench.backward import measure_backward
 from cuir.bench.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
 from cuir.bench.peers import check_peers, contenders, not_installed
 from cuir.bench.suites import SUITES, VARIANTS, suite
@@ -159,25 +159,88 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert case.expected.judge(found["flex"]()) == ""
 
 
-def test_flash_attention_3_is_a_peer_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_3_is_a_peer_where_it_is_installed(install: Callable[[str, str], None]) -> None:
     """A module with the name and the signature of FlashAttention-3's: [B, M, H, D], fewer key heads as they are."""
     with pytest.raises(CuirError, match="not installed"):
         check_peers(["fa3"])
-    (tmp_path / "flash_attn_interface.py").write_text(
+    install(
+        "flash_attn_interface",
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def flash_attn_func(q, k, v, softmax_scale=None, causal=False):\n"
         "    assert q.is_contiguous() and k.shape[2] == 2\n"
         "    return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal, scale=softmax_scale, enable_gqa=True).transpose(1, 2)\n",
-        encoding="utf-8",
     )
-    monkeypatch.syspath_prepend(tmp_path)
     for name in ("full", "causal", "prefix_lm"):
         spec = read_variant(name, ("prefix=20",) if name == "prefix_lm" else ())
         case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 150, 150, 64), torch.float16)
         found = contenders(("fa3",), spec, case.problem, case.scale)
         assert list(found) == ([] if name == "prefix_lm" else ["fa3"])
         assert all(case.expected.judge(call()) == "" for call in found.values())
-    monkeypatch.delitem(sys.modules, "flash_attn_interface")
+
+
+DENSE = """
+import torch
+
+def attention(q, k, v, mask, scale):
+    q, k, v = (x.transpose(1, 2).double() for x in (q, k, v))
+    s = (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * scale).masked_fill(~mask, -torch.inf)
+    return (s.softmax(-1) @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)).transpose(1, 2).to(torch.float16)
+"""
+FA4 = """
+def flash_attn_func(q, k, v, softmax_scale=None, causal=False, window_size=(None, None)):
+    assert q.is_contiguous() and q.shape[2] == 4 and k.shape[2] == 2
+    at, (left, right) = torch.arange(q.shape[1]), window_size
+    far = at - at[:, None]
+    return attention(q, k, v, (far >= -(len(at) if left is None else left)) & (far <= (len(at) if right is None else right)), softmax_scale)
+"""
+CUDNN_FLEX = """
+plans = []
+
+def create_mask_plan(mask_func, q, k, v):
+    assert mask_func.dtype == torch.int32 and mask_func.shape[2] == q.shape[0] * q.shape[1]
+    plans.append(q.requires_grad)
+    at = torch.arange(k.shape[1])
+    f = mask_func.unflatten(2, q.shape[:2]).movedim(2, 0)[..., None]
+    mask = at < f[:, :, 0]
+    for i in range(1, f.shape[2], 2):
+        mask = mask | ((f[:, :, i] <= at) & (at < f[:, :, i + 1]))
+    return mask
+
+def flex_attn_func(q, k, v, *, mask_plan, softmax_scale=None):
+    return attention(q, k, v, mask_plan, softmax_scale)
+"""
+
+
+@pytest.mark.parametrize(("peer", "module", "text", "says"), [
+    ("fa4", "flash_attn.cute", FA4, ("full", "causal", "sliding_window")),
+    ("cudnn_flex", "cudnn.flex_attention", CUDNN_FLEX, ("full", "causal", "sliding_window", "prefix_lm", "sliding_window_global")),
+])  # fmt: skip
+def test_the_newest_peers_where_they_are_installed(
+    peer: str, module: str, text: str, says: tuple[str, ...], install: Callable[[str, str], None]
+) -> None:
+    """Packages with the names and the signatures of theirs: [B, M, H, D], fewer key heads as they are."""
+    for kind in ("forward", "backward", "varlen"):
+        with pytest.raises(CuirError, match=f"not installed .no module {module}."):
+            check_peers([peer], kind)
+    package = module.partition(".")[0]
+    install(f"{package}.other", "")
+    with pytest.raises(CuirError, match="not installed"):  # the package without the module, as an older one
+        check_peers([peer])
+    install(module, DENSE + text)
+    assert not_installed(peer, "forward") is None and package not in sys.modules, "asked without an import"
+    for variant in ("full", "causal", "sliding_window", "prefix_lm", "sliding_window_global", "softcap", "sink_causal", "relu"):
+        spec = read_variant(variant, {"prefix_lm": ["prefix=20"], "sliding_window_global": ["window=30", "tokens=10"]}.get(variant, []))
+        case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 90, 90, 64), torch.float16)
+        found = contenders((peer,), spec, case.problem, case.scale)
+        assert list(found) == ([peer] if variant in says else []), variant
+        assert all(case.expected.judge(call()) == "" for call in (*found.values(), *found.values()))
+    if peer == "cudnn_flex":
+        assert len(sys.modules[module].plans) == len(says), "a plan is made once"
+    row = measure_backward(
+        Cell("causal", {}, "small", Shape(1, 4, 2, 60, 60, 64)), read_variant("causal", ()), "f16", [peer], 1, device="cpu",
+        measure=lambda call: (call() and None) or 0.5, lost={"cuir": "not asked"},
+    )  # fmt: skip
+    assert "wrong" not in row["contenders"][peer] and row["contenders"][peer]["milliseconds"] == 0.5
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "relu", "combo"])
@@ -191,7 +254,7 @@ def test_compiled_pytorch_is_the_peer_where_flex_attention_cannot_be(name: str, 
 
 def test_the_masks_suite_is_what_users_have_today() -> None:
     cells = suite("masks").cells()
-    assert len(cells) == 9 * 4 * 2 and suite("masks").peers == ("flex",) and len(suite("paper").cells()) == 96
+    assert len(cells) == 9 * 4 * 2 and suite("masks").peers == ("flex", "fa4", "cudnn_flex") and len(suite("paper").cells()) == 96
     for one in (c for c in cells if c.model == "hd64"):
         spec, n = read_variant(one.variant, one.arguments), one.shape.M
         w = max(256, n // 8)

@@ -74,6 +74,43 @@ def test_a_row_of_packed_sequences(page: int, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+VARLEN = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+def packed(q, k, v, cu, causal):
+    parts = [tuple(x[a:b].transpose(0, 1)[None] for x in (q, k, v)) for a, b in zip(cu.tolist(), cu.tolist()[1:])]
+    return torch.cat([sdpa(*part, is_causal=causal, enable_gqa=True)[0].transpose(0, 1) for part in parts])
+"""
+FA4 = """
+def flash_attn_varlen_func(q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal):
+    assert cu_seqlens_q is cu_seqlens_k and max_seqlen_q == max_seqlen_k == 30
+    return packed(q, k, v, cu_seqlens_q, causal), None
+"""
+CUDNN_FLEX = """
+def create_mask_plan(mask_func, q, k, v, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+    ends = [list(range(1, n + 1)) for n in (30, 30, 20)]
+    causal = mask_func.tolist() == [[sum(ends, [])]]
+    assert causal or mask_func.tolist() == [[[30] * 60 + [20] * 20]] and mask_func.dtype == torch.int32
+    return cu_seqlens_q, causal
+
+def flex_attn_func(q, k, v, *, mask_plan):
+    return packed(q, k, v, *mask_plan)
+"""
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("peer", "module", "text"), [("fa4", "flash_attn.cute", FA4), ("cudnn_flex", "cudnn.flex_attention", CUDNN_FLEX)])
+def test_the_newest_peers_of_packed_sequences(
+    causal: bool, peer: str, module: str, text: str, install: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(module, VARLEN + text)
+    monkeypatch.setitem(packed.KINDS, "small", packed.Kind(causal, "equal_30"))
+    cell = Cell("small", {}, "small", Shape(1, 2, 1, 80, 80, 64))
+    row = packed.measure_varlen(cell, "f16", [peer], 1, device="cpu", measure=call_once, lost={"cuir": "not asked"})
+    assert row["contenders"][peer].keys() == {"error", "milliseconds", "tflops", "rounds"}, row
+
+
 @pytest.mark.parametrize("variant", ["full", "unequal_pages_64"])
 def test_wrong_results_are_told(variant: str) -> None:
     problem = decoding.Problem(Cell(variant, {}, "small", Shape(2, 2, 1, 1, 70, 64)), "f16", "cpu")
