@@ -41,8 +41,8 @@ CLASSES = {
 
 
 def sources() -> list[Path]:
-    """List the folders and bundles beside this file."""
-    return sorted([*(p.parent for p in HERE.glob("kernels/*/index.jsonl")), *HERE.glob("kernels/*.jsonl")])
+    """List the bundles beside this file."""
+    return sorted(HERE.glob("kernels/*.jsonl"))
 
 
 @functools.cache

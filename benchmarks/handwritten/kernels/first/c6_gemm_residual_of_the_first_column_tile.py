@@ -1,5 +1,0 @@
-import torch
-
-
-def reference(a, bt, r):
-    return a @ bt.mT + r

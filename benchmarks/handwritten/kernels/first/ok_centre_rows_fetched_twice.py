@@ -1,9 +1,0 @@
-import torch
-
-
-def sizes(drawn):
-    return {"N": max(1, drawn["N"])}
-
-
-def reference(x):
-    return x - x.mean(-1, keepdim=True)

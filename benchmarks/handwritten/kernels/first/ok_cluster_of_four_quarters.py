@@ -1,5 +1,0 @@
-import torch
-
-
-def reference(a, bt):
-    return a @ bt.mT

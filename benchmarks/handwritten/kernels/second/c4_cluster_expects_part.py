@@ -1,9 +1,0 @@
-import torch
-
-
-def reference(q, p):
-    return (q @ p.mT).amax(-1)
-
-
-def sizes(drawn):
-    return {"N": max(1, drawn["N"])}

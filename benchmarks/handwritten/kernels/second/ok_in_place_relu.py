@@ -1,5 +1,0 @@
-import torch
-
-
-def reference(x, bias):
-    return {"X": torch.relu(x + bias)}

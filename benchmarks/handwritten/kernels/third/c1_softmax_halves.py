@@ -1,2 +1,0 @@
-def reference(x, temp):
-    return {"Y": (x * temp).softmax(-1)}

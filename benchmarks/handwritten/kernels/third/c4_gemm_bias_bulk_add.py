@@ -1,5 +1,0 @@
-import torch
-
-
-def reference(a, bt, bias):
-    return a @ bt.mT + bias

@@ -1,2 +1,0 @@
-def reference(x):
-    return {"Y": x.softmax(-1)}

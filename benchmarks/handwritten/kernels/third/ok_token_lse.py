@@ -1,2 +1,0 @@
-def reference(x):
-    return {"LSE": x.logsumexp(1)}
