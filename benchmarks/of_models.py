@@ -1,6 +1,6 @@
 """Programs that a model wrote for variants, from an expert's kernel as it was lifted: each on a Hopper GPU beside our own kernel for Hopper and FlexAttention.
 
-python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25 fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25 --out rows.jsonl
+python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25.tar.xz --out rows.jsonl
 cuir bench paper --show --out rows.jsonl                            # no GPU: the table of what was measured
 
 The programs are those that `cuir eval` accepted, out of its transcripts: of each variant the first sample's (--sample 1 for the second's). The cells are those of `cuir bench paper`
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 import cuir
+from benchmarks.archives import open_transcripts
 from benchmarks.recorded import as_row, command, record
 from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
@@ -117,7 +118,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="no cell begins after them")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    texts = {name: accepted(Path(folder), options.sample) for name, _, folder in (origin.partition("=") for origin in options.origins)}
+    texts = {
+        name: accepted(open_transcripts(Path(folder)), options.sample)
+        for name, _, folder in (origin.partition("=") for origin in options.origins)
+    }
     with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
         for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
             if why:

@@ -1,6 +1,6 @@
 """Programs that a model wrote for structures that no mask says, from an expert's kernel as it was lifted: each on a Hopper GPU beside PyTorch's compiled formula of the structure.
 
-python -m benchmarks.of_structures --from fa3=benchmarks/results/eval-lifted-structures-2026-11-25 fa2=benchmarks/results/eval-lifted-fa2-structures-2026-11-26 --out rows.jsonl
+python -m benchmarks.of_structures --from fa3=benchmarks/results/eval-lifted-structures-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-structures-2026-11-26.tar.xz --out rows.jsonl
 python -m benchmarks.of_structures --table rows.jsonl               # no GPU: the table of what was measured
 
 The programs are those that `cuir eval` accepted: of each structure the first sample's. Q, K and V are 2 x 16 heads x 4096 x 128, f16, all inputs random and normal; each output of a program
@@ -26,6 +26,7 @@ import torch
 
 import cuir
 from benchmarks import of_models
+from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, DIM, accepted, compiled_ahead
 from benchmarks.recorded import as_row, command, record
 from cuir.bench.cells import Cell
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not options.origins or options.out is None:
         parser.error("--from and --out are needed to measure, or --table FILE")
-    texts = {name: accepted(Path(folder)) for name, _, folder in (origin.partition("=") for origin in options.origins)}
+    texts = {name: accepted(open_transcripts(Path(folder))) for name, _, folder in (origin.partition("=") for origin in options.origins)}
     with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
         for why in pool.map(compiled_ahead, [text for by_name in texts.values() for text in by_name.values()]):
             if why:

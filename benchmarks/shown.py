@@ -1,6 +1,6 @@
-"""Table and plot beside results that `cuir bench` and `cuir eval` do not show: `python -m benchmarks.shown FILE...`. Owns no measurement.
+"""Table and plot of results, on demand: `python -m benchmarks.shown FILE... --out FOLDER`.
 
-A file holds verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
+A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
 `benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
@@ -17,8 +17,11 @@ from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
 from benchmarks.rules import table as rules_table
+from cuir.bench import results
+from cuir.bench.plot import plot as plot_suite
 from cuir.text.figures import load_pyplot, save_figure
 from cuir.text.markdown import table
+from llm import evaluate, figures, scores
 
 Row = Mapping[str, Any]
 COMMAND = "python -m benchmarks.shown"
@@ -234,15 +237,34 @@ def _ratios(rows: Sequence[Row], path: Path) -> None:
     save_figure(figure, path)
 
 
+def draw(path: Path, folder: Path) -> None:
+    """Write the table, NAME.md, and the plot, NAME.svg, of a file of results into a folder."""
+    page, picture = folder / f"{path.stem}.md", folder / f"{path.stem}.svg"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if "replayed" in rows[0]:
+        head, samples = evaluate.read(path)
+        page.write_text(scores.markdown(head, samples), encoding="utf-8")
+        figures.plot(scores.scores(samples), picture)
+    elif "suite" in rows[0] and rows[0]["suite"] != "structures":
+        head, cells = results.read(path)
+        page.write_text(results.markdown(head, cells), encoding="utf-8")
+        plot_suite(head, cells, picture)
+    else:
+        page.write_text(markdown(rows), encoding="utf-8")
+        plot(rows, picture)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="lines of JSON")
-    for path in parser.parse_args().files:
+    parser.add_argument("--out", type=Path, default=Path("out/results"), metavar="FOLDER", help="default: out/results")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for path in options.files:
         if not path.is_file():
             parser.error(f"there is no file {path}")
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
-        plot(rows, path.with_suffix(".svg"))
+        draw(path, options.out)
+        print(options.out / f"{path.stem}.md")
 
 
 if __name__ == "__main__":

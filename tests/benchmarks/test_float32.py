@@ -20,10 +20,10 @@ def test_rows_have_a_table_and_a_plot(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [row("float32", {}, ours=60.0, flex=20.0), row("TF32", {"flex": "OutOfMemoryError"}, ours=180.5)]
     path = tmp_path / "float32.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["shown", str(path)])
+    monkeypatch.setattr("sys.argv", ["shown", str(path), "--out", str(tmp_path / "drawn")])
     shown.main()
-    page = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    page = (tmp_path / "drawn" / "float32.md").read_text(encoding="utf-8").splitlines()
     assert "| float32 | 64 | causal | 4096 | 60.0 (4.1e-07) | 20.0 (4.1e-07) | 3.00 | the same bits |" in page
     assert "| TF32 | 64 | causal | 4096 | 180.5 (4.1e-07) | - | - | other bits |" in page
     assert "* TF32, head dim 64, causal, 4096: flex: OutOfMemoryError" in page and page[4].split()[2] == float32.__spec__.name
-    assert path.with_suffix(".svg").read_text(encoding="utf-8").count("<path") > 10
+    assert (tmp_path / "drawn" / "float32.svg").read_text(encoding="utf-8").count("<path") > 10

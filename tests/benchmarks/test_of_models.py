@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cuir
+from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, accepted
 from cuir.bench.suites import suite
 from cuir.checking.checker import check
@@ -20,7 +21,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 @pytest.mark.parametrize("folder", ["eval-lifted-eight-2026-11-25", "eval-lifted-fa2-eight-2026-11-25"])
 def test_accepted_programs_take_what_the_variants_of_the_suite_capture(folder: str) -> None:
     cells = {c.variant: c for c in suite("paper").cells() if c.shape.N == 1024}
-    texts = accepted(RESULTS / folder)
+    texts = accepted(open_transcripts(RESULTS / f"{folder}.tar.xz"))
     assert set(texts) == set(cells)
     for variant, text in texts.items():
         program, cell = cuir.parse(text, variant), cells[variant]

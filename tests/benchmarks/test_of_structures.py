@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import cuir
+from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, accepted
 from benchmarks.of_structures import Problem, table
 from cuir.checking.checked import Checked
@@ -20,7 +21,7 @@ from cuir.spec.functions import FunctionSpecification
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FOLDERS = {"fa3": "eval-lifted-structures-2026-11-25", "fa2": "eval-lifted-fa2-structures-2026-11-26"}
-TEXTS = {name: accepted(RESULTS / folder) for name, folder in FOLDERS.items()}
+TEXTS = {name: accepted(open_transcripts(RESULTS / f"{folder}.tar.xz")) for name, folder in FOLDERS.items()}
 FUNCTIONS = [to for to in sorted(TEXTS["fa3"]) if isinstance(read_specification(to, ()), FunctionSpecification)]
 SMALL = Shape(1, 2, 2, 130, 200, 128)
 

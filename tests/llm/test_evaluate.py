@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.archives import open_transcripts
 from cuir import CuirError
 from cuir.text.diagnostics import Diagnostic
 from llm.budget import Budget
@@ -229,22 +230,20 @@ def test_the_plot(tmp_path: Path) -> None:
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 
 
-@pytest.mark.parametrize("name, folder", [("eval-transcripts", RESULTS.parents[1] / "llm/transcripts"), ("eval-2026-11-22", RESULTS / "eval-2026-11-22"),
-                                          ("eval-functions-2026-11-22", RESULTS / "eval-functions-2026-11-22"),
-                                          ("eval-lifted-structures-2026-11-25", RESULTS / "eval-lifted-structures-2026-11-25"),
-                                          ("eval-lifted-eight-2026-11-25", RESULTS / "eval-lifted-eight-2026-11-25"),
-                                          ("eval-lifted-fa2-eight-2026-11-25", RESULTS / "eval-lifted-fa2-eight-2026-11-25"),
-                                          ("eval-lifted-fa2-structures-2026-11-26", RESULTS / "eval-lifted-fa2-structures-2026-11-26")])  # fmt: skip
-def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, folder: Path) -> None:
-    """Every row of the shown results is a recorded sample, judged as it was then; the table beside the file is made from it."""
-    path = RESULTS / f"{name}.jsonl"
-    head, rows = read(path)
-    assert path.with_suffix(".md").read_text(encoding="utf-8") == markdown(head, rows)
+TRANSCRIPTS = RESULTS.parents[1] / "llm/transcripts"
+ARCHIVES = sorted(RESULTS.glob("eval-*.tar.xz"))
+SHOWN = {p.name.removesuffix(".tar.xz"): p for p in ARCHIVES if p.with_name(f"{p.name.removesuffix('.tar.xz')}.jsonl").exists()}
+
+
+@pytest.mark.parametrize("name, transcripts", [("eval-transcripts", TRANSCRIPTS), *SHOWN.items()], ids=["eval-transcripts", *SHOWN])
+def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, transcripts: Path) -> None:
+    """Every row of the shown results is a recorded sample, judged as it was then."""
+    head, rows = read(RESULTS / f"{name}.jsonl")
 
     def judged(task: object) -> Judge:
         return Judge()
 
-    recorded = Recorded(folder, "transfer", judged)
+    recorded = Recorded(open_transcripts(transcripts), "transfer", judged)
     found = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
     assert rows
     for row in rows:
