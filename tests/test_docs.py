@@ -15,7 +15,7 @@ from cuir.cli import run as run_command
 from cuir.cli.inputs import read_consts
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 CHECKED = re.compile(r"<!-- check: (.*?) -->\n```python\n(.*?)```", re.S)
 LINK = re.compile(r"\]\(([^)#]+)")
 
@@ -112,6 +112,20 @@ def test_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.M)) <= set(targets)
 
 
+def test_names_of_the_glossary_are_in_their_files() -> None:
+    page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \|([^|]*)\| ([^|]+) \|$", page, re.M)
+    rows = [(names, files) for names, files in rows if files != "file"]
+    assert len(rows) > 40
+    for names, files in rows:
+        paths = [ROOT / path for path in re.findall(r"`([^`]+)`", files)]
+        assert paths and all(path.exists() for path in paths), files
+        sources = [f for path in paths for f in (path.rglob("*.py") if path.is_dir() else [path])]
+        text = "\n".join(f.read_text(encoding="utf-8") for f in sources)
+        for name in re.findall(r"`([A-Za-z_]\w*)`", names):
+            assert re.search(rf"\b{name}\b", text), f"{name} is not in {files}"
+
+
 COMMANDS = (
     "check",
     "show",
@@ -151,3 +165,4 @@ def test_reports_say_in_how_many_runs_schedules_were_tested() -> None:
     assert report.as_json()["runs"] == report.runs and f"{report.runs} runs" in repr(report)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"\*\*tested on a CPU\*\*.*?more than a hundred runs under different schedules", readme, re.S)
+    assert len(readme.split()) <= 700, "the README is what a user reads first"
