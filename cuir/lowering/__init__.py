@@ -1,4 +1,7 @@
-"""From a checked kernel to CUDA, by way of a tile IR: `lower` gives the text, of which cuir/runtime makes a kernel that is called."""
+"""Lowering of checked kernels to CUDA C++ by way of a tile IR.
+
+`lower` returns the text; `cuir/runtime` compiles it and launches the kernel.
+"""
 
 from .compiler import lower
 from .lowered import Cuda, TensorMap

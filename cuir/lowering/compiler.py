@@ -1,4 +1,4 @@
-"""`lower`: a checked kernel to one CUDA C++ file, by way of the tile IR and its passes."""
+"""The `lower` entry point: a checked kernel to one CUDA C++ file by way of the tile IR and its passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..syntax.nodes import For, If, Program, Stmt
 from ..text.source import Span
 from .cuda.frame import KernelPrinter
 from .facts import Facts
-from .facts.lanes import one_lane
+from .facts.lanes import runs_on_one_lane
 from .ir.build import build
 from .ir.ops import Kernel
 from .lowered import Cuda
@@ -22,28 +22,33 @@ Source = Checked | Program | str | os.PathLike[str]
 
 
 def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
-    """Emit CUDA C++ for a checked kernel (or a program, or the path of its file, whose consts have defaults); the same kernel always gives the same text.
+    """Emit CUDA C++ for a kernel; the same kernel always gives the same text.
 
-    without: names of passes to leave out (see `passes.pipeline`). Raises CuirError (codes L0xx) naming the statement.
+    Args:
+        checked: A checked kernel, a program, or the path of its file, whose consts have defaults.
+        without: Names of passes to leave out (see `passes.pipeline`).
+
+    Raises: CuirError (codes L0xx) naming the statement.
     """
-    checked = checked_of(checked)
+    checked = to_checked(checked)
     kernel = build(checked)
     optimise(kernel, without)
-    return printed(kernel, checked)
+    return print_kernel(kernel, checked)
 
 
-def printed(kernel: Kernel, checked: Checked) -> Cuda:
-    """The CUDA of IR behind the passes."""
-    single = frozenset(role.symbol.data for role in kernel.roles if one_lane(role))
+def print_kernel(kernel: Kernel, checked: Checked) -> Cuda:
+    """Return the CUDA of IR that has been through the passes."""
+    single = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
     return KernelPrinter(kernel, checked, Facts(kernel), single, _spans(checked)).emit()
 
 
-def checked_of(source: Source) -> Checked:
+def to_checked(source: Source) -> Checked:
+    """Return a checked kernel as it is, and check a program or a file."""
     return source if isinstance(source, Checked) else check(program_of(source, "lower"))
 
 
 def _spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
-    """The spans of statements, by file, line and column: what a location in the IR says."""
+    """Return the spans of statements by file, line and column, which is the content of an IR location."""
     spans: dict[tuple[str, int, int], Span] = {}
 
     def visit(body: tuple[Stmt, ...]) -> None:

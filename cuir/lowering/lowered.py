@@ -1,4 +1,4 @@
-"""What lowering yields: the CUDA text of a kernel, and what a launch must know of it."""
+"""The result of lowering: the CUDA text of a kernel and the facts that a launch needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ KERNEL = 'extern "C" __global__ void'  # how the text of a kernel's function beg
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map parameter: a box of `sizes` (outermost first; the innermost one panel, swizzled, or a whole row as it is) of a tensor."""
+    """A tensor map parameter of a kernel: a box of `sizes` elements of a tensor.
+
+    `sizes` has the outermost dim first; the innermost one is a panel, swizzled, or a whole row that is not.
+    """
 
     name: str
     tensor: str
@@ -26,7 +29,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Cuda:
-    """A lowered kernel: the source text, where its lines come from, and what a launch must know."""
+    """A lowered kernel: the source text, the origin of its lines, and the facts that a launch needs."""
 
     name: str
     arch: str
@@ -54,7 +57,10 @@ class Cuda:
         return {i: s for i, s in enumerate(self.spans, 1) if s is not None}
 
     def with_cluster_dims(self) -> Cuda:
-        """Return the kernel with the size of its clusters in the text, for launches that cannot say it; itself if it has none."""
+        """Return the kernel with its cluster size in the text, for launches that cannot state it.
+
+        A kernel without clusters is returned as it is.
+        """
         if self.cluster == 1:
             return self
         return replace(self, source=self.source.replace(KERNEL, f"{KERNEL} __cluster_dims__({self.cluster}, 1, 1)", 1))
@@ -65,4 +71,5 @@ class Cuda:
 
     @property
     def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the source."""
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The lowering pass by pass: the IR behind each, what each costs, and whether results stay as they are."""
+"""The lowering pass by pass: the IR after each, its cost, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .compiler import Source, checked_of, printed
+from .compiler import Source, print_kernel, to_checked
 from .ir import ops
 from .ir.build import build
 from .ir.text import show
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """A pass that has run, or (number 0) the building of the IR. `before`, `after`: operations of the IR; `text`: the IR behind it, None if the pass changed
-    nothing; `outcome`: what it did to results, None if nobody asked."""
+    """A pass that has run, or (number 0) the building of the IR.
+
+    Attributes:
+        before: Operations of the IR before the pass.
+        after: Operations of the IR after it.
+        text: The IR after the pass, None if the pass changed nothing.
+        outcome: The comparison of results, None if it was not requested.
+    """
 
     number: int
     name: str
@@ -39,16 +45,27 @@ class Lowering:
     """A kernel on its way through the passes, which change its IR in place."""
 
     def __init__(self, source: Source, without: Collection[str] = ()):
-        """without: names of passes to leave out."""
-        self.checked, self.without = checked_of(source), without
+        """Build the IR of a kernel.
+
+        Args:
+            source: A checked kernel, a program, or the path of its file.
+            without: Names of passes to leave out.
+        """
+        self.checked, self.without = to_checked(source), without
         start = time.perf_counter()
         self.kernel = build(self.checked)
         self.seconds = time.perf_counter() - start
 
     def stages(self, arguments: Mapping[str, Argument] | None = None, ctas: int = 1) -> Iterator[Stage]:
-        """Runs the passes and gives each after it ran, the building of the IR first. Ends behind a pass after which the IR cannot be run.
+        """Run the passes and yield each after it ran, the building of the IR first.
 
-        arguments: run the IR on these before and after each pass, by `ctas` CTAs (or clusters). Raises Fault where it cannot be run before any.
+        Ends after a pass whose IR cannot be run.
+
+        Args:
+            arguments: Run the IR on these before and after each pass.
+            ctas: The number of CTAs (or clusters) for that.
+
+        Raises: Fault if the IR cannot be run before any pass.
         """
         judge = None
         if arguments is not None:
@@ -58,7 +75,7 @@ class Lowering:
         text, count = show(self.kernel), size(self.kernel)
         yield Stage(0, "build", "the IR as the checked kernel gives it", 0, count, self.seconds, text)
         for number, p in chosen(self.without):
-            was, before, outcome = text, count, None
+            previous, before, outcome = text, count, None
             if judge is not None:
                 outcome, seconds = judge.judge(p), judge.seconds
             else:
@@ -69,14 +86,14 @@ class Lowering:
                 yield Stage(number, p.name, p.purpose, before, before, seconds, None, outcome)
                 return
             text, count = show(self.kernel), size(self.kernel)
-            yield Stage(number, p.name, p.purpose, before, count, seconds, text if text != was else None, outcome)
+            yield Stage(number, p.name, p.purpose, before, count, seconds, text if text != previous else None, outcome)
 
     def cuda(self) -> Cuda:
-        """The CUDA of the IR as it is now: behind all passes."""
+        """Return the CUDA of the IR in its present state, after all passes."""
         self.kernel.verify()
-        return printed(self.kernel, self.checked)
+        return print_kernel(self.kernel, self.checked)
 
 
 def size(kernel: ops.Kernel) -> int:
-    """How many operations a kernel has, its own among them."""
+    """Count the operations of a kernel, the kernel itself among them."""
     return 1 + sum(1 for _ in every(kernel))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.compiler import printed
+from cuir.lowering.compiler import print_kernel
 from cuir.lowering.cuda.writer import RESERVED, identifier
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build import build
@@ -53,7 +53,7 @@ def test_the_text_does_not_depend_on_the_process() -> None:
 def test_every_effect_is_marked_by_its_line(checked: Checked) -> None:
     kernel = build(checked)
     optimise(kernel)
-    cuda = printed(kernel, checked)
+    cuda = print_kernel(kernel, checked)
     lines = cuda.source.split("\n")
     source = checked.origin.span.source
     marks = {int(m[1]): m[2] for line in lines if (m := re.match(r"\s*// (\d+): (.*)", line)) and "is line N" not in line}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..facts.liveness import leaves
+from ..facts.liveness import iterate_leaves
 from ..ir import ops
 from .storage import Storage, Storages
 
@@ -24,7 +24,7 @@ def declarations(role: Operation, storages: Storages) -> dict[Operation, list[St
         for op in block.ops:
             here = [*path, (block, op)]
             for operand in op.operands:
-                for leaf in leaves(operand):
+                for leaf in iterate_leaves(operand):
                     touch(leaf, here)
             for result in (*op.results, *(op.inner if isinstance(op, ops.Loop) else ())):  # what a loop carries is set before it
                 touch(result, here)

@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, turned
 from ...text.diagnostics import CuirError
-from ..facts.wholes import whole
+from ..facts.wholes import is_integral
 from ..ir import ops
 from ..ir.indices import LimitOf
 from ..ir.inlining import inlined
@@ -64,7 +64,7 @@ class Elements:
             tuple(facts.nonnegative(a) for a in op.arguments),
             op.exact is not None,
             facts.near(op),
-            bool(op.kind.logarithm or op.kind.root) and whole(op.arguments[0]),
+            bool(op.kind.logarithm or op.kind.root) and is_integral(op.arguments[0]),
             few,
             not few and bool(op.kind.chooses) and any(_cost(a) >= DEAR for a in op.arguments[1:]),
         )

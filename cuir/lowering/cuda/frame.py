@@ -11,7 +11,7 @@ from ...ops.limits import register_pool
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..facts import Facts
-from ..facts.remote_signals import all_awaited
+from ..facts.remote_signals import awaits_all_signals
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import dtype_of, is_scalar
@@ -212,7 +212,7 @@ class KernelPrinter(KernelContext):
                 with out.block(head):
                     self._group(members)
         if self.checked.cluster > 1:
-            if all_awaited(self.kernel):
+            if awaits_all_signals(self.kernel):
                 out.line("// no CTA signals another that is done")
             else:
                 out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")

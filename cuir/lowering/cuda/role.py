@@ -9,7 +9,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.base import Effects
 from ...text.diagnostics import CuirError
-from ..facts.liveness import leaves
+from ..facts.liveness import iterate_leaves
 from ..ir import machine, ops
 from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT, is_tile
@@ -193,7 +193,7 @@ class RolePrinter(RoleScope):
 
     def _in_order(self, left: list[tuple[Storage, SSAValue]]) -> None:
         while left:
-            reads = [{self.storages.get(leaf) for leaf in leaves(source)} for _, source in left]
+            reads = [{self.storages.get(leaf) for leaf in iterate_leaves(source)} for _, source in left]
             free = [i for i, (to, _) in enumerate(left) if not any(to in r for j, r in enumerate(reads) if j != i)]
             if free:
                 self.elements.start_statement()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ..facts.multiples import multiple
-from ..facts.pieces import GROUP, by_column, first_column
+from ..facts.multiples import is_multiple
+from ..facts.pieces import GROUP, first_column, varies_by_column
 from ..ir import ops
 from ..ir.layouts import packed
 from ..ir.types import ElementT, TensorT, TileT, is_scalar
@@ -59,14 +59,14 @@ def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> Wide
         assert isinstance(place.type, ElementT)
         tensor, values = role.places.elements(place)
         counted = first_column(values[-1])
-        if counted is None or any(by_column(v) for v in values[:-1]):
+        if counted is None or any(varies_by_column(v) for v in values[:-1]):
             return None
         first, near = counted
         column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
         indices, uniform = [*(role.elements.element(v, AT) for v in values[:-1]), column], (*map(is_scalar, values[:-1]), False)
     dims, n = role.kernel.tensors[tensor].dims, width(t)
     whole = not isinstance(dims[-1], int) or dims[-1] % n == 0
-    return WidePlace(tensor, tuple(indices), uniform) if whole and (first is None or multiple(first, n)) else None
+    return WidePlace(tensor, tuple(indices), uniform) if whole and (first is None or is_multiple(first, n)) else None
 
 
 def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:

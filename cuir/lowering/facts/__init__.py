@@ -1,4 +1,4 @@
-"""Analyses over the tile IR: each takes a kernel or a role, changes nothing, and says what holds of its values."""
+"""Analyses of the tile IR: each reads a kernel or a role and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from .ranges import Ranges
 
 
 class Facts:
-    """What printers ask of a kernel. Holds as long as the kernel is not changed."""
+    """Facts about a kernel that printers use, valid as long as the kernel does not change."""
 
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
 
     @functools.cached_property
     def ranges(self) -> Ranges:
+        """Ranges of i32 values."""
         return Ranges(self.kernel)
 
     @functools.cached_property
     def nans(self) -> Nans:
+        """NaNs with a sign bit."""
         return Nans(self.kernel)
 
     def nonnegative(self, value: SSAValue) -> bool:
-        """Whether a number is certainly not negative."""
+        """Return whether a number is certainly not negative."""
         return self.ranges.nonnegative(value)
 
     def near(self, op: ops.Apply) -> bool:
-        """Whether it is i32 arithmetic that stays within 32 bits."""
+        """Return whether an operation is i32 arithmetic that stays within 32 bits."""
         return self.ranges.fits(op.result)
 
     def near_ends(self, value: SSAValue) -> bool:
-        """Whether a number may be near an end of the 32-bit range."""
+        """Return whether a number may be near an end of the 32-bit range."""
         return self.ranges.near_ends(value)
 
     def negative_nan(self, value: SSAValue) -> bool:
-        """Whether a value may hold a NaN with its sign bit set."""
+        """Return whether a value may hold a NaN with its sign bit set."""
         return self.nans.negative(value)
 
 

@@ -1,5 +1,8 @@
-"""Where values come from and go to: through control flow (what loops carry, what branches give, what comes
-with units of work, tiles that pass through a wait), and by arithmetic."""
+"""Origins and uses of values, through control flow and through arithmetic.
+
+Control flow: values that loops carry, that branches yield, that come with work items, and tiles that pass through a
+wait.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,16 @@ from ..ir.walk import last
 
 
 def waits(op: object) -> TypeGuard[ops.Perform]:
-    """Whether an operation is a wait that tiles pass through."""
+    """Return whether an operation is a wait that tiles pass through."""
     return isinstance(op, ops.Perform) and op.entry.effects.drains is not None and bool(op.outputs)
 
 
 def sources(value: SSAValue) -> list[SSAValue] | None:
-    """The values that may flow into this one: what a loop carries (what it starts with comes first), a branch gives, what comes with a unit of work from a queue;
-    None of any other value."""
+    """Return the values that may flow into this one; None if an operation computes it.
+
+    For a value that a loop carries, the initial one comes first; others are those that a branch yields, and the words
+    of a queue that come with a work item.
+    """
     if isinstance(value.owner, ops.Apply):  # most are
         return None
     if isinstance(value, BlockArgument):
@@ -46,7 +52,7 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
 
 
 def targets(use: Use) -> list[SSAValue]:
-    """The values that receive a value unchanged through this use; none if the use reads it."""
+    """Return the values that receive a value unchanged through this use; none if the use reads it."""
     op, i = use.operation, use.index
     if isinstance(op, ops.Loop):
         i -= len(op.operands) - len(op.carried)
@@ -62,15 +68,20 @@ def targets(use: Use) -> list[SSAValue]:
 
 
 def made_of(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False) -> Iterator[SSAValue]:
-    """A value and what pure operations make it of, each once, however often it is read. ends: values whose operands are left out."""
-    left, seen = [value], {value}
-    while left:
-        value = left.pop()
+    """Yield a value and all that it is computed from by pure operations, each once.
+
+    Args:
+        value: The root of the expression.
+        ends: Predicate of values whose operands are left out.
+    """
+    worklist, visited = [value], {value}
+    while worklist:
+        value = worklist.pop()
         yield value
         if isinstance(value.owner, ops.Apply) and not ends(value):
-            new = [a for a in reversed(value.owner.arguments) if a not in seen]
-            seen.update(new)
-            left += dict.fromkeys(new)
+            new = [a for a in reversed(value.owner.arguments) if a not in visited]
+            visited.update(new)
+            worklist += dict.fromkeys(new)
 
 
 __all__ = ["made_of", "sources", "targets", "waits"]

@@ -1,4 +1,4 @@
-"""Which roles run on one lane of their warp: those that do nothing but what a lane can do for its whole worker."""
+"""Roles that run on one lane of their warp, since one lane can do all their operations for the worker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..ir.types import is_tile
 from ..ir.walk import every
 
 
-def one_lane(role: ops.Role) -> bool:
-    """Whether a role runs on one lane of its warp. Only where enough is asynchronous for that."""
+def runs_on_one_lane(role: ops.Role) -> bool:
+    """Return whether a role runs on one lane of its warp; only on targets that are asynchronous enough."""
     kernel = role.parent_op()
     assert isinstance(kernel, ops.Kernel)
-    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_by_one_lane, every(role)))
+    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_is_single_lane, every(role)))
 
 
-def _by_one_lane(op: Operation) -> bool:
+def _is_single_lane(op: Operation) -> bool:
     if any(map(is_tile, op.results)) or any(is_tile(a) for region in op.regions for block in region.blocks for a in block.args):
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
@@ -26,4 +26,4 @@ def _by_one_lane(op: Operation) -> bool:
     return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
 
 
-__all__ = ["one_lane"]
+__all__ = ["runs_on_one_lane"]

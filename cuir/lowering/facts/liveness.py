@@ -1,4 +1,4 @@
-"""Which values of a role are needed behind each operation, and what reading a value reads."""
+"""Liveness of a role's values, and the stored values that a read touches."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from ..ir.types import ScalarT, TileT
 from ..ir.walk import operations
 
 
-def stored(value: SSAValue) -> bool:
+def is_stored(value: SSAValue) -> bool:
+    """Return whether a value is a scalar or tile with registers of its own."""
     return isinstance(value.type, (ScalarT, TileT)) and not inlined(value)
 
 
-def leaves(value: SSAValue) -> Iterator[SSAValue]:
-    """The stored values that reading a value reads."""
-    if stored(value):
+def iterate_leaves(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield the stored values that reading a value reads."""
+    if is_stored(value):
         yield value
     elif isinstance(value.owner, Operation) and not isinstance(value.owner, ops.Declaration):
         for operand in value.owner.operands:
-            yield from leaves(operand)
+            yield from iterate_leaves(operand)
 
 
 class Liveness:
-    """Which stored values of a role are needed behind each operation."""
+    """The stored values of a role that are live after each operation."""
 
     def __init__(self, body: Block):
         self.after: dict[Operation, frozenset[SSAValue]] = {}
@@ -42,19 +43,22 @@ class Liveness:
 
     def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         if not op.regions:
-            return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _reads(op.operands)
+            return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _read_values(op.operands)
         if isinstance(op, machine.HandOut):
-            return self._again(op.body.block, live)
+            return self._repeat(op.body.block, live)
         rest = live.difference(op.results)
         if isinstance(op, ops.Branch):
-            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _reads([op.decision])
+            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _read_values([op.decision])
         if isinstance(op, ops.Loop):
-            end = _reads([op.stop] if isinstance(op, ops.For) else [])  # which is asked at each turn
-            return self._again(op.body.block, rest | end) | _reads(op.operands)
-        return rest | _reads(op.operands)
+            end = _read_values([op.stop] if isinstance(op, ops.For) else [])  # the loop reads it at each turn
+            return self._repeat(op.body.block, rest | end) | _read_values(op.operands)
+        return rest | _read_values(op.operands)
 
-    def _again(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        """Of a block that is run again and again: what it needs from outside is needed until its last turn ends. `live`: what is needed behind it."""
+    def _repeat(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Visit a block that runs repeatedly; values from outside stay live until its last turn ends.
+
+        `live`: values that are live after it.
+        """
         while True:
             start = self._block(block, live) - frozenset(block.args)
             if start <= live:
@@ -62,5 +66,5 @@ class Liveness:
             live = live | start
 
 
-def _reads(values: Iterable[SSAValue]) -> frozenset[SSAValue]:
-    return frozenset(leaf for v in values for leaf in leaves(v))
+def _read_values(values: Iterable[SSAValue]) -> frozenset[SSAValue]:
+    return frozenset(leaf for v in values for leaf in iterate_leaves(v))

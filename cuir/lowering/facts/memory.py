@@ -1,4 +1,4 @@
-"""What memory operations access: arrays and tensors, as wholes."""
+"""Memory accesses of operations, by whole array or tensor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ Array = ops.Tensor | ops.Shared
 
 @dataclass(frozen=True)
 class Accessed:
-    """An access of an operation, and the place that it is to."""
+    """An access of an operation, and its place."""
 
     access: Access
     place: SSAValue
 
     @property
     def array(self) -> Array:
+        """The array or tensor of the place."""
         return array_of(self.place)
 
     @property
@@ -33,7 +34,7 @@ class Accessed:
 
 
 def array_of(place: SSAValue) -> Array:
-    """The array or tensor that a place lies in."""
+    """Return the array or tensor that a place lies in."""
     owner = place.owner
     while isinstance(owner, ops.At):
         owner = owner.array.owner
@@ -42,7 +43,7 @@ def array_of(place: SSAValue) -> Array:
 
 
 def accesses(op: Operation) -> Iterator[Accessed]:
-    """The accesses to memory of an operation itself; those of its operands are theirs."""
+    """Yield the memory accesses of an operation, without those of its operands."""
     if isinstance(op, ops.Perform):
         for access in op.entry.effects.accesses:
             place = op.args.get(access.arg)
@@ -50,16 +51,16 @@ def accesses(op: Operation) -> Iterator[Accessed]:
                 yield Accessed(access, place)
 
 
-def evaluated(op: Operation) -> Iterator[Operation]:
-    """The operations that are worked out where this one is: itself, and operands that have no place of their own."""
+def iterate_evaluated(op: Operation) -> Iterator[Operation]:
+    """Yield an operation and all operations that are inlined into it."""
     yield op
     for operand in op.operands:
         if inlined(operand) and isinstance(operand.owner, Operation):
-            yield from evaluated(operand.owner)
+            yield from iterate_evaluated(operand.owner)
 
 
 class Memory:
-    """Which declarations of a kernel share bytes of shared memory."""
+    """Declarations of a kernel that share bytes of shared memory."""
 
     def __init__(self, kernel: ops.Kernel):
         self._first: dict[Array, Array] = {}
@@ -72,13 +73,13 @@ class Memory:
             end = max(end, array.offset.data + _nbytes(array))
 
     def of(self, place: SSAValue) -> Array:
-        """One and the same declaration for all places that may share bytes."""
+        """Return the same declaration for all places that may share bytes."""
         array = array_of(place)
         return self._first.get(array, array)
 
 
 def _nbytes(array: ops.Shared) -> int:
-    """Bytes of an array whose rows are padded to 16."""
+    """Compute the bytes of an array whose rows are padded to 16."""
     t = array.result.type
     assert isinstance(t, SharedT)
     *outer, cols = (int(d) for d in t.sizes)
@@ -89,7 +90,7 @@ def _nbytes(array: ops.Shared) -> int:
 
 
 def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
-    """Which of "read", "write" and "add" the kernel does to its arrays and tensors."""
+    """Return the access modes of each array and tensor, out of "read", "write" and "add"."""
     modes: dict[Array, set[str]] = {}
     for op in every(kernel):
         for a in accesses(op):
@@ -98,4 +99,4 @@ def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     return {array: frozenset(m) for array, m in modes.items()}
 
 
-__all__ = ["Accessed", "Array", "Memory", "accesses", "array_of", "evaluated", "modes"]
+__all__ = ["Accessed", "Array", "Memory", "accesses", "array_of", "iterate_evaluated", "modes"]

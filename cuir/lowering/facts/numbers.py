@@ -1,6 +1,8 @@
-"""Value numbers of scalars across roles: equal numbers, equal values. Of what follows from a unit of work, a worker's number and the launch alone.
+"""Value numbers of scalars across roles: equal numbers, equal values.
 
-A number stands for an operation and the numbers of its operands. A branch whose regions yield such values has one too: both sides stand below it.
+Numbered are scalars that follow from a work item, a worker's index and the launch alone. A number stands for an
+operation and the numbers of its operands. A branch whose regions yield such values has one too, below which both sides
+stand.
 """
 
 from __future__ import annotations
@@ -17,31 +19,34 @@ from ..ir import ops
 from ..ir.types import ElementT, TensorT, is_scalar
 from .uniformity import reads_constant
 
-DIVISION = min(
-    op.traits.cost for op in OPERATORS.values() if op.traits.divides_integers
-)  # instructions, about; what counts is that they are many
+# instructions, roughly: only the order of magnitude matters
+DIVISION = min(op.traits.cost for op in OPERATORS.values() if op.traits.divides_integers)
 LOAD = subscript(Scalar(I32)).traits.cost
 
 
 @dataclass(frozen=True)
 class Number:
-    """A value by number."""
+    """A value with its number."""
 
     number: int
     type: Attribute
-    op: Operation | None  # one that computes it; None: the number of the unit or of the worker
+    op: Operation | None  # computes it; None: the index of the work item or of the worker
     operands: tuple[int, ...] = ()  # of a branch: the condition's, both sides'
-    of_unit: bool = False  # depends on the unit of work
-    worker: ops.Role | None = None  # depends on which worker of this role it is for
+    of_unit: bool = False  # depends on the work item
+    worker: ops.Role | None = None  # depends on the worker of this role
     cost: int = 0  # of the operation itself, in instructions
 
     @property
     def copies(self) -> int:
+        """Number of workers that have a value of their own."""
         return self.worker.workers.data if self.worker else 1
 
 
 class Numbers:
-    """The numbers of a kernel's scalars; operands have lower ones. `frame`: values that stand before all roles, by number."""
+    """The numbers of a kernel's scalars; operands have lower ones than results.
+
+    `frame`: values outside of all roles, by number.
+    """
 
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
@@ -56,26 +61,32 @@ class Numbers:
                     self.frame.setdefault(number, value)
 
     def __getitem__(self, value: SSAValue) -> int | None:
-        """None if the value follows from more than the unit, the worker's number and the launch, or is no scalar."""
+        """Return the number of a value.
+
+        None if it is no scalar, or depends on more than the work item, the worker's index and the launch.
+        """
         if value not in self._of:
             self._of[value] = self._number(value) if is_scalar(value) else None
         return self._of[value]
 
     def cost(self, number: int, free: Container[int]) -> int:
-        """Instructions that a value takes for a unit of work; what is the same for all units, or free, costs nothing."""
-        seen: set[int] = set()
-        left, total = [number], 0
-        while left:
-            n = left.pop()
-            if n not in seen and n not in free and self.table[n].of_unit:
-                seen.add(n)
+        """Count the instructions that a value takes for a work item.
+
+        Values that are the same for all work items cost nothing, nor do those in `free`.
+        """
+        visited: set[int] = set()
+        worklist, total = [number], 0
+        while worklist:
+            n = worklist.pop()
+            if n not in visited and n not in free and self.table[n].of_unit:
+                visited.add(n)
                 total += self.table[n].cost
-                left += self.table[n].operands
+                worklist += self.table[n].operands
         return total
 
-    # ---- giving numbers
+    # ---- numbering
     def _block(self, block: Block) -> None:
-        """In the order of the text, so that no chain of operands is too long to follow."""
+        """Number the values of a block in the order of the text, so that chains of operands stay short."""
         for op in block.ops:
             for region in op.regions:
                 self._block(region.block)
@@ -124,8 +135,16 @@ class Numbers:
         worker = next((b.worker for b in below if b.worker), None)
         return self._enter((*key, numbers), value, op, numbers, any(b.of_unit for b in below), worker, cost)
 
-    def _enter(self, key: object, value: SSAValue, op: Operation | None, operands: tuple[int, ...] = (), of_unit: bool = False,
-               worker: ops.Role | None = None, cost: int = 0) -> int:  # fmt: skip
+    def _enter(
+        self,
+        key: object,
+        value: SSAValue,
+        op: Operation | None,
+        operands: tuple[int, ...] = (),
+        of_unit: bool = False,
+        worker: ops.Role | None = None,
+        cost: int = 0,
+    ) -> int:
         if key not in self._keys:
             self._keys[key] = len(self.table)
             self.table.append(Number(len(self.table), value.type, op, operands, of_unit, worker, cost))
@@ -133,7 +152,7 @@ class Numbers:
 
 
 def element_of(op: ops.Perform) -> ops.At | None:
-    """The place of which an operation reads one element, of a tensor that the kernel never writes."""
+    """Return the place of the one element that an operation reads of a tensor that is never written."""
     if len(op.outputs) != 1 or not is_scalar(op.outputs[0]) or len(op.arguments) != 1 or not reads_constant(op):
         return None
     place = op.arguments[0].owner
@@ -143,10 +162,10 @@ def element_of(op: ops.Perform) -> ops.At | None:
 
 
 def _cost(op: ops.Apply) -> int:
-    of = op.kind
-    value = ops.known(op.arguments[1]) if of.divides_integers else None
+    kind = op.kind
+    value = ops.known(op.arguments[1]) if kind.divides_integers else None
     power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
-    return (2 if of.rounds == "up" else 1) if power else of.cost
+    return (2 if kind.rounds == "up" else 1) if power else kind.cost
 
 
 __all__ = ["DIVISION", "LOAD", "Number", "Numbers", "element_of"]

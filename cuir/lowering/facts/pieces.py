@@ -1,4 +1,4 @@
-"""Which tiles of single elements lie in whole pieces of rows of a tensor, so that a thread's neighbours go in one access."""
+"""Tiles of single elements whose accesses can be vectorised, as they lie in pieces of a tensor's rows."""
 
 from __future__ import annotations
 
@@ -7,26 +7,33 @@ from xdsl.ir import SSAValue
 from ..ir import ops
 from ..ir.machine_tiles import Line
 from ..ir.types import ElementT, TensorT, TileT, is_scalar
-from .multiples import multiple
+from .multiples import is_multiple
 
 GROUP = 8  # columns that four threads hold, two each
 
 
 def first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
-    """Of an index that is the column, or the column and a number: the number, None for 0, and whether their sum stays within 32 bits. None of any other index."""
+    """Decompose an index into the column and an offset.
+
+    Returns (offset, fits): the offset is None for 0, and `fits` says that the sum stays within 32 bits. None for an
+    index of another form.
+    """
     op = columns.owner
     if isinstance(op, Line) and ops.known(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
         return op.rows, op.near is not None
     return (None, True) if ops.kind_of(columns).index_of == "column" else None
 
 
-def by_column(value: SSAValue) -> bool:
-    """Whether an index differs from column to column."""
+def varies_by_column(value: SSAValue) -> bool:
+    """Return whether an index differs from column to column."""
     return isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")
 
 
-def read_in_pairs(op: ops.Perform) -> bool:
-    """Whether a gather of elements of 4 bytes reads two neighbours at once: from scratch, which is contiguous and aligned, at even columns."""
+def reads_pairs(op: ops.Perform) -> bool:
+    """Return whether a gather of 4-byte elements reads two neighbours at once.
+
+    It does at even columns of scratch tensors, which are contiguous and aligned.
+    """
     t = op.outputs[0].type if op.gathers else None
     if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize != 4:
         return False
@@ -38,9 +45,9 @@ def read_in_pairs(op: ops.Perform) -> bool:
     kind = tensor.result.type
     last = kind.sizes[-1] if isinstance(kind, TensorT) else None
     counted = first_column(indices[-1])
-    if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(by_column, indices[:-1])):
+    if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(varies_by_column, indices[:-1])):
         return False
-    return counted[0] is None or multiple(counted[0], 2)
+    return counted[0] is None or is_multiple(counted[0], 2)
 
 
-__all__ = ["GROUP", "by_column", "first_column", "read_in_pairs"]
+__all__ = ["GROUP", "first_column", "reads_pairs", "varies_by_column"]

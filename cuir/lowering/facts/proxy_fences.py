@@ -1,7 +1,8 @@
-"""Arrivals that need a fence: behind which an engine may overwrite what the role's lanes have read by ordinary loads.
+"""Arrivals that need a proxy fence.
 
-Such reads go through another proxy than the engine's writes, so without a fence between them a copy that the arrival lets go might overtake reads that are under way. A fence that the
-program has itself, behind the last of these reads, does as well.
+After such an arrival an engine may overwrite memory that the role's lanes have read by ordinary loads. These reads go
+through another proxy than the engine's writes, so without a fence between them the copy might overtake reads that are
+under way. A fence in the program after the last of these reads does as well.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from xdsl.ir import Block, Operation
 from ..ir import ops
 from ..ir.inlining import inlined
 from ..ir.walk import every
-from .memory import Array, Memory, accesses, evaluated
+from .memory import Array, Memory, accesses, iterate_evaluated
 
 
 def fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
-    """The arrivals of a role that some path reaches from such a read without a fence."""
+    """Return the arrivals of a role that some path reaches from such a read without a fence."""
     arrivals = _Arrivals(role)
     if arrivals.refilled:
         arrivals.block(role.body.block, False)
-    return frozenset(arrivals.found)
+    return frozenset(arrivals.unfenced_arrivals)
 
 
 class _Arrivals:
+    """The walk over a role: arrays that engines refill, and arrivals that need a fence."""
+
     def __init__(self, role: ops.Role):
         kernel = role.parent_op()
         assert isinstance(kernel, ops.Kernel)
@@ -33,24 +36,24 @@ class _Arrivals:
             for a in accesses(op)
             if isinstance(a.array, ops.Shared) and a.writes and a.access.proxy == "async"
         )
-        self.found: set[Operation] = set()
+        self.unfenced_arrivals: set[Operation] = set()
 
     def block(self, block: Block, unfenced: bool) -> bool:
-        """Whether reads are without a fence behind a block, which begins with some or none."""
+        """Return whether reads are unfenced after a block; `unfenced` says so for its start."""
         for op in block.ops:
             if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
-                continue  # its readers work it out
+                continue  # evaluated in its readers
             unfenced = self._operation(op, unfenced)
         return unfenced
 
     def _operation(self, op: Operation, unfenced: bool) -> bool:
-        unfenced |= any(self._reads(part) for part in evaluated(op))
+        unfenced |= any(self._reads(part) for part in iterate_evaluated(op))
         if isinstance(op, ops.Branch):
             ends = [self.block(region.block, unfenced) for region in (op.then, op.orelse)]
             return any(ends)
         if isinstance(op, ops.Loop):
             behind = self.block(op.body.block, unfenced)
-            if behind and not unfenced:  # what the end of the body leaves is there at its beginning, too
+            if behind and not unfenced:  # the state at the end of the body reaches its start
                 behind = self.block(op.body.block, True)
             return unfenced or behind
         if isinstance(op, ops.Perform):
@@ -58,7 +61,7 @@ class _Arrivals:
             if effects.fences:
                 return False
             if effects.arrives is not None and unfenced:
-                self.found.add(op)
+                self.unfenced_arrivals.add(op)
         return unfenced
 
     def _reads(self, op: Operation) -> bool:

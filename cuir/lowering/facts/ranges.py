@@ -1,11 +1,13 @@
-"""Where i32 scalars and tiles lie: bounds, and whether a value may be near an end of the 32-bit range, so that arithmetic with it may wrap.
+"""Ranges of i32 scalars and tiles, and whether arithmetic with them may wrap.
 
-Lengths, counters and places in a tile are far from the ends: a launch for which arithmetic on these would leave 32 bits on its way to an index is refused
-(calls/index_ranges.py), so what is made of them alone does not wrap. What is loaded, cast from a float, or a parameter from which no index follows may be any
-number; arithmetic with it wraps, and its bounds are then unknown unless the operands' bounds say otherwise. `q - k <= window` is a limit on k once
-`q - window` is worked out, which wraps for a window of 2^31 - 1.
+A range has bounds, and says whether a value may be near an end of the 32-bit range. Lengths, counters and places in a
+tile are far from the ends: a launch for which arithmetic on these would leave 32 bits on its way to an index is refused
+(calls/index_ranges.py), so arithmetic on them alone does not wrap. Values that are loaded, cast from a float, or
+parameters from which no index follows may be any number; arithmetic with them wraps, and its bounds are then unknown
+unless the operands' bounds say otherwise. `q - k <= window` limits k once `q - window` is computed, which wraps for a
+window of 2^31 - 1.
 
-The bounds of what a loop carries are a fixed point: an end that still moves after a few rounds is unknown.
+The bounds of values that a loop carries are a fixed point: an end that still moves after a few rounds is unknown.
 """
 
 from __future__ import annotations
@@ -23,15 +25,22 @@ from ..ir import machine, ops, types
 from ..ir.machine_tiles import Line
 from ..ir.walk import last
 
-FAR = 2**24  # a known number that is nearer to 0 is as good as a length
+FAR = 2**24  # a constant nearer to 0 counts as a length
 LEAST, MOST = -(2**31), 2**31 - 1
-INF = 2**62  # stands for an end that is unknown
-ROUNDS = 3  # that an end may move before it is unknown
+INF = 2**62  # stands for an unknown end
+ROUNDS = 3  # an end that moves more often is unknown
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a value lies: `least` and `most` (-INF, INF: unknown), and whether it may be near the lower (`low`) or upper (`high`) end of the 32-bit range."""
+    """The range of a value.
+
+    Attributes:
+        least: The lower bound; -INF if it is unknown.
+        most: The upper bound; INF if it is unknown.
+        low: The value may be near the lower end of the 32-bit range.
+        high: The value may be near the upper end.
+    """
 
     least: int = -INF
     most: int = INF
@@ -40,11 +49,12 @@ class Range:
 
     @property
     def reaches(self) -> bool:
-        """Whether arithmetic with it may leave the range."""
+        """Arithmetic with the value may leave the 32-bit range."""
         return self.low or self.high
 
     @property
     def small(self) -> bool:
+        """Both bounds are known and nearer to 0 than FAR."""
         return self.least > -FAR and self.most < FAR
 
 
@@ -59,49 +69,55 @@ class Ranges:
         self._bounds = _Flow(kernel).bounds
 
     def __getitem__(self, value: SSAValue) -> Range:
-        """Nothing is known of values that are no i32, or of code that does not run."""
+        """Return the range of a value; ANYTHING for values that are no i32, or of code that does not run."""
         return self._bounds.get(value, ANYTHING)
 
     def nonnegative(self, value: SSAValue) -> bool:
-        """Whether it is certainly not negative."""
+        """Return whether a value is certainly not negative."""
         return self[value].least >= 0
 
     def near_ends(self, value: SSAValue) -> bool:
-        """Whether it may be near an end of the 32-bit range."""
+        """Return whether a value may be near an end of the 32-bit range."""
         return self[value].reaches
 
     def fits(self, value: SSAValue) -> bool:
-        """Whether it is i32 arithmetic that stays within 32 bits, so that it needs no wrapping: of values far from the ends, and of products one by a known number."""
+        """Return whether a value is i32 arithmetic that stays within 32 bits, so that it need not wrap.
+
+        It does for operands far from the ends, of which products need one that is small.
+        """
         op = value.owner
         if not isinstance(op, ops.Apply) or not _is_i32(value):
             return False
-        of = op.kind
-        if not (_wraps(of) or of.rounds == "up"):
+        kind = op.kind
+        if not (_wraps(kind) or kind.rounds == "up"):
             return False
-        given = [self[a] for a in op.arguments]
-        if _wraps(of) and all(r.least > -INF and r.most < INF for r in given):
-            least, most = _bounds(of, given)
+        operands = [self[a] for a in op.arguments]
+        if _wraps(kind) and all(r.least > -INF and r.most < INF for r in operands):
+            least, most = _bounds(kind, operands)
             return least >= LEAST and most <= MOST
-        return not any(r.reaches for r in given) and (not of.multiplies or any(r.small for r in given))
+        return not any(r.reaches for r in operands) and (not kind.multiplies or any(r.small for r in operands))
 
 
 def ranges(kernel: ops.Kernel) -> Ranges:
     return Ranges(kernel)
 
 
-Rule = Callable[[Sequence[Range | None]], Range | None]  # of the ranges of what a value is made of; None: no path has come there
+Rule = Callable[[Sequence[Range | None]], Range | None]  # from the ranges of a value's sources; None: not reached yet
 
 
 @dataclass(eq=False, slots=True)
 class _Step:
-    """A value that may be what `rule` makes of its sources. `due`: whether one of these has changed since the step was last taken."""
+    """A value, and the rule that computes its range from its sources.
+
+    `due`: a source has changed since the step was last taken.
+    """
 
     value: SSAValue
     rule: Rule
     sources: tuple[SSAValue, ...]
     carried: bool
     due: bool = True
-    moves: int = 0  # of what is carried: how often it changed
+    moves: int = 0  # number of changes of a carried value
 
 
 class _Flow:
@@ -109,7 +125,7 @@ class _Flow:
 
     def __init__(self, kernel: ops.Kernel):
         self.kernel = kernel
-        self.bounds: dict[SSAValue, Range] = {}  # none yet: no path has come there
+        self.bounds: dict[SSAValue, Range] = {}  # without an entry: not reached yet
         self.steps: list[_Step] = []
         self.readers: dict[SSAValue, list[_Step]] = {}
         self.block(kernel.body.block)
@@ -119,12 +135,13 @@ class _Flow:
                     self.take(step)
 
     def take(self, step: _Step) -> None:
+        """Compute the range of a step's value anew, and mark its readers due if it changed."""
         step.due = False
-        given = step.rule([self.bounds.get(s) for s in step.sources])
-        if given is None:
+        update = step.rule([self.bounds.get(s) for s in step.sources])
+        if update is None:
             return
         old = self.bounds.get(step.value)
-        if given == old or (new := _join([given, old]) if old else given) == old:
+        if update == old or (new := _join([update, old]) if old else update) == old:
             return
         if old and step.carried:
             step.moves += 1
@@ -136,7 +153,7 @@ class _Flow:
 
     # ---- the steps of a kernel
     def put(self, value: SSAValue, rule: Rule, *sources: SSAValue, carried: bool = False) -> None:
-        """A step, if the value is an i32. Sources that are none may be anything."""
+        """Add a step if the value is an i32. Sources that are no i32 may be anything."""
         if not _is_i32(value):
             return
         step = _Step(value, rule, sources, carried)
@@ -170,12 +187,12 @@ class _Flow:
         elif isinstance(op, machine.Queue):
             self.unit(op.hand_out.unit, op.units)
             self.block(op.body.block)
-        else:  # a branch of some kind, or what a queue hands out
+        else:  # a branch of some kind, or a queue's hand_out
             for region in op.regions:
                 self.block(region.block)
             if op.results:
-                for result, *given in zip(op.results, *(last(region).values for region in op.regions), strict=True):
-                    self.put(result, _any_of, *given)
+                for result, *inputs in zip(op.results, *(last(region).values for region in op.regions), strict=True):
+                    self.put(result, _any_of, *inputs)
 
     def loop(self, op: ops.Loop) -> None:
         ends = last(op.body).values
@@ -186,7 +203,7 @@ class _Flow:
             self.put(result, _any_of, start, following)
 
     def unit(self, number: SSAValue, units: SSAValue) -> None:
-        """The number of a unit of work. A launch with too many units is refused."""
+        """Add the step of a work item's index. A launch with too many work items is refused."""
         op = units.owner
         while isinstance(op, machine.Queue):
             op = op.units.owner
@@ -209,39 +226,39 @@ class _Flow:
             for result in op.results:
                 self.put(result, _always(ANYTHING))
 
-    def apply(self, of: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
-        if of.converts:
+    def apply(self, kind: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
+        if kind.converts:
             if types.dtype_of(args[0]) == BOOL:
                 self.put(result, _always(Range(0, 1)))
             else:
                 self.put(result, _any_of, args[0])
-        elif of.index_of:
+        elif kind.index_of:
             assert isinstance(result.type, types.TileT)
-            self.put(result, _always(Range(0, result.type.shape[of.index_of == "column"] - 1)))
-        elif of.rank:
+            self.put(result, _always(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
+        elif kind.rank:
             self.put(result, _always(Range(0, self.kernel.cluster.data - 1)))
-        elif of.constant is not None:
-            self.put(result, _always(Range(of.constant, of.constant)))
+        elif kind.constant is not None:
+            self.put(result, _always(Range(kind.constant, kind.constant)))
         else:
-            self.put(result, _made_by(of), *(args[1:] if of.chooses else args))
+            self.put(result, _from_operands(kind), *(args[1:] if kind.chooses else args))
 
 
 # ---- rules
-def _always(known: Range) -> Rule:
-    return lambda given: known
+def _always(constant: Range) -> Rule:
+    return lambda inputs: constant
 
 
-def _any_of(given: Sequence[Range | None]) -> Range | None:
-    """One of the sources."""
-    known = [r for r in given if r is not None]
-    return _join(known) if known else None
+def _any_of(inputs: Sequence[Range | None]) -> Range | None:
+    """Join the ranges of all sources."""
+    reached = [r for r in inputs if r is not None]
+    return _join(reached) if reached else None
 
 
 def _turn(step: int) -> Rule:
-    """The number of a turn is a counter: far from the ends, whatever bounds it."""
+    """Return the rule of a loop's counter, which is far from the ends whatever bounds it."""
 
-    def rule(given: Sequence[Range | None]) -> Range | None:
-        start, stop = given
+    def rule(inputs: Sequence[Range | None]) -> Range | None:
+        start, stop = inputs
         if start is None or stop is None:
             return None
         if step > 0:
@@ -251,60 +268,63 @@ def _turn(step: int) -> Rule:
     return rule
 
 
-def _unit(given: Sequence[Range | None]) -> Range:
-    """The number of a unit, of which there are as many as the source says, if there is one."""
-    counts = [r.most for r in given if r is not None]
+def _unit(inputs: Sequence[Range | None]) -> Range:
+    """Return the range of a work item's index, from the number of work items if it is known."""
+    counts = [r.most for r in inputs if r is not None]
     return Range(0, max(0, _plus(counts[0], -1)) if counts else INF)
 
 
-def _made_by(of: Traits) -> Rule:
-    def rule(given: Sequence[Range | None]) -> Range | None:
-        known = [r for r in given if r is not None]
-        return _applied(of, known) if len(known) == len(given) else None
+def _from_operands(kind: Traits) -> Rule:
+    def rule(inputs: Sequence[Range | None]) -> Range | None:
+        reached = [r for r in inputs if r is not None]
+        return _apply(kind, reached) if len(reached) == len(inputs) else None
 
     return rule
 
 
 def _line(columns: int) -> Rule:
-    """Multiples of a slope, perhaps behind a number a row."""
+    """Return the rule of multiples of a slope, to which a number per row may be added."""
 
-    def rule(given: Sequence[Range | None]) -> Range | None:
-        known = [r for r in given if r is not None]
-        if len(known) < len(given):
+    def rule(inputs: Sequence[Range | None]) -> Range | None:
+        reached = [r for r in inputs if r is not None]
+        if len(reached) < len(inputs):
             return None
-        slope, *rows = known
+        slope, *rows = reached
         steps = _arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
         return _arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
 
     return rule
 
 
-def _wraps(of: Traits) -> bool:
-    """Whether it is the sum, difference, product or negative of numbers."""
-    return bool(of.linear) or of.multiplies
+def _wraps(kind: Traits) -> bool:
+    """Return whether an operation is a sum, difference, product or negation."""
+    return bool(kind.linear) or kind.multiplies
 
 
-def _applied(of: Traits, given: list[Range]) -> Range:
-    """An operation on i32 of known ranges."""
-    if of.chooses:
-        return _join(given)
-    if of.repeats or "max" in (of.reduction, of.column_reduction):
-        return given[0]
-    if _wraps(of):
-        return _arithmetic(of, given)
-    if not _bounded(of):
-        return ANYTHING if any(r.reaches for r in given) else NEAR
-    least, most = _bounds(of, given)
-    low, high = _ends(of, given)
+def _apply(kind: Traits, operands: list[Range]) -> Range:
+    """Compute the range of an operation on i32 operands of these ranges."""
+    if kind.chooses:
+        return _join(operands)
+    if kind.repeats or "max" in (kind.reduction, kind.column_reduction):
+        return operands[0]
+    if _wraps(kind):
+        return _arithmetic(kind, operands)
+    if not _is_bounded(kind):
+        return ANYTHING if any(r.reaches for r in operands) else NEAR
+    least, most = _bounds(kind, operands)
+    low, high = _ends(kind, operands)
     return _of_bounds(least, most, low, high)
 
 
-def _arithmetic(of: Traits, given: list[Range]) -> Range:
-    """What may wrap: it does not if no operand is near an end, or if the bounds say so."""
-    reaches = any(r.reaches for r in given)
+def _arithmetic(kind: Traits, operands: list[Range]) -> Range:
+    """Compute the range of arithmetic that may wrap.
+
+    It does not wrap if no operand is near an end, or if the bounds exclude it.
+    """
+    reaches = any(r.reaches for r in operands)
     if reaches:
-        given = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in given]
-    least, most = _bounds(of, given)
+        operands = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in operands]
+    least, most = _bounds(kind, operands)
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return ANYTHING
@@ -312,7 +332,10 @@ def _arithmetic(of: Traits, given: list[Range]) -> Range:
 
 
 def _of_bounds(least: int, most: int, low: bool = True, high: bool = True) -> Range:
-    """A range with these bounds, near an end only where they allow it. Unknown bounds are the caller's to judge."""
+    """Return a range with these bounds, near an end only where they allow it.
+
+    Callers handle unknown bounds.
+    """
     least, most = max(least, -INF), min(most, INF)
     return Range(least, most, low and least <= -FAR, high and most >= FAR)
 
@@ -329,7 +352,7 @@ def _sum(x: Range, y: Range) -> Bounds:
     return _plus(x.least, y.least) if y.least > -INF else -INF, _plus(x.most, y.most) if y.most < INF else INF
 
 
-def _negated(x: Range) -> Range:
+def _negate(x: Range) -> Range:
     return Range(-x.most, -x.least, x.high, x.low)
 
 
@@ -338,16 +361,16 @@ def _product(x: Range, y: Range) -> Bounds:
     return max(min(corners), -INF), min(max(corners), INF)
 
 
-def _by(round_up: bool) -> Callable[[Range, Range], Bounds]:
+def _divide_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
     def divided(a: int, b: int) -> int:
         if abs(a) >= INF:
             return a
-        if b >= INF:  # as if by very much
+        if b >= INF:  # as by a huge divisor
             return int(a > 0) if round_up else -int(a < 0)
         return -(-a // b) if round_up else a // b
 
     def bounds(x: Range, y: Range) -> Bounds:
-        if y.least < 0:  # then the quotient may be -x
+        if y.least < 0:  # the quotient may be -x
             most = max(abs(x.least), abs(x.most))
             return -most, most
         corners = [divided(a, b) for a, b in itertools.product((x.least, x.most), (max(1, y.least), max(1, y.most)))]
@@ -356,11 +379,11 @@ def _by(round_up: bool) -> Callable[[Range, Range], Bounds]:
     return bounds
 
 
-_DOWN, _UP = _by(round_up=False), _by(round_up=True)
+_DOWN, _UP = _divide_bounds(round_up=False), _divide_bounds(round_up=True)
 
 
 def _remainder(x: Range, y: Range) -> Bounds:
-    """It has the sign of the divisor."""
+    """Bound a remainder, which has the sign of the divisor."""
     least, most = min(0, _plus(y.least, 1)), max(0, _plus(y.most, -1))
     return (least, min(x.most, most)) if x.least >= 0 and y.least >= 0 else (least, most)
 
@@ -371,8 +394,8 @@ def _magnitude(x: Range) -> Bounds:
     return 0 if x.least <= 0 <= x.most else min(abs(x.least), abs(x.most)), max(abs(x.least), abs(x.most))
 
 
-def _and(*given: Range) -> Bounds:
-    most = [r.most for r in given if r.least >= 0]
+def _and(*operands: Range) -> Bounds:
+    most = [r.most for r in operands if r.least >= 0]
     return (0, min(most)) if most else (-INF, INF)
 
 
@@ -383,67 +406,70 @@ def _or(x: Range, y: Range) -> Bounds:
     return 0, INF if most >= INF else (1 << most.bit_length()) - 1
 
 
-def _bounded(of: Traits) -> bool:
-    """Whether the result's bounds follow from the operands'."""
-    bits = of.decided_by is not None or of.involutive  # one by one
-    return _wraps(of) or bits or of.divides_integers or of.magnitude or of.extremum is not None
+def _is_bounded(kind: Traits) -> bool:
+    """Return whether the result's bounds follow from the operands'."""
+    bits = kind.decided_by is not None or kind.involutive  # one by one
+    return _wraps(kind) or bits or kind.divides_integers or kind.magnitude or kind.extremum is not None
 
 
-def _bounds(of: Traits, given: Sequence[Range]) -> Bounds:
-    x, y = given[0], given[-1]
-    if of.linear == SUM:
+def _bounds(kind: Traits, operands: Sequence[Range]) -> Bounds:
+    x, y = operands[0], operands[-1]
+    if kind.linear == SUM:
         return _sum(x, y)
-    if of.linear == DIFFERENCE:
-        return _sum(x, _negated(y))
-    if of.linear == NEGATIVE:
+    if kind.linear == DIFFERENCE:
+        return _sum(x, _negate(y))
+    if kind.linear == NEGATIVE:
         return -x.most, -x.least
-    if of.multiplies:
+    if kind.multiplies:
         return _product(x, y)
-    if of.rounds:
-        return (_UP if of.rounds == "up" else _DOWN)(x, y)
-    if of.remainder:
+    if kind.rounds:
+        return (_UP if kind.rounds == "up" else _DOWN)(x, y)
+    if kind.remainder:
         return _remainder(x, y)
-    if of.extremum:
-        extreme = min if of.extremum == "min" else max
-        return extreme(r.least for r in given), extreme(r.most for r in given)
-    if of.magnitude:
+    if kind.extremum:
+        extreme = min if kind.extremum == "min" else max
+        return extreme(r.least for r in operands), extreme(r.most for r in operands)
+    if kind.magnitude:
         return _magnitude(x)
-    if of.complements:  # -x - 1
+    if kind.complements:  # -x - 1
         return _plus(-x.most, -1), _plus(-x.least, -1)
-    return _and(x, y) if of.decided_by is False else _or(x, y)
+    return _and(x, y) if kind.decided_by is False else _or(x, y)
 
 
 # ---- ends of the 32-bit range that a result may be near
 Ends = tuple[bool, bool]
 
 
-def _all_ends(*given: Range) -> Ends:
-    """Near both ends if any operand is near one."""
-    reaches = any(r.reaches for r in given)
+def _all_ends(*operands: Range) -> Ends:
+    """Return (low, high), both true if any operand is near an end."""
+    reaches = any(r.reaches for r in operands)
     return reaches, reaches
 
 
 def _of_quotient(x: Range, y: Range) -> Ends:
-    """No further from 0 than the dividend, on its side if the divisor is positive."""
+    """Return the ends of a quotient.
+
+    It is no further from 0 than the dividend, and on its side if the divisor is positive.
+    """
     return (x.low, x.high) if y.least >= 0 else _all_ends(x)
 
 
-def _ends(of: Traits, given: Sequence[Range]) -> Ends:
-    if of.rounds:
-        return _of_quotient(*given)
-    if of.remainder:
-        return _all_ends(given[1])
-    if of.extremum:
-        low, high = (any, all) if of.extremum == "min" else (all, any)
-        return low(r.low for r in given), high(r.high for r in given)
-    return _all_ends(*given)
+def _ends(kind: Traits, operands: Sequence[Range]) -> Ends:
+    if kind.rounds:
+        return _of_quotient(*operands)
+    if kind.remainder:
+        return _all_ends(operands[1])
+    if kind.extremum:
+        low, high = (any, all) if kind.extremum == "min" else (all, any)
+        return low(r.low for r in operands), high(r.high for r in operands)
+    return _all_ends(*operands)
 
 
-def _join(given: Sequence[Range]) -> Range:
-    return functools.reduce(_either, given)
+def _join(ranges_: Sequence[Range]) -> Range:
+    return functools.reduce(_join_two, ranges_)
 
 
-def _either(a: Range, b: Range) -> Range:
+def _join_two(a: Range, b: Range) -> Range:
     return Range(min(a.least, b.least), max(a.most, b.most), a.low or b.low, a.high or b.high)
 
 

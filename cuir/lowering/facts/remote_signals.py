@@ -1,4 +1,4 @@
-"""Whether a CTA of a cluster may be gone while another still signals it."""
+"""Signals of a cluster's CTAs to one another, and whether a CTA may exit before all have come."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from ..ir import machine, ops
 from ..ir.walk import every
 
 
-def all_awaited(kernel: ops.Kernel) -> bool:
-    """Whether whoever is done has been reached by every signal of the other CTAs: each is an arrival of all workers of one role at all CTAs, which these workers wait for next.
+def awaits_all_signals(kernel: ops.Kernel) -> bool:
+    """Return whether every signal of other CTAs has arrived when a worker is done.
 
-    Phase by phase: a worker's wait ends when all have arrived, at every CTA, and each of them waits for this phase where it is.
+    It has if each signal is an arrival of all workers of one role at all CTAs, for which these workers wait next: a
+    worker's wait for a phase ends when all have arrived, at every CTA, and each waits for this phase in its own CTA.
     """
     queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
     if queue is not None and queue.drawn_for_others:
         return False
-    met: set[Operation] = set()
+    awaited: set[Operation] = set()
     for role in kernel.roles:
         for op in role.walk():
             if not isinstance(op, ops.Perform) or not op.const("cluster", False):
@@ -29,13 +30,15 @@ def all_awaited(kernel: ops.Kernel) -> bool:
                 return False
             if not _waits_next(op, barrier):
                 return False
-            met.add(barrier)
-    others = (op for op in every(kernel) if isinstance(op, ops.Perform) and op.entry.effects.arrives and not op.const("cluster", False))
-    return not any(op.arg(str(op.entry.effects.arrives)).owner in met for op in others)
+            awaited.add(barrier)
+    local_arrivals = (
+        op for op in every(kernel) if isinstance(op, ops.Perform) and op.entry.effects.arrives and not op.const("cluster", False)
+    )
+    return not any(op.arg(str(op.entry.effects.arrives)).owner in awaited for op in local_arrivals)
 
 
 def _waits_next(arrival: Operation, barrier: ops.Barrier) -> bool:
-    """Whether the next thing that is done is to wait at this barrier."""
+    """Return whether the next operation with an effect is a wait at this barrier."""
     op = arrival.next_op
     while op is not None and not isinstance(op, ops.Perform) and not op.regions:
         op = op.next_op
@@ -43,4 +46,4 @@ def _waits_next(arrival: Operation, barrier: ops.Barrier) -> bool:
     return isinstance(op, ops.Perform) and waits is not None and op.arg(waits).owner is barrier
 
 
-__all__ = ["all_awaited"]
+__all__ = ["awaits_all_signals"]

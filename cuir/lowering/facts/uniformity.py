@@ -1,6 +1,7 @@
-"""On what a value depends (uniformity): the launch alone, the CTA, the unit of work, the worker's number, or what the role does as it runs.
+"""Uniformity of values: dependence on the launch, the CTA, the work item, the worker or the role's run.
 
-A value that follows from no more than the launch is the same in all workers and for all units, so that it can be computed once.
+A value that depends on no more than the launch is the same in all workers and for all work items, so that it can be
+computed once.
 """
 
 from __future__ import annotations
@@ -16,85 +17,86 @@ from xdsl.traits import Pure
 from ..ir import machine, ops, types
 
 
-class Follows(Flag):
-    """What a value follows from, beside the parameters of the launch."""
+class Uniformity(Flag):
+    """The inputs, besides the parameters of the launch, on which a value depends."""
 
-    LAUNCH = 0  # nothing else
-    CTA = 1  # the CTA's number within its cluster
-    UNIT = 2  # the unit of work
-    WORKER = 4  # the worker's number within its role
-    RUN = 8  # what the role does: memory that the kernel writes, barriers, turns of a loop
+    LAUNCH = 0  # parameters alone
+    CTA = 1  # the CTA's rank within its cluster
+    WORK_ITEM = 2  # the index of the work item
+    WORKER = 4  # the worker's index within its role
+    VARYING = 8  # the run of the role: memory that the kernel writes, barriers, turns of a loop
 
 
-class Uniformity:
-    """What the values of a kernel follow from."""
+class UniformityAnalysis:
+    """The uniformity of a kernel's values."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._follows: dict[SSAValue, Follows] = {}
+        self._uniformity: dict[SSAValue, Uniformity] = {}
         self._block(kernel.body.block)
 
-    def __getitem__(self, value: SSAValue) -> Follows:
-        return self._follows[value]
+    def __getitem__(self, value: SSAValue) -> Uniformity:
+        return self._uniformity[value]
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
             self._operation(op)
 
-    def _put(self, values: Sequence[SSAValue], what: Follows) -> None:
-        self._follows.update(dict.fromkeys(values, what))
+    def _put(self, values: Sequence[SSAValue], uniformity: Uniformity) -> None:
+        self._uniformity.update(dict.fromkeys(values, uniformity))
 
-    def _of(self, values: Sequence[SSAValue]) -> Follows:
-        return reduce(or_, map(self.__getitem__, values), Follows.LAUNCH)
+    def _join(self, values: Sequence[SSAValue]) -> Uniformity:
+        return reduce(or_, map(self.__getitem__, values), Uniformity.LAUNCH)
 
     def _operation(self, op: Operation) -> None:
         if isinstance(op, ops.Apply):
-            self._put(op.results, Follows.CTA if op.kind.rank else self._of(op.arguments))
+            self._put(op.results, Uniformity.CTA if op.kind.rank else self._join(op.arguments))
         elif isinstance(op, ops.Role):
-            self._put(op.body.block.args, Follows.WORKER if op.workers.data > 1 else Follows.LAUNCH)
+            self._put(op.body.block.args, Uniformity.WORKER if op.workers.data > 1 else Uniformity.LAUNCH)
             self._block(op.body.block)
         elif isinstance(op, machine.Queue):
             self._block(op.body.block)
-            self._put(op.results, Follows.LAUNCH)
+            self._put(op.results, Uniformity.LAUNCH)
         elif isinstance(op, machine.HandOut):
-            self._put([op.unit], Follows.UNIT)
+            self._put([op.unit], Uniformity.WORK_ITEM)
             self._block(op.body.block)
         elif isinstance(op, ops.Loop):
-            self._put([op.turn], Follows.UNIT if isinstance(op, ops.ForUnits) else Follows.RUN)
+            self._put([op.turn], Uniformity.WORK_ITEM if isinstance(op, ops.ForUnits) else Uniformity.VARYING)
             if isinstance(op, ops.ForUnits):
                 self._words(op)
-            self._put([*op.inner, *op.outputs], Follows.RUN)
+            self._put([*op.inner, *op.outputs], Uniformity.VARYING)
             self._block(op.body.block)
         elif isinstance(op, ops.Branch):
             self._block(op.then.block)
             self._block(op.orelse.block)
-            for result, *given in zip(
+            for result, *inputs in zip(
                 op.outputs, *(b.last_op.operands for b in (op.then.block, op.orelse.block) if b.last_op), strict=True
             ):
-                self._put([result], self._of([op.decision, *given]))
+                self._put([result], self._join([op.decision, *inputs]))
         elif isinstance(op, ops.Perform):
-            self._put(op.outputs, self._of(op.arguments) if reads_constant(op) else Follows.RUN)
+            self._put(op.outputs, self._join(op.arguments) if reads_constant(op) else Uniformity.VARYING)
         elif isinstance(op, (ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
-            self._put(op.results, self._of(op.operands))
+            self._put(op.results, self._join(op.operands))
         else:
             for region in op.regions:
-                self._put(region.block.args, Follows.RUN)
+                self._put(region.block.args, Uniformity.VARYING)
                 self._block(region.block)
-            self._put(op.results, Follows.RUN)
+            self._put(op.results, Uniformity.VARYING)
 
     def _words(self, loop: ops.ForUnits) -> None:
         queue = machine.queue_of(loop)
         for word, inside in loop.reads:
             assert queue is not None
-            of_worker = Follows.WORKER if word.copies > 1 else Follows.LAUNCH
-            self._put([inside], self._of(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
+            of_worker = Uniformity.WORKER if word.copies > 1 else Uniformity.LAUNCH
+            self._put([inside], self._join(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
 
 
-def uniformity(kernel: ops.Kernel) -> Uniformity:
-    return Uniformity(kernel)
+def uniformity(kernel: ops.Kernel) -> UniformityAnalysis:
+    """Analyse a kernel."""
+    return UniformityAnalysis(kernel)
 
 
 def reads_constant(op: ops.Perform) -> bool:
-    """Whether an operation does nothing but read a tensor that the kernel never writes: it is as good as a value."""
+    """Return whether an operation only reads a tensor that the kernel never writes, which is speculatable."""
     effects = op.entry.effects
     if (
         not effects.accesses
@@ -113,4 +115,4 @@ def _never_written(place: SSAValue) -> bool:
     return isinstance(place.owner, ops.Tensor) and place.owner.written is None and isinstance(place.type, types.TensorT)
 
 
-__all__ = ["Follows", "Uniformity", "reads_constant", "uniformity"]
+__all__ = ["Uniformity", "UniformityAnalysis", "reads_constant", "uniformity"]

@@ -1,8 +1,9 @@
-"""Which values of a role are one variable: they share registers, others are copied where paths meet.
+"""Variables of a role: values that share registers; others are copied where paths meet.
 
-A loop's value is what it was given at first and what each turn yields, a branch's result what its regions yield, an accumulator what a product adds to. Two of
-these are one variable if no value is still needed, or used by a product in flight, when the other one is made; a tile behind a wait is the one before it.
-Products take over their accumulators' registers: those come first.
+A loop's value is its initial value and that which each turn yields, a branch's result is what its regions yield, and an
+accumulator is what a product adds to. Two of these are one variable if no value is still live, or used by a product in
+flight, when the other one is defined; a tile after a wait is the one before it. Products take over their accumulators'
+registers: those are joined first.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from ..ir import ops
 from ..ir.walk import inner_first, last
 from .in_flight import Ages, InFlight
-from .liveness import Liveness, stored
+from .liveness import Liveness, is_stored
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """Values that share registers. `constant`: one value, which can be declared where it is made."""
+    """Values that share registers.
+
+    `constant`: there is one value, which can be declared at its definition.
+    """
 
     members: tuple[SSAValue, ...]
     constant: bool
 
 
 class Variables:
-    """The variables of a role. Holds as long as the role is not changed."""
+    """The variables of a role, valid until the role changes."""
 
     def __init__(self, role: Operation):
         body = role.regions[0].block
@@ -38,33 +42,33 @@ class Variables:
         self.flight, self.read = InFlight(body), InFlight(body, operands=True)
         self.parent: dict[SSAValue, SSAValue] = {}
         self.members: dict[SSAValue, list[SSAValue]] = {}
-        self.defined: dict[SSAValue, frozenset[SSAValue]] = {}  # what is needed when a value is made
+        self.defined: dict[SSAValue, frozenset[SSAValue]] = {}  # values that are live when a value is defined
         for value, live in self._definitions(body):
             self.parent[value] = value
             self.members[value] = [value]
             self.defined[value] = live
-        for pairs in (_taken_over, _loops, _branches, _starts):
+        for pairs in (_accumulators, _loops, _branches, _initial_values):
             for a, b in pairs(role):
                 self._join(a, b)
-        variables = {root: Variable(tuple(m), len(m) == 1 and _declared_where_made(m[0])) for root, m in self.members.items()}
+        variables = {root: Variable(tuple(m), len(m) == 1 and _is_declared_at_definition(m[0])) for root, m in self.members.items()}
         self.of: dict[SSAValue, Variable] = {value: variables[self._root(value)] for value in self.parent}
 
-    # ---- what is made where
+    # ---- definitions
     def _definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
         for argument in block.args:
-            if stored(argument):
-                yield argument, self._kept(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
+            if is_stored(argument):
+                yield argument, self._live_at(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
         for op in block.ops:
             for region in op.regions:
                 yield from self._definitions(region.block)
             for result in op.results:
-                if stored(result):
-                    yield result, self._kept(self.liveness.after, self.flight.after, self.read.after, op) - _same(result)
+                if is_stored(result):
+                    yield result, self._live_at(self.liveness.after, self.flight.after, self.read.after, op) - _same_registers(result)
 
-    def _kept(
-        self, live: Mapping[K, frozenset[SSAValue]], written: Mapping[K, Ages], read: Mapping[K, Ages], where: K
+    def _live_at(
+        self, live: Mapping[K, frozenset[SSAValue]], written: Mapping[K, Ages], read: Mapping[K, Ages], key: K
     ) -> frozenset[SSAValue]:
-        return live[where] | written[where].keys() | read[where].keys()
+        return live[key] | written[key].keys() | read[key].keys()
 
     # ---- union
     def _root(self, value: SSAValue) -> SSAValue:
@@ -73,7 +77,7 @@ class Variables:
         return value
 
     def _join(self, a: SSAValue, b: SSAValue) -> None:
-        if a not in self.parent or b not in self.parent or _head(a) or _head(b):
+        if a not in self.parent or b not in self.parent or _is_head_argument(a) or _is_head_argument(b):
             return
         x, y = self._root(a), self._root(b)
         if x is y or a.type != b.type or self._interfere(self.members[x], self.members[y]):
@@ -82,13 +86,13 @@ class Variables:
         self.members[x] += self.members.pop(y)
 
     def _interfere(self, xs: list[SSAValue], ys: list[SSAValue]) -> bool:
-        return any(y in self.defined[x] or x in self.defined[y] or _together(x, y) for x in xs for y in ys)
+        return any(y in self.defined[x] or x in self.defined[y] or _defined_together(x, y) for x in xs for y in ys)
 
 
-# ---- what should be one variable, most urgent first
-def _taken_over(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+# ---- pairs to join, most urgent first
+def _accumulators(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
-        yield from _tied(op)
+        yield from _tied_registers(op)
 
 
 def _loops(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
@@ -105,26 +109,32 @@ def _branches(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
                 yield from zip(op.results, last(region).values, strict=True)
 
 
-def _starts(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _initial_values(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
         if isinstance(op, ops.Loop):
             yield from zip(op.results, op.carried, strict=True)
 
 
-def _head(value: SSAValue) -> bool:
-    """Whether a value stands in the head of a role or a loop: the number of a worker or a turn, a word of a unit. What a loop carries is set before it."""
+def _is_head_argument(value: SSAValue) -> bool:
+    """Return whether a value is an argument of a role or a loop, other than a carried value.
+
+    These are the index of a worker or a turn, and words of a work item. Carried values are set before the loop.
+    """
     if not isinstance(value, BlockArgument):
         return False
     loop = value.block.parent_op()
     return not isinstance(loop, ops.Loop) or value not in loop.inner
 
 
-def _declared_where_made(value: SSAValue) -> bool:
-    return _head(value) or (isinstance(value.owner, Operation) and not value.owner.regions)
+def _is_declared_at_definition(value: SSAValue) -> bool:
+    return _is_head_argument(value) or (isinstance(value.owner, Operation) and not value.owner.regions)
 
 
-def _tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
-    """(result, operand) that an operation holds in the same registers: an accumulator, tiles that pass through a wait."""
+def _tied_registers(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+    """Yield pairs (result, operand) that an operation holds in the same registers.
+
+    These are accumulators, and tiles that pass through a wait.
+    """
     if isinstance(op, ops.Perform) and op.results:
         if op.entry.effects.drains:
             yield from zip(op.results, op.arguments, strict=True)
@@ -132,8 +142,8 @@ def _tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
             yield op.results[0], op.args["c"]
 
 
-def _same(value: SSAValue) -> set[SSAValue]:
-    """A value, and the tiles before the waits that it passed through: making it writes nothing over them."""
+def _same_registers(value: SSAValue) -> set[SSAValue]:
+    """Return a value and the tiles before the waits that it passed through, which share its registers."""
     alike = {value}
     while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
         value = op.arguments[value.index]  # type: ignore[attr-defined]
@@ -141,8 +151,8 @@ def _same(value: SSAValue) -> set[SSAValue]:
     return alike
 
 
-def _together(x: SSAValue, y: SSAValue) -> bool:
-    """Whether two values are made at the same moment."""
+def _defined_together(x: SSAValue, y: SSAValue) -> bool:
+    """Return whether two values are defined at the same moment."""
     if isinstance(x, BlockArgument) and isinstance(y, BlockArgument):
         return x.block is y.block
     return x.owner is y.owner and isinstance(x.owner, Operation)

@@ -1,4 +1,4 @@
-"""Which floats are whole numbers, by what they are made of. Products and sums of such are, however they round."""
+"""Floats that are integral by construction, as products and sums of such are however they round."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from ..ir.machine_tiles import Line
 from ..ir.types import dtype_of
 
 
-def whole(value: SSAValue) -> bool:
-    """Whether an f32 scalar, or every element of a tile, is a whole number (a finite one of which is 0 or at least 1 in magnitude), or infinite or no number."""
+def is_integral(value: SSAValue) -> bool:
+    """Return whether an f32 scalar, or every element of a tile, is integral, infinite or NaN.
+
+    A finite one is 0 or at least 1 in magnitude.
+    """
     op = value.owner
     if isinstance(op, ops.Constant):
         return float(op.value).is_integer()
     if isinstance(op, Line):
-        return whole(op.slope) and (op.rows is None or whole(op.rows))
+        return is_integral(op.slope) and (op.rows is None or is_integral(op.rows))
     if not isinstance(op, ops.Apply):
         return False
-    of = op.kind
-    if of.converts:
+    kind = op.kind
+    if kind.converts:
         return dtype_of(op.arguments[0]) == I32
-    if of.linear or of.multiplies or of.extremum or of.magnitude or of.repeats:
-        return all(map(whole, op.arguments))
+    if kind.linear or kind.multiplies or kind.extremum or kind.magnitude or kind.repeats:
+        return all(map(is_integral, op.arguments))
     return False
 
 
-__all__ = ["whole"]
+__all__ = ["is_integral"]

@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
 from ...syntax.types import I32
-from ..facts.multiples import multiple
+from ..facts.multiples import is_multiple
 from ..facts.ranges import Ranges, ranges
 from ..facts.uniformity import reads_constant
 from ..ir import make, ops
@@ -71,12 +71,12 @@ def _divide(op: ops.Apply, facts: Ranges) -> None:
         return
     t = op.result.type
     assert isinstance(t, TileT) and t.shape == x.type.shape  # type: ignore[attr-defined]
-    if not any(all(multiple(s, n, facts.fits) for s in index.scalars) for n in _sizes(c, max(t.shape))):
+    if not any(all(is_multiple(s, n, facts.fits) for s in index.scalars) for n in _sizes(c, max(t.shape))):
         return
     base = _sum(index.scalars, op)
     if op.kind.rounds:
         replace(op, [insert(op, make.full(insert(op, make.of_kind(op, [base, y], scalar(I32))), t))])
-    elif all(multiple(s, c, facts.fits) for s in index.scalars):
+    elif all(is_multiple(s, c, facts.fits) for s in index.scalars):
         replace(op, [index.counts])
     else:
         replace(op, [insert(op, make.add(insert(op, make.of_kind(op, [base, y], scalar(I32))), index.counts, t))])

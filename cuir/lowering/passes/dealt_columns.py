@@ -15,7 +15,7 @@ from xdsl.ir import Operation, SSAValue, Use
 from ...syntax.types import F32, PANEL_BYTES
 from ..facts.flow import targets
 from ..facts.memory import array_of
-from ..facts.stores import panelled
+from ..facts.stores import is_panelled
 from ..ir import ops
 from ..ir.layouts import LANES
 from ..ir.machine_tiles import DEALT, in_order
@@ -74,7 +74,7 @@ def _orders(op: Operation, warps: int) -> bool:
     array = array_of(place)
     return (
         isinstance(array, ops.Shared)
-        and panelled(array)
+        and is_panelled(array)
         and t.shape[0] % (ROWS_OF_A_WARP * warps) == 0
         and t.shape[1] * F32.itemsize % PANEL_BYTES == 0
     )

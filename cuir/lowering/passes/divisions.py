@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..facts.lanes import one_lane
+from ..facts.lanes import runs_on_one_lane
 from ..facts.ranges import ranges
-from ..facts.uniformity import Follows, uniformity
+from ..facts.uniformity import Uniformity, uniformity
 from ..ir import machine, make, ops
 from ..ir.types import is_scalar
 from ..ir.walk import every, operations
@@ -21,7 +21,7 @@ def run(kernel: ops.Kernel) -> None:
     facts = _Facts(kernel)
     for op in kernel.body.block.ops:
         if isinstance(op, ops.Role):
-            _Divisions(facts, op.body.block, inverses=not one_lane(op)).run()
+            _Divisions(facts, op.body.block, inverses=not runs_on_one_lane(op)).run()
         elif isinstance(op, machine.Queue):
             _Divisions(facts, op.body.block, inverses=True).run()
 
@@ -41,7 +41,7 @@ class _Facts:
 
     def of_cta(self, value: SSAValue) -> bool:
         """Whether it is the same in a CTA all through the launch."""
-        return self.uniformity[self.was.get(value, value)] in (Follows.LAUNCH, Follows.CTA)
+        return self.uniformity[self.was.get(value, value)] in (Uniformity.LAUNCH, Uniformity.CTA)
 
 
 class _Divisions:

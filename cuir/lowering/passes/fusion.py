@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
-from ..facts.pieces import read_in_pairs
+from ..facts.pieces import reads_pairs
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.inlining import inlined, mark, unmark
@@ -61,7 +61,7 @@ def run(kernel: ops.Kernel) -> None:
 
 def _inlined(op: Operation) -> bool:
     if isinstance(op, ops.Perform):
-        return op.gathers and not read_in_pairs(op) and _single(op)
+        return op.gathers and not reads_pairs(op) and _single(op)
     if not isinstance(op, ops.Apply):
         return _of_machine(op)
     uses = list(op.result.uses)

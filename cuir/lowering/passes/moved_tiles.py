@@ -6,8 +6,8 @@ from __future__ import annotations
 from ...ops.limits import TARGETS
 from ...syntax.types import PANEL_BYTES
 from ..facts.memory import Accessed, accesses
-from ..facts.multiples import multiple
-from ..facts.stores import panelled
+from ..facts.multiples import is_multiple
+from ..facts.stores import is_panelled
 from ..ir import ops
 from ..ir.layouts import HALVES, LANES
 from ..ir.types import SharedT, TileT, tile
@@ -48,14 +48,14 @@ def _move(store: ops.Perform, warps: int) -> None:
 def _in_panels(accessed: Accessed, rows: int) -> bool:
     """Whether a place is of all rows of an array that lies in panels, and begins with one."""
     t, view, array = accessed.place.type, accessed.place.owner, accessed.array
-    if not isinstance(t, SharedT) or not isinstance(array, ops.Shared) or not panelled(array):
+    if not isinstance(t, SharedT) or not isinstance(array, ops.Shared) or not is_panelled(array):
         return False
     whole = array.result.type
     if t.transposed.data or not isinstance(whole, SharedT) or int(whole.sizes[-2]) != rows:
         return False
     while isinstance(view, ops.At):
         start, _ = view.parts[-1]
-        if start is not None and not multiple(start, PANEL_BYTES // t.element.itemsize):
+        if start is not None and not is_multiple(start, PANEL_BYTES // t.element.itemsize):
             return False
         view = view.array.owner
     return True

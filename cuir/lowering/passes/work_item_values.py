@@ -14,7 +14,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
-from ..facts.lanes import one_lane
+from ..facts.lanes import runs_on_one_lane
 from ..facts.numbers import DIVISION, LOAD, Number, Numbers
 from ..facts.uniformity import reads_constant
 from ..ir import machine, ops
@@ -87,7 +87,7 @@ def _insert_queue(kernel: ops.Kernel, units: ops.Units, readers: Sequence[ops.Ro
     dynamic = units.dynamic is not None
     # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it: when all have taken the one before, or, where
     # single lanes fetch for the others, when these have, as they wait for it.
-    single = [r for r in readers if one_lane(r)]
+    single = [r for r in readers if runs_on_one_lane(r)]
     ahead = sum(r.workers.data for r in single) if dynamic and spare is not None and len(single) < len(readers) else 0
     made = machine.queue(
         units.result,
@@ -227,7 +227,7 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
             if hint:
                 names.setdefault(number, hint)
         loop.properties["words"] = ops.words_attribute([r.word for r in readings])
-        steering = set() if one_lane(role) else _steering(role)
+        steering = set() if runs_on_one_lane(role) else _steering(role)
         uniform = [ops.Word(w.index, w.copies, inside in steering) for w, inside in loop.reads]
         loop.properties["words"] = ops.words_attribute(uniform)
         _sweep(role)

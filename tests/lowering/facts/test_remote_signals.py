@@ -8,7 +8,7 @@ import corpus
 from cuir import check, parse
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
-from cuir.lowering.facts.remote_signals import all_awaited
+from cuir.lowering.facts.remote_signals import awaits_all_signals
 from cuir.lowering.ir.build import build
 from cuir.syntax.types import F16
 
@@ -30,7 +30,7 @@ def halves(X: Global[f32, M, 64], Y: Global[f32, M, 64], PARTS: Scratch[f32, 2, 
 
 
 def ir(text: str) -> bool:
-    return all_awaited(build(check(parse(text))))
+    return awaits_all_signals(build(check(parse(text))))
 
 
 def test_all_that_arrive_and_wait_together_may_leave() -> None:
@@ -71,4 +71,4 @@ def test_copies_to_others_keep_them(name: str) -> None:
     program = parse(corpus.programs()[name].read_text(encoding="utf-8"))
     (kernel,) = program.kernels()
     consts = {"T": F16, "D": 64} if name.startswith("flash") else {"T": F16}
-    assert not all_awaited(build(check(program, kernel, consts)))
+    assert not awaits_all_signals(build(check(program, kernel, consts)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.lowering.facts.stores import own_rows, stores_by_warps
+from cuir.lowering.facts.stores import find_warp_rows, stores_by_warps
 from tests.lowering.tile_ir import cleaned, program
 
 TEXT = """
@@ -54,7 +54,7 @@ def test_rows_of_a_warps_own(body: str, by_warps: bool) -> None:
 
 
 def test_the_array_is_named() -> None:
-    found = own_rows(cleaned(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
+    found = find_warp_rows(cleaned(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
     assert found is not None and found.symbol.data == "o"
 
 

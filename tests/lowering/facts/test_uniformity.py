@@ -7,9 +7,9 @@ import re
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.facts.lanes import one_lane
+from cuir.lowering.facts.lanes import runs_on_one_lane
 from cuir.lowering.facts.numbers import Numbers
-from cuir.lowering.facts.uniformity import Follows, uniformity
+from cuir.lowering.facts.uniformity import Uniformity, uniformity
 from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse
 
@@ -76,15 +76,15 @@ def test_what_values_follow_from() -> None:
     found = kernel(role(UNITS))
     follow, v = uniformity(found), values(found)
     expected = {
-        "M": Follows.LAUNCH, "d": Follows.LAUNCH, "f": Follows.LAUNCH, "e": Follows.CTA, "t": Follows.UNIT, "a": Follows.UNIT, "i": Follows.UNIT,
-        "w": Follows.WORKER, "b": Follows.UNIT | Follows.WORKER, "c": Follows.RUN, "r": Follows.RUN, "g": Follows.RUN, "h": Follows.RUN,
+        "M": Uniformity.LAUNCH, "d": Uniformity.LAUNCH, "f": Uniformity.LAUNCH, "e": Uniformity.CTA, "t": Uniformity.WORK_ITEM, "a": Uniformity.WORK_ITEM, "i": Uniformity.WORK_ITEM,
+        "w": Uniformity.WORKER, "b": Uniformity.WORK_ITEM | Uniformity.WORKER, "c": Uniformity.VARYING, "r": Uniformity.VARYING, "g": Uniformity.VARYING, "h": Uniformity.VARYING,
     }  # fmt: skip
     assert {n: follow[v[n]] for n in expected} == expected
 
 
 def test_the_number_of_a_worker_alone_is_known() -> None:
     found = kernel(role("", workers=1))
-    assert uniformity(found)[values(found)["w"]] == Follows.LAUNCH
+    assert uniformity(found)[values(found)["w"]] == Uniformity.LAUNCH
 
 
 def test_equal_scalars_of_two_roles_have_one_number() -> None:
@@ -121,9 +121,9 @@ WAITS = '    tile.perform "mbarrier.wait"(bar: %bar, parity: %four)'
 )
 def test_roles_on_one_lane(body: str, threads: int, single: bool) -> None:
     (r,) = kernel(role(body, threads=threads)).roles
-    assert one_lane(r) == single
+    assert runs_on_one_lane(r) == single
 
 
 def test_no_role_of_sm_80_runs_on_one_lane() -> None:
     found = parse((HEAD + role(UNITS) + "  tile.yield()\n}\n").replace("sm_90a", "sm_80"))
-    assert not one_lane(found.roles[0])
+    assert not runs_on_one_lane(found.roles[0])

@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation
 
 import corpus
 from cuir.checking.checker import check
-from cuir.lowering.facts.stores import rows_of_warps, stores_by_warps
+from cuir.lowering.facts.stores import arrays_by_warp, stores_by_warps
 from cuir.lowering.facts.warp_sync import WarpSyncs, warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
@@ -312,7 +312,7 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
         "%y64 = tile.at %Y[%c64 : 64, : 64] : !tile.tensor<f32, 64, 64>",
         *re.sub("@", lambda _: f"_{next(numbers)}", text).splitlines(),
     )
-    found, own = warp_syncs(made), {array.symbol.data for array in rows_of_warps(made) if isinstance(array, ops.Shared)}
+    found, own = warp_syncs(made), {array.symbol.data for array in arrays_by_warp(made) if isinstance(array, ops.Shared)}
     since: list[tuple[str, bool, bool]] = []
 
     def visit(op: Operation) -> None:

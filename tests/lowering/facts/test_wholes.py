@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.lowering.facts.wholes import whole
+from cuir.lowering.facts.wholes import is_integral
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.text import parse
 from cuir.lowering.ir.walk import every
@@ -27,4 +27,4 @@ BODY = """\
 def test_sums_and_products_of_integers_that_were_converted(op: str, number: float, holds: bool) -> None:
     ir = parse(role(BODY.format(op=op, number=number), "%y"))
     (log,) = [o for o in every(ir) if isinstance(o, ops.Apply) and o.kind.logarithm]
-    assert whole(log.arguments[0]) == holds and not whole(log.result)
+    assert is_integral(log.arguments[0]) == holds and not is_integral(log.result)

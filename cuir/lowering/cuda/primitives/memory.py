@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ....syntax.types import F32
-from ...facts.pieces import GROUP, first_column, read_in_pairs
+from ...facts.pieces import GROUP, first_column, reads_pairs
 from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.machine_tiles import DEALT
@@ -40,7 +40,7 @@ def element(role: RolePrinter, op: ops.Perform) -> None:
 def gather(role: RolePrinter, op: ops.Perform) -> None:
     s, t = role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
-    if read_in_pairs(op):
+    if reads_pairs(op):
         _read_pairs(role, op, s, t)
         return
     if s.packed:
