@@ -1,4 +1,7 @@
-"""Other spellings of a program that mean the same, to the bit: a compiler for which they cost nothing does not depend on how a program is written. Owns no rule of the language."""
+"""Rewrites of a program that preserve its meaning to the bit.
+
+A compiler for which they cost nothing does not depend on how a program is written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All rewrites of a program, and chains of several drawn at random. Owns the order and the drawing."""
+"""All rewrites of a program, and random chains of several."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from .table import KINDS, Rewrite
 def rewrites(
     program: Program, kernel: str | None = None, consts: Mapping[str, Const] | None = None, kinds: Collection[str] = ()
 ) -> list[Rewrite]:
-    """Every rewrite of what a kernel uses, in the order of kinds and of the text; of some kinds (none named: of all).
+    """List every rewrite of what a kernel uses, in the order of kinds and of the text.
 
-    Each means the same for these consts: the same outputs, to the bit, and the same accesses and synchronisation in the same order. Lines are those of the
-    canonical text. Raises CuirError for a program that does not check.
+    Each preserves the meaning for these consts: the same outputs, to the bit, and the same accesses and synchronisation
+    in the same order. Lines are those of the canonical text. Empty `kinds` selects all kinds.
+
+    Raises:
+        CuirError: the program does not check.
     """
     canonical = parse(show(program))
-    of = Facts(canonical, pick_kernel(canonical, kernel), consts or {})
-    return [r for name, make in KINDS.items() if not kinds or name in kinds for r in make(of)]
+    facts = Facts(canonical, pick_kernel(canonical, kernel), consts or {})
+    return [r for name, make in KINDS.items() if not kinds or name in kinds for r in make(facts)]
 
 
 def chain(
@@ -36,17 +39,20 @@ def chain(
     consts: Mapping[str, Const] | None = None,
     kinds: Collection[str] = (),
 ) -> list[Rewrite]:
-    """n rewrites after each other, each of a kind drawn first and then of a place; fewer if none is left. The last one's program has all of them."""
+    """Draw n successive rewrites: each time a kind, then a place; fewer if none remains.
+
+    The last one's program contains all of them.
+    """
     kernel = pick_kernel(program, kernel).name
-    done: list[Rewrite] = []
+    applied: list[Rewrite] = []
     for _ in range(n):
         by_kind: dict[str, list[Rewrite]] = {}
-        for r in rewrites(done[-1].program if done else program, kernel, consts, kinds):
+        for r in rewrites(applied[-1].program if applied else program, kernel, consts, kinds):
             by_kind.setdefault(r.kind, []).append(r)
         if not by_kind:
             break
-        done.append(rng.choice(by_kind[rng.choice(sorted(by_kind))]))
-    return done
+        applied.append(rng.choice(by_kind[rng.choice(sorted(by_kind))]))
+    return applied
 
 
 def apply(
@@ -57,6 +63,6 @@ def apply(
     consts: Mapping[str, Const] | None = None,
     kinds: Collection[str] = (),
 ) -> Program:
-    """The program after n rewrites drawn at random, as the parser gives it."""
-    done = chain(program, rng, n, kernel, consts, kinds)
-    return parse(show(done[-1].program if done else program))
+    """Return the program after n random rewrites, as the parser gives it."""
+    applied = chain(program, rng, n, kernel, consts, kinds)
+    return parse(show(applied[-1].program if applied else program))

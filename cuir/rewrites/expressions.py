@@ -1,4 +1,7 @@
-"""Other spellings of one expression: order of operands, grouping, negation. No float operation changes its operands: sums and products of floats are only turned round."""
+"""Rewrites of one expression: order of operands, grouping, negation.
+
+Float operations keep their operands: sums and products of floats are only commuted.
+"""
 
 from __future__ import annotations
 
@@ -11,80 +14,87 @@ from ..ops.traits import DIFFERENCE, SUM, opposite, turned
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Name, Unary
 from ..syntax.walk import names_read
 from .facts import Facts, Site
-from .table import Rewrite, kind, replaced
+from .table import Rewrite, kind, replace_node
 
 
-def binaries(of: Facts) -> Iterator[tuple[Site, Binary]]:
-    for s in of.expressions:
+def binaries(facts: Facts) -> Iterator[tuple[Site, Binary]]:
+    """Yield each binary expression with its place."""
+    for s in facts.expressions:
         if isinstance(s.node, Binary):
             yield s, s.node
 
 
-def turnable(of: Facts, e: Binary) -> bool:
-    """Whether the operands may be evaluated in the other order: one of them at most does something or reads memory."""
-    return of.pure(e.left) or of.pure(e.right)
+def can_exchange_operands(facts: Facts, e: Binary) -> bool:
+    """Return whether the operands may be evaluated in the other order: at least one of them is pure."""
+    return facts.pure(e.left) or facts.pure(e.right)
 
 
-def by_word(of: Facts, e: Call) -> bool:
-    """Whether a call by a word is of the primitive, not of a function that has its name."""
-    return isinstance(e.func, Name) and e.func.id not in of.funcs
+def is_primitive_call(facts: Facts, e: Call) -> bool:
+    """Return whether a call by name is of the primitive, not of a function that has its name."""
+    return isinstance(e.func, Name) and e.func.id not in facts.funcs
 
 
-def extremum(of: Facts, e: Expr) -> str | None:
-    """Which one of its operands an expression is, the least or the greatest, if it is a call of such a primitive by position."""
-    return traits(e).extremum if isinstance(e, Call) and by_word(of, e) and not e.keywords else None
+def extremum_of(facts: Facts, e: Expr) -> str | None:
+    """Return "min" or "max" (the trait) if an expression is such a call with positional arguments alone."""
+    return traits(e).extremum if isinstance(e, Call) and is_primitive_call(facts, e) and not e.keywords else None
 
 
 @kind("commute")
-def commute(of: Facts) -> Iterator[Rewrite]:
-    """`a + b` to `b + a`. Of several operands of min and max two neighbours."""
-    for site, e in binaries(of):
-        if traits(e).commutative and e.left != e.right and turnable(of, e):
-            yield replaced(of, "commute", site, replace(e, left=e.right, right=e.left))
-    for site in of.expressions:
+def commute(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a + b` -> `b + a`; for min and max exchange two neighbouring operands."""
+    for site, e in binaries(facts):
+        if traits(e).commutative and e.left != e.right and can_exchange_operands(facts, e):
+            yield replace_node(facts, "commute", site, replace(e, left=e.right, right=e.left))
+    for site in facts.expressions:
         call = site.node
-        if isinstance(call, Call) and extremum(of, call) and of.pure(call):
+        if isinstance(call, Call) and extremum_of(facts, call) and facts.pure(call):
             for i, (a, b) in enumerate(itertools.pairwise(call.args)):
                 if a != b:
-                    yield replaced(of, "commute", site, replace(call, args=(*call.args[:i], b, a, *call.args[i + 2 :])))
+                    yield replace_node(facts, "commute", site, replace(call, args=(*call.args[:i], b, a, *call.args[i + 2 :])))
 
 
 @kind("commute logic")
-def commute_logic(of: Facts) -> Iterator[Rewrite]:
-    """`a and b` to `b and a` where either side is cheap and cannot fail; not where the consts decide one side and with it which branches there are."""
-    known = {*of.checked.consts, *of.program.constants()}
-    for site, e in binaries(of):
+def commute_logic(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a and b` -> `b and a` where either side is cheap and cannot fail.
+
+    Not where the consts decide one side, and with it which branches exist.
+    """
+    constants = {*facts.checked.consts, *facts.program.constants()}
+    for site, e in binaries(facts):
         if not traits(e).lazy or e.left == e.right:
             continue
-        if all(of.scalar(side) and of.cheap_and_safe(side) and not names_read(side) <= known for side in (e.left, e.right)):
-            yield replaced(of, "commute logic", site, replace(e, left=e.right, right=e.left))
+        if all(facts.scalar(side) and facts.cheap_and_safe(side) and not names_read(side) <= constants for side in (e.left, e.right)):
+            yield replace_node(facts, "commute logic", site, replace(e, left=e.right, right=e.left))
 
 
 @kind("mirror")
-def mirror(of: Facts) -> Iterator[Rewrite]:
-    """`a < b` to `b > a`, of floats too."""
-    for site, e in binaries(of):
+def mirror(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a < b` -> `b > a`, for floats too."""
+    for site, e in binaries(facts):
         t = traits(e)
-        if t.compares and not t.commutative and turnable(of, e):
-            yield replaced(of, "mirror", site, Binary(comparison(turned(t.compares)), e.right, e.left))
+        if t.compares and not t.commutative and can_exchange_operands(facts, e):
+            yield replace_node(facts, "mirror", site, Binary(comparison(turned(t.compares)), e.right, e.left))
 
 
 @kind("reassociate")
-def reassociate(of: Facts) -> Iterator[Rewrite]:
-    """`(a + b) + c` to `a + (b + c)` and back, on integers, which wrap; sums with differences, too; `&`, `|` and `^` on booleans as well."""
-    for site, e in binaries(of):
+def reassociate(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `(a + b) + c` -> `a + (b + c)` and back, for integers, which wrap.
+
+    Sums with differences too; `&`, `|` and `^` for booleans as well.
+    """
+    for site, e in binaries(facts):
         t = traits(e)
-        logic = t.commutative and (t.decided_by is not None or t.involutive) and of.numbers(e)
-        if not (logic or ((t.linear or t.multiplies) and of.integers(e))):
+        logic = t.commutative and (t.decided_by is not None or t.involutive) and facts.numbers(e)
+        if not (logic or ((t.linear or t.multiplies) and facts.integers(e))):
             continue
         for side in ("left", "right"):
             inner = getattr(e, side)
-            if isinstance(inner, Binary) and (put := regrouped(e, inner, side)) is not None and (logic or of.integers(inner)):
-                yield replaced(of, "reassociate", site, put)
+            if isinstance(inner, Binary) and (replacement := regroup(e, inner, side)) is not None and (logic or facts.integers(inner)):
+                yield replace_node(facts, "reassociate", site, replacement)
 
 
-def regrouped(e: Binary, inner: Binary, side: str) -> Binary | None:
-    """`e`, of whose operands `inner` is one, with the other grouping."""
+def regroup(e: Binary, inner: Binary, side: str) -> Binary | None:
+    """Return `e`, one of whose operands is `inner`, with the other grouping; None if there is none."""
     outer, within = traits(e), traits(inner)
     if e.op == inner.op and outer.commutative:
         if side == "left":
@@ -102,51 +112,58 @@ def regrouped(e: Binary, inner: Binary, side: str) -> Binary | None:
 
 
 @kind("group extremum")
-def group_extremum(of: Facts) -> Iterator[Rewrite]:
-    """`max(a, b, c)` to `max(max(a, b), c)` and `max(a, max(b, c))`, and back: exact on floats, too, and NaN if an operand is."""
-    for site in of.expressions:
+def group_extremum(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `max(a, b, c)` -> `max(max(a, b), c)` and `max(a, max(b, c))`, and back.
+
+    Exact for floats too: the result is NaN if an operand is.
+    """
+    for site in facts.expressions:
         e = site.node
-        if not (isinstance(e, Call) and (name := extremum(of, e))):
+        if not (isinstance(e, Call) and (name := extremum_of(facts, e))):
             continue
         if len(e.args) > 2:
-            yield replaced(of, "group extremum", site, replace(e, args=(replace(e, args=e.args[:-1]), e.args[-1])))
-            yield replaced(of, "group extremum", site, replace(e, args=(e.args[0], replace(e, args=e.args[1:]))))
+            yield replace_node(facts, "group extremum", site, replace(e, args=(replace(e, args=e.args[:-1]), e.args[-1])))
+            yield replace_node(facts, "group extremum", site, replace(e, args=(e.args[0], replace(e, args=e.args[1:]))))
         for i, a in enumerate(e.args):
-            if isinstance(a, Call) and extremum(of, a) == name:
-                yield replaced(of, "group extremum", site, replace(e, args=(*e.args[:i], *a.args, *e.args[i + 1 :])))
+            if isinstance(a, Call) and extremum_of(facts, a) == name:
+                yield replace_node(facts, "group extremum", site, replace(e, args=(*e.args[:i], *a.args, *e.args[i + 1 :])))
 
 
 @kind("negate choice")
-def negate_choice(of: Facts) -> Iterator[Rewrite]:
-    """`where(c, a, b)` to `where(~c, b, a)`, `a if c else b` to `b if not c else a`."""
-    for site in of.expressions:
+def negate_choice(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `where(c, a, b)` -> `where(~c, b, a)`, and `a if c else b` -> `b if not c else a`."""
+    for site in facts.expressions:
         e = site.node
-        if isinstance(e, IfExp) and of.numbers(e):
-            yield replaced(of, "negate choice", site, IfExp(negated(e.cond, "not"), e.other, e.then))
-        if isinstance(e, Call) and is_where(e) and by_word(of, e) and len(e.args) == 3 and of.pure(e):
+        if isinstance(e, IfExp) and facts.numbers(e):
+            yield replace_node(facts, "negate choice", site, IfExp(negate(e.cond, "not"), e.other, e.then))
+        if isinstance(e, Call) and is_where(e) and is_primitive_call(facts, e) and len(e.args) == 3 and facts.pure(e):
             cond, a, b = e.args
-            yield replaced(of, "negate choice", site, replace(e, args=(negated(cond, "~"), b, a)))
+            yield replace_node(facts, "negate choice", site, replace(e, args=(negate(cond, "~"), b, a)))
 
 
 @kind("negate comparison")
-def negate_comparison(of: Facts) -> Iterator[Rewrite]:
-    """`a > b` to `not a <= b`, on a tile `~(a <= b)`, and back. Of integers alone: with a NaN both may be false."""
-    for site in of.expressions:
+def negate_comparison(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a > b` -> `not a <= b` (for a tile `~(a <= b)`), and back.
+
+    For integers alone: with a NaN both may be false.
+    """
+    for site in facts.expressions:
         e = site.node
-        if isinstance(e, Binary) and _compares_integers(of, e) and (of.scalar(e) or of.tile(e)):
-            yield replaced(of, "negate comparison", site, Unary("not" if of.scalar(e) else "~", _opposite(e)))
-        if isinstance(e, Unary) and traits(e).complements and isinstance(e.operand, Binary) and _compares_integers(of, e.operand):
-            yield replaced(of, "negate comparison", site, _opposite(e.operand))
+        if isinstance(e, Binary) and _compares_integers(facts, e) and (facts.scalar(e) or facts.tile(e)):
+            yield replace_node(facts, "negate comparison", site, Unary("not" if facts.scalar(e) else "~", _opposite(e)))
+        if isinstance(e, Unary) and traits(e).complements and isinstance(e.operand, Binary) and _compares_integers(facts, e.operand):
+            yield replace_node(facts, "negate comparison", site, _opposite(e.operand))
 
 
-def _compares_integers(of: Facts, e: Binary) -> bool:
-    return bool(traits(e).compares) and of.integers(e.left) and of.integers(e.right)
+def _compares_integers(facts: Facts, e: Binary) -> bool:
+    return bool(traits(e).compares) and facts.integers(e.left) and facts.integers(e.right)
 
 
 def _opposite(e: Binary) -> Binary:
-    """The comparison that holds where this one does not."""
+    """Return the comparison that holds where this one does not."""
     return replace(e, op=comparison(opposite(traits(e).compares)))
 
 
-def negated(cond: Expr, sign: str) -> Expr:
+def negate(cond: Expr, sign: str) -> Expr:
+    """Return the negation of a condition; an existing negation is removed."""
     return cond.operand if isinstance(cond, Unary) and cond.op == sign else Unary(sign, cond)

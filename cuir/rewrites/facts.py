@@ -1,7 +1,7 @@
-"""What may be assumed of a program where it is written in another way: types, effects, names in scope. Owns no rewrite.
+"""Facts about a program that rewrites rely on: types, effects, names in scope.
 
-Types are those of the checked kernel, found by the place in the text: an expression of a function has one for each call that is inlined, and none where the
-consts leave it out.
+Types are those of the checked kernel, looked up by place in the text: an expression of a function has one for each
+inlined call, and none where the consts leave it out.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from ..syntax.types import DTYPES, I32, BarrierType, GlobalView, Scalar, SharedV
 from ..syntax.walk import assigned, names_read, walk
 from ..text.source import Span
 
-MEMORY = ("array", "barrier")  # arguments of declarations that make these must be known, or are a form of their own
+MEMORY = ("array", "barrier")  # arguments of declarations that make these are constants, or have a special form
 
 
 Place = tuple[int, int, int, int]
 
 
 class Facts:
-    """A program as the parser gives it, and what checking one kernel of it found."""
+    """A parsed program, and what checking one kernel of it found."""
 
     def __init__(self, program: Program, kernel: Kernel, consts: Mapping[str, Const]):
         self.program, self.kernel = program, kernel
@@ -70,8 +70,8 @@ class Facts:
         self._pure: dict[str, bool] = {}
 
     @cached_property
-    def taken(self) -> set[str]:
-        """Every name that the program uses for anything, and those of the language."""
+    def used_names(self) -> set[str]:
+        """All names that the program uses for anything, and those of the language."""
         names = {*DTYPES, *PRIMITIVES, *self.funcs, *prelude().constants(), *(i.name for i in self.program.items)}
         for n in walk(self.program):
             if isinstance(n, Name):
@@ -87,13 +87,13 @@ class Facts:
     # ---- places
     @cached_property
     def sites(self) -> list[Site]:
-        """Places in what the kernel uses: the kernel, and functions that it calls, themselves or through others."""
+        """Places in the kernel, and in the functions that it calls directly or indirectly."""
         used = set(map(id, self.used))
         return [s for s in sites(self.program) if s.parents and id(self.top(s)) in used]
 
     @cached_property
     def used(self) -> list[Func | Kernel]:
-        """The kernel, and functions of the program that it uses, as they are in the text."""
+        """The kernel, and the functions of the program that it uses, in the order of the text."""
         reached, todo = set[str](), names_read(self.kernel)
         while todo:
             name = todo.pop()
@@ -107,12 +107,15 @@ class Facts:
         return {s.path: s for s in self.sites}
 
     def top(self, site: Site) -> Node:
-        """The definition that a place is in."""
+        """Return the definition that contains a place."""
         return site.parents[1] if len(site.parents) > 1 else site.node
 
     @cached_property
     def expressions(self) -> list[Site]:
-        """Expressions that are evaluated and have types, but for those whose form says something: in slices, in a role's call, in declarations of memory."""
+        """Expressions that are evaluated and have types, and that may be rewritten.
+
+        Without those whose form matters: in slices, in a role's call, in declarations of memory.
+        """
         return [s for s in self.sites if self.types_of(s.node) and self._open(s)]
 
     def _open(self, site: Site) -> bool:
@@ -123,7 +126,7 @@ class Facts:
         return not any(isinstance(p, Call) and traits(p).makes in MEMORY for p in site.parents)
 
     def statement(self, site: Site) -> Site:
-        """The innermost statement around a place, or at it."""
+        """Return the innermost statement that contains a place."""
         path = site.path
         while not isinstance(self.at[path].node, Stmt):
             path = path[:-1]
@@ -134,11 +137,11 @@ class Facts:
         return role
 
     def in_body(self, site: Site) -> bool:
-        """Whether a statement stands in a function or a role, not among the declarations."""
+        """Return whether a statement is in a function or a role, not among the declarations."""
         return isinstance(self.top(site), Func) or (self.role(site) is not None and not isinstance(site.node, With))
 
     def blocks(self) -> Iterator[tuple[Site, str, tuple[Stmt, ...]]]:
-        """Every run of statements of functions and roles: who holds it, in which field, and the statements."""
+        """Yield every block of functions and roles: its parent, the parent's field, and the statements."""
         for s in self.sites:
             n = s.node
             if isinstance(n, (Func, With, For, If)):
@@ -146,22 +149,25 @@ class Facts:
             if isinstance(n, If) and n.orelse:
                 yield s, "orelse", n.orelse
 
-    def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+    def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
         changed: Program = edited(self.program, site.path, node)
         return changed
 
-    def put_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
-        """A changed program with another statement before the one at a place."""
+    def insert_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
+        """Return a changed program with another statement before the one at a place."""
         extended: Program = edited(changed, site.path, (stmt, child(changed, site.path)))
         return extended
 
     # ---- types
     def types_of(self, node: Node) -> set[Type]:
-        """The types of an expression in all calls; none for one that the consts leave out, and for the prelude's."""
+        """Return the types of an expression in all calls.
+
+        Empty for one that the consts leave out, and for the prelude's.
+        """
         return self.types.get(_place(node.span), set()) if node.span.source is self.program.span.source else set()
 
     def numbers(self, node: Node) -> bool:
-        """Whether an expression is a scalar or a tile in every call."""
+        """Return whether an expression is a scalar or a tile in every call."""
         return bool(types := self.types_of(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
 
     def integers(self, node: Node) -> bool:
@@ -174,18 +180,18 @@ class Facts:
         return bool(types := self.types_of(node)) and all(isinstance(t, TileType) for t in types)
 
     def view(self, node: Node) -> bool:
-        """Whether an expression is a view, or a barrier picked out of a ring."""
+        """Return whether an expression is a view, or a barrier selected from a ring."""
         return bool(types := self.types_of(node)) and all(
             isinstance(t, (SharedView, GlobalView)) or (isinstance(t, BarrierType) and t.stages is None) for t in types
         )
 
     def takes_any_dtype(self, node: Node) -> bool:
-        """A number as it is written takes the dtype of what it meets; a name for it has one."""
+        """Return whether an expression is a literal, which takes the dtype of its context."""
         return is_literal(node)  # type: ignore[arg-type]
 
     # ---- effects
     def pure(self, node: Node) -> bool:
-        """Whether evaluating an expression only computes: it reads no memory and synchronises nothing."""
+        """Return whether evaluating an expression only computes: it reads no memory and synchronises nothing."""
         for n in walk(node):
             if isinstance(n, Subscript) and not self._picks(n):
                 return False
@@ -205,13 +211,13 @@ class Facts:
         name = e.func.id
         if name in self.funcs:
             if name not in self._pure:
-                self._pure[name] = False  # of one that calls itself
+                self._pure[name] = False  # for recursive functions
                 self._pure[name] = all(self.computes(s) for s in self.funcs[name].body)
             return self._pure[name]
         return name in WRITTEN and all(op.effects == Effects() and op.where != "declaration" for op in WRITTEN[name])
 
     def computes(self, stmt: Stmt) -> bool:
-        """Whether a statement only computes, its blocks too."""
+        """Return whether a statement only computes, its blocks included."""
         if isinstance(stmt, (Assign, AugAssign, Return)):
             return self.pure(stmt.value)
         if isinstance(stmt, If):
@@ -219,7 +225,7 @@ class Facts:
         return isinstance(stmt, For) and self.pure(stmt.iter) and all(map(self.computes, stmt.body))
 
     def cheap_and_safe(self, node: Node) -> bool:
-        """Whether a scalar may be evaluated where it was not: it cannot fail, and costs little."""
+        """Return whether a scalar is speculatable: it cannot fail, and costs little."""
         for n in walk(node):
             divides = isinstance(n, Binary) and traits(n).divides_integers and not (isinstance(n.right, Literal) and n.right.value)
             if divides or not isinstance(n, (Name, Literal, Unary, Binary)):
@@ -227,7 +233,7 @@ class Facts:
         return True
 
     def always_evaluated(self, site: Site) -> bool:
-        """Whether an expression is evaluated whenever its statement is, not for one side of a choice alone."""
+        """Return whether an expression is evaluated whenever its statement is, not for one side of a choice."""
         for parent, (name, _) in zip(site.parents, site.path):
             if isinstance(parent, IfExp) and name != "cond":
                 return False
@@ -237,7 +243,7 @@ class Facts:
 
     # ---- names
     def locals_of(self, site: Site) -> Counter[str]:
-        """How many statements bind each name of the function or the role that a place is in; a parameter counts as one."""
+        """Count the bindings of each name of the function or role around a place, parameters included."""
         top, role = self.top(site), self.role(site)
         if isinstance(top, Func):
             return assigned(top.body) + Counter(top.params)
@@ -245,16 +251,16 @@ class Facts:
         return counts
 
     def declared(self) -> set[str]:
-        """Names that the kernel binds before its roles."""
+        """Return the names that the kernel binds before its roles."""
         return set(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))))
 
     def scope(self, site: Site) -> tuple[Stmt, ...]:
-        """All statements that see the locals of a place."""
+        """Return all statements that see the locals of a place."""
         top, role = self.top(site), self.role(site)
         return top.body if isinstance(top, Func) else role.body if role is not None else self.kernel.body
 
     def in_flight(self, site: Site) -> set[str]:
-        """Names of the function or role that an asynchronous product is bound to."""
+        """Return names of the function or role that are bound to asynchronous products."""
         names = set[str]()
         for stmt in (n for s in self.scope(site) for n in walk(s)):
             if isinstance(stmt, Assign) and any(starts_product(n) for n in walk(stmt.value)):
@@ -262,21 +268,24 @@ class Facts:
         return names
 
     def operand(self, site: Site) -> bool:
-        """Whether a place is what a product takes, or a wait for one: its name must keep its registers."""
+        """Return whether a place is an operand of a product or of a wait for one.
+
+        Its name must keep its registers.
+        """
         call = next((p for p in reversed(site.parents) if not isinstance(p, Keyword)), None)
         return call is not None and (starts_product(call) or awaits_products(call))
 
     def free_name(self, base: str) -> str:
-        """A name like this one that the program does not use yet."""
+        """Derive a name from `base` that the program does not use yet."""
         name, n = base, 1
-        while name in self.taken:
+        while name in self.used_names:
             n += 1
             name = f"{base}{n}"
         return name
 
 
 def starts_product(e: Node) -> bool:
-    """Whether an expression is a product that is in flight from there."""
+    """Return whether an expression issues an asynchronous product."""
     op = called(e)
     return op is not None and op.effects.group == PRODUCTS
 
@@ -291,7 +300,7 @@ def _place(span: Span) -> Place:
 
 
 def child(node: Any, path: Path) -> Any:
-    """The node at a path."""
+    """Return the node at a path."""
     for name, index in path:
         value = getattr(node, name)
         node = value if index is None else value[index]

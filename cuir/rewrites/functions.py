@@ -1,4 +1,4 @@
-"""Functions of a program called otherwise, put in the place of a call, or made of an expression. Owns what a body may see where it is put."""
+"""Rewrites of functions: renaming, inlining a call, outlining an expression."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from ..mutation.places import edited, sites
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, Func, IfExp, Literal, Name, Node, Program, Return, Stmt, Subscript
 from ..syntax.walk import assigned, names_read, walk
 from .facts import Facts, Site, child
-from .names import movable, with_names
+from .names import is_movable, rename_names
 from .table import Rewrite, head, kind, text
 
 
 @kind("rename function")
-def rename_function(of: Facts) -> Iterator[Rewrite]:
-    """A function of the program, and its calls, by another name. A splice point is found by its name: the transfer no longer sees one that was renamed."""
-    for i, func in enumerate(f for f in of.used if isinstance(f, Func)):
-        yield _rename(of, func, of.free_name(f"{'az'[i % 2]}_{func.name}"))
+def rename_function(facts: Facts) -> Iterator[Rewrite]:
+    """Rename a function of the program, and its calls.
+
+    A splice point is found by its name: the transfer no longer sees a renamed one.
+    """
+    for i, func in enumerate(f for f in facts.used if isinstance(f, Func)):
+        yield _rename(facts, func, facts.free_name(f"{'az'[i % 2]}_{func.name}"))
 
 
-def _rename(of: Facts, func: Func, new: str) -> Rewrite:
-    def made() -> Program:
-        renamed = of.program
-        for s in sites(of.program):
+def _rename(facts: Facts, func: Func, new: str) -> Rewrite:
+    def make_program() -> Program:
+        renamed = facts.program
+        for s in sites(facts.program):
             n = child(renamed, s.path)
             if isinstance(n, Func) and n.name == func.name:
                 renamed = edited(renamed, s.path, replace(n, name=new))
@@ -31,52 +34,58 @@ def _rename(of: Facts, func: Func, new: str) -> Rewrite:
                 renamed = edited(renamed, s.path, replace(n, func=Name(new)))
         return renamed
 
-    return Rewrite("rename function", func.span.line, func.name, new, made)
+    return Rewrite("rename function", func.span.line, func.name, new, make_program)
 
 
 @kind("inline function")
-def inline_function(of: Facts) -> Iterator[Rewrite]:
-    """`a, b = f(x + 1)` to `p = x + 1`, the body of f with names of its own, and `a, b =` what it returns."""
-    for site in of.sites:
+def inline_function(facts: Facts) -> Iterator[Rewrite]:
+    """Replace `a, b = f(x + 1)` by `p = x + 1`, the body of f with fresh names, and `a, b = result`."""
+    for site in facts.sites:
         s = site.node
-        if not (isinstance(s, (Assign, ExprStmt, Return)) and isinstance(s.value, Call) and of.in_body(site)):
+        if not (isinstance(s, (Assign, ExprStmt, Return)) and isinstance(s.value, Call) and facts.in_body(site)):
             continue
-        func = of.program.funcs().get(s.value.func.id) if isinstance(s.value.func, Name) else None
-        if func is None or not _closed(of, func, site) or (isinstance(s, ExprStmt) and not of.pure(func.body[-1].value)):  # type: ignore[union-attr]
+        func = facts.program.funcs().get(s.value.func.id) if isinstance(s.value.func, Name) else None
+        if func is None or not _is_closed(facts, func, site) or (isinstance(s, ExprStmt) and not facts.pure(func.body[-1].value)):  # type: ignore[union-attr]
             continue
-        put = _body(of, func, s)
-        if put:
-            yield Rewrite("inline function", s.span.line, head(s), text(*put), lambda site=site, put=put: of.put(site, put))  # type: ignore[misc]
+        replacement = _inline_body(facts, func, s)
+        if replacement:
+            yield Rewrite(
+                "inline function",
+                s.span.line,
+                head(s),
+                text(*replacement),
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
+            )  # type: ignore[misc]
 
 
-def _closed(of: Facts, func: Func, site: Site) -> bool:
-    """Whether what a function reads beside its own names means the same where it is called, and each argument is given."""
+def _is_closed(facts: Facts, func: Func, site: Site) -> bool:
+    """Return whether the free names of a function mean the same at a call, and each argument is passed."""
     call: Call = site.node.value  # type: ignore[attr-defined]
-    own = {*func.params, *assigned(func.body)}
-    free = {n for s in func.body for n in names_read(s)} - own
-    given = [*func.params[: len(call.args)], *(k.name for k in call.keywords)]
-    return not free & {*of.locals_of(site), *of.declared()} and func.name not in free and sorted(given) == sorted(func.params)
+    local_names = {*func.params, *assigned(func.body)}
+    free = {n for s in func.body for n in names_read(s)} - local_names
+    passed = [*func.params[: len(call.args)], *(k.name for k in call.keywords)]
+    return not free & {*facts.locals_of(site), *facts.declared()} and func.name not in free and sorted(passed) == sorted(func.params)
 
 
-def _body(of: Facts, func: Func, s: Assign | ExprStmt | Return) -> tuple[Stmt, ...]:
+def _inline_body(facts: Facts, func: Func, s: Assign | ExprStmt | Return) -> tuple[Stmt, ...]:
     call = s.value
     assert isinstance(call, Call)
-    given = dict(zip(func.params, call.args)) | {k.name: k.value for k in call.keywords}
+    arguments = dict(zip(func.params, call.args)) | {k.name: k.value for k in call.keywords}
     bound = assigned(func.body)
-    names = {n: of.free_name(f"{n}_of_{func.name}") for n in (*func.params, *bound) if n != "_"}
-    body = [with_names(b, names) for b in func.body]
-    put: list[Stmt] = []
-    for param, value in given.items():
+    names = {n: facts.free_name(f"{n}_of_{func.name}") for n in (*func.params, *bound) if n != "_"}
+    body = [rename_names(b, names) for b in func.body]
+    replacement: list[Stmt] = []
+    for param, value in arguments.items():
         if isinstance(value, (Name, Literal)) and not bound[param]:
-            body = [_with_value(b, names[param], value) for b in body]
+            body = [_replace_name(b, names[param], value) for b in body]
         else:
-            put.append(Assign((names[param],), value))
+            replacement.append(Assign((names[param],), value))
     *before, last = body
     assert isinstance(last, Return)
-    return (*put, *before) if isinstance(s, ExprStmt) else (*put, *before, replace(s, value=last.value))
+    return (*replacement, *before) if isinstance(s, ExprStmt) else (*replacement, *before, replace(s, value=last.value))
 
 
-def _with_value(stmt: Stmt, name: str, value: Expr) -> Stmt:
+def _replace_name(stmt: Stmt, name: str, value: Expr) -> Stmt:
     changed = stmt
     for s in sites(stmt):
         if s.node == Name(name):
@@ -85,26 +94,26 @@ def _with_value(stmt: Stmt, name: str, value: Expr) -> Stmt:
 
 
 @kind("outline function")
-def outline_function(of: Facts) -> Iterator[Rewrite]:
-    """`x = a * b + c` to `x = f(a, b, c)`, with a function of its own for it."""
-    for site in of.expressions:
+def outline_function(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `x = a * b + c` -> `x = f(a, b, c)`, with a new function for it."""
+    for site in facts.expressions:
         e = site.node
-        if not (isinstance(e, (Binary, IfExp, Call)) and of.numbers(e) and movable(of, site)):
+        if not (isinstance(e, (Binary, IfExp, Call)) and facts.numbers(e) and is_movable(facts, site)):
             continue
-        seen = {*of.locals_of(site), *of.declared()} if not isinstance(of.top(site), Func) else {*of.locals_of(site)}
-        params = tuple(dict.fromkeys(n.id for n in walk(e) if isinstance(n, Name) and n.id in seen))
+        visible = {*facts.locals_of(site), *facts.declared()} if not isinstance(facts.top(site), Func) else {*facts.locals_of(site)}
+        params = tuple(dict.fromkeys(n.id for n in walk(e) if isinstance(n, Name) and n.id in visible))
         plain = not any(isinstance(n, Subscript) for n in walk(e)) and sum(isinstance(n, (Binary, Call)) for n in walk(e)) > 1
         if plain and 1 <= len(params) <= 4:
-            yield _outline(of, site, e, params)
+            yield _outline(facts, site, e, params)
 
 
-def _outline(of: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewrite:
-    func = Func(of.free_name("outlined"), params, (Return(e),))
+def _outline(facts: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewrite:
+    func = Func(facts.free_name("outlined"), params, (Return(e),))
     call = Call(Name(func.name), tuple(map(Name, params)))
 
-    def made() -> Program:
-        changed: Node = of.put(site, call)
+    def make_program() -> Program:
+        changed: Node = facts.replace_at(site, call)
         outlined: Program = edited(changed, site.path[:1], (func, child(changed, site.path[:1])))
         return outlined
 
-    return Rewrite("outline function", e.span.line, text(e), f"{text(call)}  # {text(Return(e))}", made)
+    return Rewrite("outline function", e.span.line, text(e), f"{text(call)}  # {text(Return(e))}", make_program)

@@ -1,4 +1,7 @@
-"""Other spellings of statements: branches swapped, assignments split, merged and put in another order. None moves across an effect."""
+"""Rewrites of statements: swapped branches; split, merged and reordered assignments.
+
+None moves across an effect.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,31 @@ from dataclasses import replace
 from ..ops.expressions import traits
 from ..syntax.nodes import Assign, AugAssign, Binary, Expr, If, Name, Stmt, Tuple
 from ..syntax.walk import names_read
-from .expressions import negated
+from .expressions import negate
 from .facts import Facts, Site
 from .table import Rewrite, head, kind, text
 
 
-def neighbours(of: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
-    """Statements of functions and roles beside each other, with the place of the first."""
-    for holder, name, body in of.blocks():
+def neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
+    """Yield adjacent statements of functions and roles, with the place of the first."""
+    for holder, name, body in facts.blocks():
         for i in range(len(body) - 1):
-            yield of.at[(*holder.path, (name, i))], body[i], body[i + 1]
+            yield facts.at[(*holder.path, (name, i))], body[i], body[i + 1]
 
 
-def two_replaced(of: Facts, name: str, at: Site, both: tuple[Stmt, Stmt], put: tuple[Stmt, ...]) -> Rewrite:
-    """A rewrite that puts statements in the place of two neighbours."""
-    *path, (field, index) = at.path
-    holder = of.at[tuple(path)]
+def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], replacement: tuple[Stmt, ...]) -> Rewrite:
+    """Return a rewrite that replaces two neighbours by statements."""
+    *path, (field, index) = place.path
+    holder = facts.at[tuple(path)]
     body = getattr(holder.node, field)
-    changed = (*body[:index], *put, *body[index + 2 :])  # type: ignore[operator]
-    return Rewrite(name, at.node.span.line, text(*both), text(*put), lambda: of.put(holder, replace(holder.node, **{field: changed})))  # type: ignore[arg-type]
+    changed = (*body[:index], *replacement, *body[index + 2 :])  # type: ignore[operator]
+    return Rewrite(
+        name,
+        place.node.span.line,
+        text(*both),
+        text(*replacement),
+        lambda: facts.replace_at(holder, replace(holder.node, **{field: changed})),
+    )  # type: ignore[arg-type]
 
 
 def writes(stmt: Assign | AugAssign) -> set[str]:
@@ -38,19 +47,28 @@ def reads(stmt: Assign | AugAssign) -> set[str]:
 
 
 @kind("negate branch")
-def negate_branch(of: Facts) -> Iterator[Rewrite]:
-    """`if c: A else: B` to `if not c: B else: A`. A branch without `else` stays: no statement does nothing."""
-    for site in of.sites:
+def negate_branch(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `if c: A else: B` -> `if not c: B else: A`.
+
+    A branch without `else` stays: there is no empty statement.
+    """
+    for site in facts.sites:
         s = site.node
-        if isinstance(s, If) and s.orelse and of.scalar(s.cond):
-            put = replace(s, cond=negated(s.cond, "not"), body=s.orelse, orelse=s.body)
-            yield Rewrite("negate branch", s.span.line, head(s), head(put), lambda site=site, put=put: of.put(site, put))  # type: ignore[misc]
+        if isinstance(s, If) and s.orelse and facts.scalar(s.cond):
+            replacement = replace(s, cond=negate(s.cond, "not"), body=s.orelse, orelse=s.body)
+            yield Rewrite(
+                "negate branch",
+                s.span.line,
+                head(s),
+                head(replacement),
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
+            )  # type: ignore[misc]
 
 
 @kind("split assignment")
-def split_assignment(of: Facts) -> Iterator[Rewrite]:
-    """`a, b = x, y` to `a = x` and `b = y`, where no later value reads an earlier name."""
-    for site in of.sites:
+def split_assignment(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a, b = x, y` -> `a = x` and `b = y`, where no later value reads an earlier name."""
+    for site in facts.sites:
         s = site.node
         if not (isinstance(s, Assign) and isinstance(s.value, Tuple) and len(s.targets) == len(s.value.items) > 1):
             continue
@@ -58,51 +76,66 @@ def split_assignment(of: Facts) -> Iterator[Rewrite]:
             continue
         if any(set(s.targets[:i]) & names_read(value) for i, value in enumerate(s.value.items)):
             continue
-        put = tuple(Assign((name,), value) for name, value in zip(s.targets, s.value.items))
-        put = (replace(put[0], comments=s.comments), *put[1:])
-        yield Rewrite("split assignment", s.span.line, text(s), text(*put), lambda site=site, put=put: of.put(site, put))  # type: ignore[misc]
+        replacement = tuple(Assign((name,), value) for name, value in zip(s.targets, s.value.items))
+        replacement = (replace(replacement[0], comments=s.comments), *replacement[1:])
+        yield Rewrite(
+            "split assignment",
+            s.span.line,
+            text(s),
+            text(*replacement),
+            lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
+        )  # type: ignore[misc]
 
 
 @kind("merge assignments")
-def merge_assignments(of: Facts) -> Iterator[Rewrite]:
-    """`a = x` and `b = y` to `a, b = x, y`, where both only compute and y does not read a."""
-    for at, one, other in neighbours(of):
-        if not (isinstance(one, Assign) and isinstance(other, Assign) and of.computes(one) and of.computes(other)):
+def merge_assignments(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `a = x` and `b = y` -> `a, b = x, y`, where both only compute and y does not read a."""
+    for place, first, second in neighbours(facts):
+        if not (isinstance(first, Assign) and isinstance(second, Assign) and facts.computes(first) and facts.computes(second)):
             continue
-        if len(one.targets) != 1 or len(other.targets) != 1 or writes(one) & (writes(other) | reads(other)):
+        if len(first.targets) != 1 or len(second.targets) != 1 or writes(first) & (writes(second) | reads(second)):
             continue
-        if not any(isinstance(v, Tuple) for v in (one.value, other.value)):
-            put = Assign((*one.targets, *other.targets), Tuple((one.value, other.value)), comments=one.comments)
-            yield two_replaced(of, "merge assignments", at, (one, other), (put,))
+        if not any(isinstance(v, Tuple) for v in (first.value, second.value)):
+            replacement = Assign((*first.targets, *second.targets), Tuple((first.value, second.value)), comments=first.comments)
+            yield replace_pair(facts, "merge assignments", place, (first, second), (replacement,))
 
 
 @kind("reorder")
-def reorder(of: Facts) -> Iterator[Rewrite]:
-    """Two neighbouring assignments that only compute, and of which neither binds what the other reads or binds, change places."""
-    for at, one, other in neighbours(of):
+def reorder(facts: Facts) -> Iterator[Rewrite]:
+    """Exchange two adjacent assignments that only compute and are independent."""
+    for place, first, second in neighbours(facts):
         if not (
-            isinstance(one, (Assign, AugAssign)) and isinstance(other, (Assign, AugAssign)) and of.computes(one) and of.computes(other)
+            isinstance(first, (Assign, AugAssign))
+            and isinstance(second, (Assign, AugAssign))
+            and facts.computes(first)
+            and facts.computes(second)
         ):
             continue
-        if not (writes(one) & (writes(other) | reads(other)) or writes(other) & reads(one)):
-            yield two_replaced(of, "reorder", at, (one, other), (other, one))
+        if not (writes(first) & (writes(second) | reads(second)) or writes(second) & reads(first)):
+            yield replace_pair(facts, "reorder", place, (first, second), (second, first))
 
 
 @kind("augment")
-def augment(of: Facts) -> Iterator[Rewrite]:
-    """`x += e` to `x = x + e`, and back."""
-    for site in of.sites:
+def augment(facts: Facts) -> Iterator[Rewrite]:
+    """Yield `x += e` -> `x = x + e`, and back."""
+    for site in facts.sites:
         s = site.node
-        put: Stmt | None = None
+        replacement: Stmt | None = None
         if isinstance(s, AugAssign):
-            put = Assign((s.target,), Binary(s.op, Name(s.target), s.value), comments=s.comments)
-        elif isinstance(s, Assign) and len(s.targets) == 1 and of.in_body(site) and _grows(s.targets[0], s.value):
-            put = AugAssign(s.targets[0], s.value.op, s.value.right, comments=s.comments)  # type: ignore[union-attr]
-        if put is not None:
-            yield Rewrite("augment", s.span.line, text(s), text(put), lambda site=site, put=put: of.put(site, put))  # type: ignore[misc]
+            replacement = Assign((s.target,), Binary(s.op, Name(s.target), s.value), comments=s.comments)
+        elif isinstance(s, Assign) and len(s.targets) == 1 and facts.in_body(site) and _is_augmentable(s.targets[0], s.value):
+            replacement = AugAssign(s.targets[0], s.value.op, s.value.right, comments=s.comments)  # type: ignore[union-attr]
+        if replacement is not None:
+            yield Rewrite(
+                "augment",
+                s.span.line,
+                text(s),
+                text(replacement),
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
+            )  # type: ignore[misc]
 
 
-def _grows(name: str, value: Expr) -> bool:
-    """Whether a value is arithmetic on the name: no other operator has an augmented assignment."""
+def _is_augmentable(name: str, value: Expr) -> bool:
+    """Return whether a value is arithmetic on the name: no other operator has an augmented assignment."""
     t = traits(value)
     return isinstance(value, Binary) and value.left == Name(name) and bool(t.linear or t.multiplies or t.divisor)

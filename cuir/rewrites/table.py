@@ -1,4 +1,4 @@
-"""What a rewrite is, and the table of its kinds: each file of rewrites enters its own."""
+"""The `Rewrite` record, and the table of kinds in which each file of rewrites registers its functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .facts import Facts, Site
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A program that means the same, with one thing said in another way. line: in the text that it was made from. before, after: what changed, as text."""
+    """A program with the same meaning and one change of form.
+
+    line: in the text that it was made from. before, after: the changed text.
+    """
 
     kind: str
     line: int
@@ -35,7 +38,7 @@ KINDS: dict[str, Maker] = {}
 
 
 def kind(name: str) -> Callable[[Maker], Maker]:
-    """Enters a function that yields all rewrites of one kind."""
+    """Register a function that yields all rewrites of one kind."""
 
     def enter(make: Maker) -> Maker:
         KINDS[name] = make
@@ -44,13 +47,13 @@ def kind(name: str) -> Callable[[Maker], Maker]:
     return enter
 
 
-def replaced(of: Facts, name: str, site: Site, node: Node) -> Rewrite:
-    """A rewrite that puts one node in the place of another."""
-    return Rewrite(name, site.node.span.line, text(site.node), text(node), lambda: of.put(site, node))
+def replace_node(facts: Facts, name: str, site: Site, node: Node) -> Rewrite:
+    """Return a rewrite that replaces one node by another."""
+    return Rewrite(name, site.node.span.line, text(site.node), text(node), lambda: facts.replace_at(site, node))
 
 
 def head(stmt: Node) -> str:
-    """A statement without its blocks."""
+    """Return the text of a statement without its blocks."""
     return text(stmt).splitlines()[len(getattr(stmt, "comments", Comments()).lead)]
 
 
@@ -59,5 +62,5 @@ def text(*nodes: Node) -> str:
 
 
 def one_line(text: str) -> str:
-    """Statements as one line."""
+    """Join statements to one line."""
     return "; ".join(line.strip() for line in text.splitlines())
