@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention import flex_attention as theirs
 
-from ..spec.specification import Lengths, Specification, lengths_asked
+from ..spec.specification import Lengths, Specification, requested_lengths
 from ..variants.arguments import memory_of, state_of
 from .graph_errors import at_tracing
 from .inputs import plain_integer, wrong
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     def made(self) -> theirs.BlockMask:
         """PyTorch's BlockMask. A mod that asks for lengths by name is given those of the mask."""
         mod, known = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
-        given = {name: known[name] for name in lengths_asked(mod) if known.get(name) is not None}
+        given = {name: known[name] for name in requested_lengths(mod) if known.get(name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         made = theirs.create_block_mask(
             functools.partial(mod, **given) if given else mod,

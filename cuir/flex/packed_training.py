@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..spec.specification import lengths_asked
+from ..spec.specification import requested_lengths
 from ..variants.arguments import memory_of, state_of
 from ..variants.pairs import Translate, translate_pairs
 from .front import flex_attention
@@ -119,7 +119,7 @@ def mods_of_long_sequence(
 
     def within(mod: Mod) -> Callable[..., Any]:
         """A mod of one sequence, called with places in the long one: what it sees, and the lengths that it asks for by name, are the sequence's."""
-        names = lengths_asked(mod)
+        names = requested_lengths(mod)
 
         def called(i: Any, j: Any, h: Any, *score: Any) -> Any:
             lengths = {n: counts[n][i] if n in counts else known[n] for n in names}
@@ -166,7 +166,7 @@ def lengths_named(handle: str) -> tuple[str, ...]:
     if handle == UNKNOWN:
         return ()
     spec = handled_of(handle).spec
-    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in lengths_asked(mod))
+    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in requested_lengths(mod))
 
 
 @at_tracing

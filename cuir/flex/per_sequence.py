@@ -11,7 +11,7 @@ import torch
 
 from ..checking.checked import Const
 from ..interp import run
-from ..spec.specification import Lengths, lengths_asked
+from ..spec.specification import Lengths, requested_lengths
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
 from .dispatched import check_local, has_no_numbers, is_dispatched
@@ -47,7 +47,7 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
 
 def _with_causal(mask_mod: Mod) -> Mod:
     """The mask_mod, of what is not behind the query alone."""
-    names = lengths_asked(mask_mod)
+    names = requested_lengths(mask_mod)
 
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
         known = {"B": B, "H": H, "HK": HK, "M": M, "N": N}

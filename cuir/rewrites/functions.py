@@ -54,8 +54,8 @@ def inline_function(facts: Facts) -> Iterator[Rewrite]:
                 s.span.line,
                 head(s),
                 text(*replacement),
-                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
-            )  # type: ignore[misc]
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
+            )
 
 
 def _is_closed(facts: Facts, func: Func, site: Site) -> bool:

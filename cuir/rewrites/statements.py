@@ -34,8 +34,8 @@ def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], 
         place.node.span.line,
         text(*both),
         text(*replacement),
-        lambda: facts.replace_at(holder, replace(holder.node, **{field: changed})),
-    )  # type: ignore[arg-type]
+        lambda: facts.replace_at(holder, replace(holder.node, **{field: changed})),  # type: ignore[arg-type]
+    )
 
 
 def writes(stmt: Assign | AugAssign) -> set[str]:
@@ -61,8 +61,8 @@ def negate_branch(facts: Facts) -> Iterator[Rewrite]:
                 s.span.line,
                 head(s),
                 head(replacement),
-                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
-            )  # type: ignore[misc]
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
+            )
 
 
 @kind("split assignment")
@@ -83,8 +83,8 @@ def split_assignment(facts: Facts) -> Iterator[Rewrite]:
             s.span.line,
             text(s),
             text(*replacement),
-            lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
-        )  # type: ignore[misc]
+            lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
+        )
 
 
 @kind("merge assignments")
@@ -131,8 +131,8 @@ def augment(facts: Facts) -> Iterator[Rewrite]:
                 s.span.line,
                 text(s),
                 text(replacement),
-                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),
-            )  # type: ignore[misc]
+                lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
+            )
 
 
 def _is_augmentable(name: str, value: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""What a kernel should compute, in PyTorch: mods of attention, or any function; and how they are loaded from a user's file."""
+"""Specifications in PyTorch: mods of attention or any function, and their loading from a user's file."""
 
 from .functions import FunctionSpecification
 from .specification import Lengths, Specification

@@ -1,6 +1,7 @@
-"""Dropout of attention weights: a counter-based hash that says which pairs are retained, as PyTorch operations on integers of 64 bits.
+"""Dropout of attention weights: a counter-based hash selects the retained pairs.
 
-The kernels' own text of the same function is in `cuir/variants/dropout.py`; verification compares the two.
+It is made of PyTorch operations on 64-bit integers. The kernels' own text of the same function is in
+`cuir/variants/dropout.py`; verification compares the two.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ def seed_of_lengths(lengths: object) -> torch.Tensor:
     """Compute a seed from the lengths of a problem, so that verification tries many."""
     B, H, HK, M, N = (getattr(lengths, name) for name in ("B", "H", "HK", "M", "N"))
     words = torch.tensor([B + 7919 * M + 104729 * N, H + 131 * HK + 65537 * M], dtype=torch.int64)
-    return _signed(_scrambled(words)).to(torch.int32)
+    return _to_signed(_scramble(words)).to(torch.int32)
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Dropout of attention weights, behind the softmax.
+    """Dropout of attention weights, after the softmax.
 
-    p: the probability that a weight becomes 0; the others are divided by 1 - p. seed: two words, int32 [2], or a function `Lengths -> seed`.
+    p: the probability that a weight becomes 0; the others are divided by 1 - p. seed: two words, int32 [2], or a
+    function `Lengths -> seed`.
     """
 
     p: float = 0.25
@@ -53,61 +55,74 @@ class Dropout:
 
 
 def threshold_of(p: float) -> int:
-    """Compute the i32 below which a hash retains its pair, of a dropout probability from 0 to 1; p is rounded to a multiple of 2^-32."""
+    """Compute the i32 threshold below which a hash retains its pair.
+
+    p: the dropout probability, from 0 to 1, rounded to a multiple of 2^-32.
+    """
     return min(round((1.0 - p) * (1 << 32)), _BITS) - _HALF
 
 
 def factor_of(p: float) -> float:
-    """Compute what retained weights are multiplied by; 0 where none is retained."""
+    """Compute the factor of retained weights; 0 where none is retained."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
 def draw_dropout_seed(device: torch.device | str) -> torch.Tensor:
-    """Draw a seed, int32 [2], from the default generator of a device, as PyTorch's random functions do; nothing waits for the device."""
+    """Draw a seed, int32 [2], from the default generator of a device, as PyTorch's random functions do.
+
+    Nothing waits for the device.
+    """
     return torch.randint(-_HALF, _HALF, (WORDS,), dtype=torch.int32, device=device)
 
 
 def dropout_mask(seed: torch.Tensor, p: float, B: int, H: int, M: int, N: int, *, query_start: int = 0, key_start: int = 0) -> torch.Tensor:
-    """Compute which attention weights a call with this seed retains: bool [B, H, M, N] on the seed's device.
+    """Compute the attention weights that a call with this seed retains: bool [B, H, M, N].
 
-    query_start, key_start: the first query and key, to compute a window of a larger mask. Raises CuirError U413.
+    The mask is on the seed's device.
+
+    query_start, key_start: the first query and key, to compute a window of a larger mask.
+
+    Raises:
+        CuirError: U413, an invalid probability or seed.
     """
     _check("U413", p, seed)
     b, h, q, k = (torch.arange(n, device=seed.device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((B, H, M, N)))
     q, k, (low, high) = q + query_start, k + key_start, seed.long().unbind()
     head = b * H + h
-    counter = _scrambled(_scrambled(low + head * _HEADS[0]) ^ (high & _BITS)) + q * _QUERIES[0] + k * _KEYS
-    tweak = _scrambled(_scrambled(high + head * _HEADS[1]) ^ (low & _BITS)) + q * _QUERIES[1]
-    hashed = _hashed(counter, tweak & _BITS)
-    return _signed(hashed) < threshold_of(p)
+    counter = _scramble(_scramble(low + head * _HEADS[0]) ^ (high & _BITS)) + q * _QUERIES[0] + k * _KEYS
+    tweak = _scramble(_scramble(high + head * _HEADS[1]) ^ (low & _BITS)) + q * _QUERIES[1]
+    hashed = _hash(counter, tweak & _BITS)
+    return _to_signed(hashed) < threshold_of(p)
 
 
 def _check(code: str, p: object, seed: object) -> None:
-    """Raise CuirError for what is no probability, or no seed."""
+    """Raise CuirError for an invalid probability or seed."""
     if not isinstance(p, (int, float)) or isinstance(p, bool) or not 0.0 <= p <= 1.0:
         raise CuirError.of(code, f"the probability of dropout is a number from 0 to 1, found {p!r}")
     if seed is None and code == "X103":  # a function of the lengths
         return
     if not isinstance(seed, torch.Tensor) or seed.dtype != torch.int32 or seed.shape != (WORDS,):
-        found = f"{str(seed.dtype).removeprefix('torch.')} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
-        raise CuirError.of(code, f"a seed of dropout is a tensor int32 [{WORDS}], found {found}", hint="cuir.draw_dropout_seed(device)")
+        description = f"{str(seed.dtype).removeprefix('torch.')} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
+        raise CuirError.of(
+            code, f"a seed of dropout is a tensor int32 [{WORDS}], found {description}", hint="cuir.draw_dropout_seed(device)"
+        )
 
 
-def _hashed(counter: torch.Tensor, tweak: torch.Tensor | int = 0) -> torch.Tensor:
-    """Mix words of 32 bits by two multiplications; the tweak enters between them."""
+def _hash(counter: torch.Tensor, tweak: torch.Tensor | int = 0) -> torch.Tensor:
+    """Mix 32-bit words by two multiplications; the tweak enters between them."""
     x = counter & _BITS
     x = (x ^ (x >> 16)) * _MIXERS[0] & _BITS
     return (x ^ (x >> 15) ^ tweak) * _MIXERS[1] & _BITS
 
 
-def _scrambled(words: torch.Tensor) -> torch.Tensor:
-    """Permute words of 32 bits so that each bit depends on all."""
-    x = _hashed(words)
+def _scramble(words: torch.Tensor) -> torch.Tensor:
+    """Permute 32-bit words so that each bit depends on all."""
+    x = _hash(words)
     return x ^ (x >> 16)
 
 
-def _signed(words: torch.Tensor) -> torch.Tensor:
-    """Return words of 32 bits as two's complement has them."""
+def _to_signed(words: torch.Tensor) -> torch.Tensor:
+    """Convert 32-bit words to two's complement."""
     return words - ((words & _HALF) << 1)
 
 

@@ -16,7 +16,10 @@ import torch
 
 @dataclass(frozen=True)
 class _Entry:
-    """One piece of state. read gives a value that compares by `==`; write puts it back."""
+    """One piece of state.
+
+    read: returns a value that compares by `==`; write: restores it.
+    """
 
     name: str
     read: Callable[[], Any]
@@ -36,11 +39,11 @@ def _set_folder(path: str | None) -> None:
 
 
 def _set_environment(items: dict[Any, Any]) -> None:
-    known = dict(os.environ)
-    wanted = {os.environ.decodekey(k): os.environ.decodevalue(v) for k, v in items.items()}
-    for name in known.keys() - wanted.keys():
+    current = dict(os.environ)
+    saved = {os.environ.decodekey(k): os.environ.decodevalue(v) for k, v in items.items()}
+    for name in current.keys() - saved.keys():
         del os.environ[name]
-    os.environ.update({n: v for n, v in wanted.items() if known.get(n) != v})
+    os.environ.update({n: v for n, v in saved.items() if current.get(n) != v})
 
 
 def _set_filters(filters: list[Any]) -> None:
@@ -90,7 +93,7 @@ _GENERATORS = (
 
 
 class GlobalState:
-    """State of the process at one time. environment: `os.environ` is part of it."""
+    """State of the process at one time; `environment` includes `os.environ`."""
 
     def __init__(self, environment: bool = True):
         self.entries = (*_ENTRIES, _ENVIRONMENT) if environment else _ENTRIES
@@ -98,7 +101,7 @@ class GlobalState:
         self.generators = [g.read() for g in _GENERATORS]
 
     def restore(self) -> tuple[str, ...]:
-        """Put back what differs now; return the names of global generators that were drawn from or seeded."""
+        """Restore what differs now; return the names of global generators that were drawn from or seeded."""
         for entry, value in zip(self.entries, self.values, strict=True):
             if entry.read() != value:
                 entry.write(value)

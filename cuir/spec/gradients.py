@@ -1,4 +1,7 @@
-"""What a backward kernel of attention computes of a specification: gradients by autograd, in float64 or in the kernel's dtype. Owns what it reads of the forward pass."""
+"""Specifications of backward kernels of attention: gradients by autograd, and the rows that they read.
+
+Evaluated in float64 or in the kernel's dtype.
+"""
 
 from __future__ import annotations
 
@@ -13,63 +16,101 @@ from ..text.diagnostics import CuirError
 from .functions import FunctionSpecification
 from .specification import Lengths, Specification, lengths_of
 
-ROWS = 128  # L and DL have a multiple of so many rows
+ROWS = 128  # the rows of L and DL are a multiple of it
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Extra = Callable[[Lengths], Mapping[str, Any]]
 Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tensor, Sequence[int]]]]]
 
 
 def gradients(
-    spec: Specification, extra: Extra | None = None, learned: Learned | None = None, queries_alone: bool = False, keys_alone: bool = False,
+    spec: Specification,
+    extra: Extra | None = None,
+    learned: Learned | None = None,
+    queries_alone: bool = False,
+    keys_alone: bool = False,
     exact_scores: bool = False,
-) -> FunctionSpecification:  # fmt: skip
-    """dQ / scale [B, H, M, D] (added to; none with QUERIES=False), dK [B, HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False) of an attention variant, for dO [B, H, M, DV], and gradients of captured
-    tensors (added to); queries_alone: of a kernel that gives dQ, whole, and nothing else; keys_alone: of one that never gives dQ.
+) -> FunctionSpecification:
+    """Return the specification of a backward kernel of an attention variant.
 
-    The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and behind the last, and DL = row_sum(O * dO), both f32 [B, H, MP], MP the
-    multiple of 128 from M on; with PREPARES=True it writes these, and reads FO, O in its dtype, and FL, LSE [B, H, M]. extra: for lengths, what it takes besides. learned: for lengths, the specification over tensors that require a gradient, and by the name that
-    the kernel has for its gradient each of these, with the shape that it has there, at least its own. exact_scores: in half precision, too, the mods see scores that are not rounded. Raises CuirError X109 for weights that are no softmax.
+    The kernel computes, for dO [B, H, M, DV]: dQ / scale [B, H, M, D] (accumulated; none with QUERIES=False), dK [B,
+    HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False), and gradients of captured tensors (accumulated).
+    The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and after the last, and DL =
+    row_sum(O * dO), both f32 [B, H, MP], MP the multiple of 128 from M on; with PREPARES=True it writes these, and
+    reads FO, O in its dtype, and FL, LSE [B, H, M].
+
+    Args:
+        spec: the forward pass.
+        extra: returns, for lengths, the additional inputs.
+        learned: returns, for lengths, the specification over tensors that require a gradient, and by the kernel's name
+            for its gradient each of these, with its shape there, at least the tensor's shape.
+        queries_alone: the kernel computes only dQ, without the division by scale.
+        keys_alone: the kernel never computes dQ.
+        exact_scores: in half precision, too, the mods see scores that are not rounded.
+
+    Raises:
+        CuirError: X109 for weights that are not a softmax.
     """
     require_softmax(spec)
 
     def reference(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, MP: int, QUERIES: bool = True, KEYS: bool = True, PARTS: int = 0, PREPARES: bool = False, FO: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:  # fmt: skip
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        do: torch.Tensor,
+        scale: float,
+        MP: int,
+        QUERIES: bool = True,
+        KEYS: bool = True,
+        PARTS: int = 0,
+        PREPARES: bool = False,
+        FO: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
-        given = FO if PREPARES else None
-        o, lse = forward(variant, q, k, v, scale, apart=PARTS == 1, o=given, exact_scores=exact_scores)
+        forward_values = FO if PREPARES else None
+        o, lse = forward(variant, q, k, v, scale, separate_row_sum=PARTS == 1, o=forward_values, exact_scores=exact_scores)
         tensors = [leaf for leaf, _ in leaves.values()]
-        dq, dk, dv, *others = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
+        dq, dk, dv, *leaf_gradients = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
-            return {"dQ": dq} | (_rows(given, do, lse, MP) if given is not None else {})
-        found = {name: _within(x, shape) for (name, (_, shape)), x in zip(leaves.items(), others, strict=True)}
-        return found | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
+            return {"dQ": dq} | (_rows(forward_values, do, lse, MP) if forward_values is not None else {})
+        captured_gradients = {name: _pad_with_nan(x, shape) for (name, (_, shape)), x in zip(leaves.items(), leaf_gradients, strict=True)}
+        return captured_gradients | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
 
     def inputs(
-        sizes: Mapping[str, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float, L: torch.Tensor | None = None
-    ) -> dict[str, Any]:  # fmt: skip
-        with torch.no_grad():  # as the forward pass keeps it, which has the same scores: of TF32, or about exact
-            product = _of_tf32 if sizes.get("PARTS") == 1 else torch.matmul
+        sizes: Mapping[str, int],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        do: torch.Tensor,
+        scale: float,
+        L: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
+        with torch.no_grad():  # as the forward pass stores it, with the same scores: of TF32, or almost exact
+            product = _tf32_product if sizes.get("PARTS") == 1 else torch.matmul
             o, lse = forward(spec, q.double(), k.double(), v.double(), scale, product=product)
-        given = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"])
-        return given | dict(extra(lengths_of(q, k)) if extra is not None else {})
+        forward_values = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"])
+        return forward_values | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
-    of = "query_" if queries_alone else "key_" if keys_alone else ""
-    return FunctionSpecification(f"{spec.name}_{of}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "")
+    prefix = "query_" if queries_alone else "key_" if keys_alone else ""
+    return FunctionSpecification(f"{spec.name}_{prefix}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "")
 
 
 def require_softmax(spec: Specification) -> None:
-    """Raises CuirError X109."""
+    """Raise CuirError X109 for weights that are not a softmax."""
     if spec.normalize != "softmax":
-        raise CuirError.of("X109", f"there is a backward pass of a softmax, and `{spec.name}` has normalize={spec.normalize!r}",
-                           hint="call it under torch.no_grad(), or with detached tensors")  # fmt: skip
+        raise CuirError.of(
+            "X109",
+            f"there is a backward pass of a softmax, and `{spec.name}` has normalize={spec.normalize!r}",
+            hint="call it under torch.no_grad(), or with detached tensors",
+        )
 
 
 def attention_rows() -> FunctionSpecification:
-    """L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] (not with QUERIES=False), from O and dO [B, H, M, DV] and LSE [B, H, M]: what the gradients read of each query.
+    """Return the specification of the rows that backward kernels read of each query.
 
-    L is LSE as a base-2 logit, inf where that is -inf and behind the last query; DL is row_sum(O * dO), 0 there. MP is the multiple of 128 from M on.
+    The kernel computes L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] (not with QUERIES=False), from O and
+    dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
+    is row_sum(O * dO), 0 there. MP is the multiple of 128 from M on.
     """
 
     def reference(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True) -> dict[str, torch.Tensor]:
@@ -79,11 +120,25 @@ def attention_rows() -> FunctionSpecification:
 
 
 def forward(
-    spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, apart: bool = False, product: Product = torch.matmul,
-    o: torch.Tensor | None = None, exact_scores: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O and LSE, with gradients: in float64, or products and weights in the dtype of q and the rest in float32. A query without keys has O = 0, and no gradient. apart: gradients as kernels,
-    PyTorch's too, work them out: row_sum(O * dO) apart from the product dO V^T, whose rounding to TF32 it does not share. exact_scores: scores keep what their products have beyond the dtype of q; gradients are rounded."""
+    spec: Specification,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    separate_row_sum: bool = False,
+    product: Product = torch.matmul,
+    o: torch.Tensor | None = None,
+    exact_scores: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute O and LSE, with gradients: in float64, or with products and weights in the dtype of q.
+
+    The rest is in float32. A query without keys has O = 0, and no gradient.
+
+    separate_row_sum: compute gradients as kernels, PyTorch's too, do: row_sum(O * dO) is separate from the product dO
+    V^T, whose rounding to TF32 it does not share.
+    o: the stored output from which row_sum(O * dO) is computed.
+    exact_scores: scores keep the precision of their products beyond the dtype of q; gradients are rounded.
+    """
     lengths = lengths_of(q, k)
     k, v = (x.repeat_interleave(lengths.H // max(1, lengths.HK), 1) for x in (k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -92,7 +147,7 @@ def forward(
         products = products + (product(q.to(wide), k.mT.to(wide)) - products).detach()
     s = spec.scores(products * scale, lengths)
     none = (s.detach() == -torch.inf).all(-1, keepdim=True)
-    alive = torch.where(none, 0.0, s)  # a softmax of -inf alone is NaN, as is its gradient
+    alive = torch.where(none, 0.0, s)  # a softmax of only -inf is NaN, as is its gradient
     lse = alive.logsumexp(-1)
     if spec.sink is not None:
         sink = spec.sinks(lengths).to(s)[:, None]
@@ -100,28 +155,31 @@ def forward(
     p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
     dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
     shares = None if spec.dropout is None else spec.dropout.apply(torch.ones_like(p), lengths)
-    if apart or o is not None:
-        out = _Apart.apply(alive, p.detach().to(q.dtype), v, o, None if shares is None else shares.to(q.dtype))
+    if separate_row_sum or o is not None:
+        out = _WithRowSum.apply(alive, p.detach().to(q.dtype), v, o, None if shares is None else shares.to(q.dtype))
     else:
         out = product((p if shares is None else p * shares).to(q.dtype), v)
     return out, lse.detach().masked_fill(dead, -torch.inf)
 
 
-def _of_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The product in float64 of what the operands, taken as f32, are as numbers of TF32."""
+def _tf32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Compute the product in float64 of the operands rounded from f32 to TF32."""
     x, y = in_parts(a.float(), b.float(), 1)
     return x.double() @ y.double()
 
 
-class _Apart(torch.autograd.Function):
-    """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits. shares: what dropout multiplies weights by."""
+class _WithRowSum(torch.autograd.Function):
+    """O of weights [.., M, N] and values [.., N, DV]; its gradient is passed on to the logits.
+
+    shares: the factors by which dropout multiplies weights.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor, given: torch.Tensor | None, shares: torch.Tensor | None
+        ctx: Any, logits: torch.Tensor, p: torch.Tensor, v: torch.Tensor, stored: torch.Tensor | None, shares: torch.Tensor | None
     ) -> torch.Tensor:
         o = (p if shares is None else p * shares) @ v
-        ctx.save_for_backward(p, v, o if given is None else given, shares)
+        ctx.save_for_backward(p, v, o if stored is None else stored, shares)
         return o
 
     @staticmethod
@@ -136,28 +194,31 @@ class _Apart(torch.autograd.Function):
 
 
 def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:
-    """L for LSE [B, H, M]: [B, H, rows]."""
-    return _padded(torch.where(lse > -torch.inf, lse / math.log(2.0), torch.inf), rows, math.inf)
+    """Compute L from LSE [B, H, M]: [B, H, rows]."""
+    return _pad_rows(torch.where(lse > -torch.inf, lse / math.log(2.0), torch.inf), rows, math.inf)
 
 
 def _rows(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, rows: int) -> dict[str, torch.Tensor]:
-    return {"L": rows_of(lse, rows), "DL": _padded((o * do).sum(-1), rows, 0.0)}
+    return {"L": rows_of(lse, rows), "DL": _pad_rows((o * do).sum(-1), rows, 0.0)}
 
 
 def padded_rows(M: int) -> int:
-    """The rows of L and DL for so many queries."""
+    """Return the number of rows of L and DL for M queries."""
     return -(-M // ROWS) * ROWS
 
 
-def _within(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A gradient as a kernel gives it whose tensor has zeros behind its own elements, about which nothing is asked; one without dims has one."""
-    own = x if x.ndim else x[None]
-    whole = own.new_full(tuple(shape), math.nan)
-    whole[tuple(slice(n) for n in own.shape)] = own
-    return whole
+def _pad_with_nan(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Pad a gradient to the shape of the kernel's tensor by NaN; a scalar gets one dim.
+
+    Elements that are NaN are not compared.
+    """
+    gradient = x if x.ndim else x[None]
+    padded = gradient.new_full(tuple(shape), math.nan)
+    padded[tuple(slice(n) for n in gradient.shape)] = gradient
+    return padded
 
 
-def _padded(x: torch.Tensor, rows: int, value: float) -> torch.Tensor:
+def _pad_rows(x: torch.Tensor, rows: int, value: float) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, rows - x.shape[-1]), value=value)
 
 

@@ -12,11 +12,11 @@ _COMPLEX = "take its real and imaginary part apart, as two outputs or in one mor
 
 
 def as_tensor(value: Any) -> torch.Tensor | None:
-    """A tensor of what is as good as one: a NumPy array, a number of Python's or NumPy's; None for something else."""
+    """Convert a NumPy array, or a number of Python's or NumPy's, to a tensor; None for other values."""
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        return torch.from_numpy(np.array(value))  # a copy, whose memory nobody else writes
+        return torch.from_numpy(np.array(value))  # a copy, whose memory is not shared
     if isinstance(value, (bool, numbers.Number, np.generic)) and not isinstance(value, complex):
         double = isinstance(value, (float, np.floating))
         return torch.tensor(value, dtype=torch.float64 if double else None)
@@ -43,7 +43,7 @@ def describe_unusable(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def describe_other(value: Any) -> tuple[str, str]:
-    """Describe a value that is no tensor, and what to return instead."""
+    """Describe a value that is not a tensor, and what to return instead."""
     kind = type(value).__name__
     if value is None:
         return "None", "end with `return`, and return every output"

@@ -1,6 +1,6 @@
 """Specifications of attention by mods with the signature of FlexAttention, in float64.
 
-They also give the error of half precision. `cuir.transfer` turns a specification into splice points.
+They also compute the error of half precision. `cuir.transfer` converts a specification to splice points.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Normalize = Literal["softmax", "sigmoid", "relu"]
 Evaluated = Callable[..., torch.Tensor | None]  # (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
 LENGTHS = ("B", "H", "HK", "M", "N")
 OTHER_SEED = 0x5EED  # of global generators, for the second call of a function that draws from them
-SINK = "sink"  # by which name the sink is captured
-_PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled ones, of which one has a score if the pair counts
+SINK = "sink"  # the name under which the sink is captured
+_PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled; at least one has a finite score if the pair counts
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,26 @@ class Lengths:
 class Specification:
     """An attention variant, as users of FlexAttention write it.
 
-    `mask_mod(b, h, q_idx, kv_idx)` is true where the query may attend to the key; `score_mod(score, b, h, q_idx, kv_idx)` gives the new
-    score from `score = scale * <q, k>`. Either may be left out. After `*` a mod may ask by name for the lengths `B, H, HK, M, N` and for
-    what `captured` holds: numbers, tensors, or functions `Lengths -> tensor` for data that follow the problem's size. Numbers and tensors
-    that a mod closes over, and keyword parameters with a default, are captured as well. Captured values become parameters of the kernel,
-    so another prefix, another window or other documents need no new kernel; so do `M` and `N`.
+    `mask_mod(b, h, q_idx, kv_idx)` is true where the query may attend to the key; `score_mod(score, b, h, q_idx,
+    kv_idx)` returns the new score from `score = scale * <q, k>`. Either may be omitted. After `*` a mod may take by
+    name the lengths `B, H, HK, M, N` and the entries of `captured`: numbers, tensors, or functions `Lengths -> tensor`
+    for data that follow the problem's size. Numbers and tensors that a mod closes over, and keyword parameters with a
+    default, are captured as well. Captured values become parameters of the kernel, so another prefix, another window or
+    other documents need no new kernel; so do `M` and `N`.
 
-    normalize: how a score s becomes a weight of its key's value, after both mods. A pair that the mask drops has weight 0.
-    "softmax": exp(s) over the sum of all keys. "sigmoid": 1 / (1 + exp(-s)). "relu": max(s, 0) / N. The last two weigh each key by itself.
-    sink: a learned logit of each head, f32 [H] (or a number for all, or a function `Lengths -> tensor`), that enters the softmax's sum and has no value.
+    normalize: the weight of a key's value from its score s, after both mods. A pair that the mask drops has weight 0.
+    "softmax": exp(s) over the sum of all keys. "sigmoid": 1 / (1 + exp(-s)). "relu": max(s, 0) / N. The last two do not
+    depend on other keys.
+    sink: a learned logit of each head, f32 [H] (or a number for all, or a function `Lengths -> tensor`), that enters
+    the softmax's sum and has no value.
+    max_scores: the kernel also returns MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf
+    for a query without keys.
+    dropout: weights become 0 with a probability, and the others are rescaled, after the normalisation: LSE is that of
+    all weights.
 
-    Order: scale, score_mod, mask_mod, normalize. A query with nothing to attend to gives O = 0. LSE is the natural logarithm of the softmax's sum, sink
-    included: -inf for a query with nothing to attend to and no sink. Without a softmax there is no sum, and LSE is 0.
-
-    max_scores: the kernel also gives MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf for a query with nothing to attend to.
-    dropout: weights become 0 with a probability, and the others are rescaled, behind the normalisation: LSE is that of all weights.
+    Order: scale, score_mod, mask_mod, normalize. A query without keys has O = 0. LSE is the natural logarithm of the
+    softmax's sum, sink included: -inf for a query without keys and sink. Without a softmax there is no sum, and LSE is
+    0.
     """
 
     name: str
@@ -74,7 +79,7 @@ class Specification:
     sink: Captured | None = None
     max_scores: bool = False
     dropout: Dropout | None = None
-    evaluated: Evaluated | None = None  # what gives their values for many pairs at once, where mods themselves are of one pair alone
+    evaluated: Evaluated | None = None  # evaluates many pairs at once, for mods of a single pair
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sink", plain_number(self.sink))
@@ -87,19 +92,30 @@ class Specification:
             if not callable(mod):
                 raise CuirError.of("X101", f"{kind} of `{self.name}` must be a function, found {type(mod).__name__}")
             try:
-                positional, more = _positional(mod)
+                positional, variadic = _positional(mod)
             except ValueError:  # a builtin, such as torch.add, does not say what it takes
                 hint = "lambda score, b, h, q_idx, kv_idx: ..." if count == 5 else "lambda b, h, q_idx, kv_idx: ..."
-                raise CuirError.of("X101", f"{kind} of `{self.name}` must be a Python function, found {mod!r}, which does not say what it takes", hint=hint) from None  # fmt: skip
-            if positional != count and not (more and positional < count):
-                wanted = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
-                raise CuirError.of("X101", f"{kind} of `{self.name}` takes {wanted}, found {positional} positional parameters", function_span(mod),
-                                   "other values: close over them, or take them by keyword after `*`" if not isinstance(mod, torch.nn.Module)
-                                   else "give the method of the module that takes them, such as its `forward`")  # fmt: skip
-            for p in asked(mod):
+                raise CuirError.of(
+                    "X101", f"{kind} of `{self.name}` must be a Python function, found {mod!r}, which does not say what it takes", hint=hint
+                ) from None
+            if positional != count and not (variadic and positional < count):
+                expected = "(b, h, q_idx, kv_idx)" if count == 4 else "(score, b, h, q_idx, kv_idx)"
+                raise CuirError.of(
+                    "X101",
+                    f"{kind} of `{self.name}` takes {expected}, found {positional} positional parameters",
+                    function_span(mod),
+                    "other values: close over them, or take them by keyword after `*`"
+                    if not isinstance(mod, torch.nn.Module)
+                    else "give the method of the module that takes them, such as its `forward`",
+                )
+            for p in keyword_parameters(mod):
                 if p.name not in LENGTHS and p.name not in self.captured and p.default is p.empty:
-                    raise CuirError.of("X102", f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",
-                                       function_span(mod), f'give it a default, or pass captured={{"{p.name}": ...}}')  # fmt: skip
+                    raise CuirError.of(
+                        "X102",
+                        f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",
+                        function_span(mod),
+                        f'give it a default, or pass captured={{"{p.name}": ...}}',
+                    )
 
     def _check_normaliser(self) -> None:
         if self.normalize not in get_args(Normalize):
@@ -107,8 +123,11 @@ class Specification:
         if self.sink is None:
             return
         if self.normalize != "softmax":
-            raise CuirError.of("X103", f"a sink is a logit of a softmax, and `{self.name}` has normalize={self.normalize!r}",
-                               hint="leave the sink out: these weights have no sum that it could enter")  # fmt: skip
+            raise CuirError.of(
+                "X103",
+                f"a sink is a logit of a softmax, and `{self.name}` has normalize={self.normalize!r}",
+                hint="leave the sink out: these weights have no sum that it could enter",
+            )
         if SINK in self.captured:
             raise CuirError.of(
                 "X103", f"`{SINK}` is the sink of `{self.name}`, found another value of this name", hint="give that another name"
@@ -128,91 +147,117 @@ class Specification:
 
     @property
     def weighting(self) -> tuple[Any, ...]:
-        """Key of the weights beside the mods: it says that there is dropout, not its probability or its seed."""
+        """Key of the weights besides the mods.
+
+        It includes whether there is dropout, not its probability or seed.
+        """
         return self.normalize, self.sink, self.max_scores, *(() if self.dropout is None else (True,))
 
     @property
     def data(self) -> Mapping[str, Captured]:
-        """All that is captured by name, the sink included."""
+        """All captured values by name, the sink included."""
         return self.captured if self.sink is None else {**self.captured, SINK: self.sink}
 
     def values(self, lengths: Lengths) -> dict[str, int | float | torch.Tensor]:
-        """What is captured by name, for a problem of these lengths."""
+        """Compute the captured values by name, for a problem of these lengths."""
         captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
-            made: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
-            if made is not value and isinstance(made, (int, float)):  # it follows the lengths, so it is data of a launch, as a tensor is
-                made = torch.tensor(made, dtype=torch.float32 if isinstance(made, float) else torch.int32)
-            captured[name] = made
+            result: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
+            if result is not value and isinstance(result, (int, float)):  # a function of the lengths is data of a launch, as a tensor is
+                result = torch.tensor(result, dtype=torch.float32 if isinstance(result, float) else torch.int32)
+            captured[name] = result
         return captured
 
     def mods(
         self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False
     ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-        """(mask_mod, score_mod) with FlexAttention's plain signature, everything asked for by name filled in; lengths are numbers, or tensors without dims."""
-        known: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
-        if as_tensors:
-            known = {name: torch.tensor(n) for name, n in known.items()}
-        known |= {n: v for n, v in self.values(lengths).items() if n in self.captured}
-        known = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in known.items()}
+        """Return (mask_mod, score_mod) with FlexAttention's signature; named parameters are bound.
 
-        def filled(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        Lengths are numbers, or tensors without dims if `as_tensors`.
+        """
+        available: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
+        if as_tensors:
+            available = {name: torch.tensor(n) for name, n in available.items()}
+        available |= {n: v for n, v in self.values(lengths).items() if n in self.captured}
+        available = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in available.items()}
+
+        def bind(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
             if mod is None:
                 return None
-            given = {p.name: known[p.name] for p in asked(mod) if p.name in self.captured or p.name in lengths_asked(mod)}
+            bound = {
+                p.name: available[p.name] for p in keyword_parameters(mod) if p.name in self.captured or p.name in requested_lengths(mod)
+            }
             if mod is self.mask_mod:  # FlexAttention counts positional parameters
-                return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **given)
-            return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx, **given)
+                return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **bound)
+            return lambda score, b, h, q_idx, kv_idx: mod(score, b, h, q_idx, kv_idx, **bound)
 
-        return filled(self.mask_mod), filled(self.score_mod)
+        return bind(self.mask_mod), bind(self.score_mod)
 
     def mask(self, lengths: Lengths, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The pairs that are kept: bool [B, H, M, N]."""
+        """Compute the pairs that are kept: bool [B, H, M, N]."""
         shape = (lengths.B, lengths.H, lengths.M, lengths.N)
         if self.mask_mod is None:
             return torch.ones(shape, dtype=torch.bool, device=device)
         return self._apply(0, lengths, device).to(torch.bool).expand(shape)
 
-    def _apply(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
-        """What a mod gives for all pairs. Lengths are numbers, but tensors for a mod that hands them to functions of tensors, such as torch.log."""
-        if self.evaluated is not None and (values := self.evaluated(which, lengths, device, *scores)) is not None:
+    def _apply(self, index: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor:
+        """Evaluate a mod for all pairs; which: 0 for the mask, 1 for the score.
+
+        Lengths are numbers, but tensors for a mod that passes them to functions of tensors, such as torch.log.
+        """
+        if self.evaluated is not None and (values := self.evaluated(index, lengths, device, *scores)) is not None:
             return values
         for as_tensors in (False, True):
-            mod = self.mods(lengths, device, as_tensors)[which]
+            mod = self.mods(lengths, device, as_tensors)[index]
             assert mod is not None
             try:
-                own = (self.mask_mod, self.score_mod)[which]
-                kind = ("mask_mod", "score_mod")[which]
-                return torch.as_tensor(self._call(f"{kind} of", mod, *scores, *indices(lengths, device), own=own), device=device)
+                user_mod = (self.mask_mod, self.score_mod)[index]
+                kind = ("mask_mod", "score_mod")[index]
+                return torch.as_tensor(
+                    self._call(f"{kind} of", mod, *scores, *indices(lengths, device), user_function=user_mod), device=device
+                )
             except TypeError:
                 if as_tensors:
                     raise
         raise AssertionError
 
-    def _call(self, what: str, function: Callable[..., Any], *arguments: Any, own: Callable[..., Any] | None = None) -> Any:
+    def _call(self, role: str, function: Callable[..., Any], *arguments: Any, user_function: Callable[..., Any] | None = None) -> Any:
         """Call a user's function and return its result.
 
-        own: the function that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125, X126.
+        user_function: the function that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125,
+        X126.
         """
-        subject = f"{what} the specification `{self.name}`"
+        subject = f"{role} the specification `{self.name}`"
         tensors = [(x, x._version) for x in arguments if isinstance(x, torch.Tensor) and not x.is_inference()]
-        with user_call(subject, own or function) as call:
+        with user_call(subject, user_function or function) as call:
             result = function(*arguments)
         if any(x._version != version for x, version in tensors):
-            error = CuirError.of("X126", f"{subject} writes to its argument", function_span(own or function), "return the new value: score * 2 instead of score.mul_(2)")  # fmt: skip
-            raise refuse_function(own or function, error)
+            error = CuirError.of(
+                "X126",
+                f"{subject} writes to its argument",
+                function_span(user_function or function),
+                "return the new value: score * 2 instead of score.mul_(2)",
+            )
+            raise refuse_function(user_function or function, error)
         if call.drawn:
-            with user_call(subject, own or function):
+            with user_call(subject, user_function or function):
                 seed_generators(OTHER_SEED)
-                again = function(*arguments)
-            if not equal_bits(torch.as_tensor(result), torch.as_tensor(again)):
-                error = CuirError.of("X118", f"{subject} draws from {' and '.join(call.drawn)}: it gives something else at each call", function_span(own or function),
-                                     "capture a tensor that is drawn once, or take Dropout(p, seed) for dropout of weights")  # fmt: skip
-                raise refuse_function(own or function, error)
+                second = function(*arguments)
+            if not equal_bits(torch.as_tensor(result), torch.as_tensor(second)):
+                error = CuirError.of(
+                    "X118",
+                    f"{subject} draws from {' and '.join(call.drawn)}: it gives something else at each call",
+                    function_span(user_function or function),
+                    "capture a tensor that is drawn once, or take Dropout(p, seed) for dropout of weights",
+                )
+                raise refuse_function(user_function or function, error)
         return result
 
     def kept(self, lengths: Lengths) -> torch.Tensor:
-        """The pairs that count: those of the mask, less those whose score is -inf whatever their product is (a score_mod that masks). bool [B, H, M, N]."""
+        """Compute the pairs that count, bool [B, H, M, N].
+
+        Those of the mask, without those whose score is -inf whatever their product is (a score_mod that masks).
+        """
         mask = self.mask(lengths)
         if self.score_mod is None:
             return mask
@@ -224,14 +269,17 @@ class Specification:
         return kept
 
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
-        """Scaled products [B, H, M, N] -> natural logits with -inf where the mask drops a pair."""
+        """Compute natural logits from scaled products [B, H, M, N]; -inf where the mask drops a pair."""
         if self.score_mod is not None:
             with default_dtype(s.dtype):
                 s = self._apply(1, lengths, s.device, s).to(s.dtype).expand(s.shape)
         return s.masked_fill(~self.mask(lengths, s.device), -torch.inf)
 
     def weights(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits [B, H, M, N], -inf for pairs that are dropped -> the weights of the values, 0 for these, and LSE [B, H, M], in the same dtype."""
+        """Compute the weights of the values, and LSE [B, H, M], from logits [B, H, M, N], in the same dtype.
+
+        Pairs that are dropped have logit -inf and weight 0.
+        """
         p, lse = self._normalized(s, lengths)
         return p if self.dropout is None else self.dropout.apply(p, lengths), lse
 
@@ -247,7 +295,7 @@ class Specification:
         return torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]), lse
 
     def sinks(self, lengths: Lengths) -> torch.Tensor:
-        """The sink of each head, [H]. Raises CuirError X104 if there are fewer than heads."""
+        """Return the sink of each head, [H]. Raises CuirError X104 if there are fewer than heads."""
         value = self.values(lengths)[SINK]
         if not isinstance(value, torch.Tensor) or value.ndim == 0:
             return torch.full((lengths.H,), float(value), dtype=torch.float64)
@@ -257,21 +305,38 @@ class Specification:
         return sinks
 
     def reference(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the variant computes, in float64: q [B, H, M, D], k and v [B or 1, HK, N, D] -> O [B, H, M, D], LSE [B, H, M] (natural logarithm)."""
+        """Compute the variant in float64: q [B, H, M, D], k and v [B or 1, HK, N, D] -> O, LSE.
+
+        O is [B, H, M, D], LSE [B, H, M] (natural logarithm).
+        """
         lengths = lengths_of(q, k)
         p, lse = self.weights(self.scores(products(q, k, scale), lengths), lengths)
         return p @ _per_head(v, lengths).double(), lse
 
     def most(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
-        """The largest score of each query in float64, [B, H, M]; -inf for a query with nothing to attend to."""
+        """Compute the largest score of each query in float64, [B, H, M]; -inf for a query without keys."""
         scores = self.scores(products(q, k, scale), lengths_of(q, k))
         return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
 
     def half(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, parts: int = 0, portion: float = 1.0, exact_scores: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """The same in the dtype of q as eager FlexAttention computes it: products and weights in half precision, the rest in float32. parts: 1 for products of float32 that take their operands as TF32.
-        portion: of each weight that the product with v takes, and is divided by behind it, as kernels divide by the sum: weights round otherwise then. exact_scores: the mods see products that are not rounded."""
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        parts: int = 0,
+        portion: float = 1.0,
+        exact_scores: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the same as `reference` in the dtype of q, as eager FlexAttention does.
+
+        Products and weights are in half precision, the rest in float32.
+
+        parts: 1 for products of float32 whose operands are TF32.
+        portion: the factor of each weight in the product with v, which is divided by it afterwards, as kernels divide
+        by the sum: weights round otherwise then.
+        exact_scores: the mods see products that are not rounded.
+        """
         lengths = lengths_of(q, k)
         k, v = _per_head(k, lengths), _per_head(v, lengths)
         products = q.float() @ k.float().mT if exact_scores else _half_product(q, k.mT, parts).float()
@@ -280,14 +345,20 @@ class Specification:
 
 
 def _half_product(a: torch.Tensor, b: torch.Tensor, parts: int = 0) -> torch.Tensor:
-    """a @ b in half precision: accumulated in float32 and rounded once. On a CPU torch does the same many times more slowly than in float32."""
+    """Compute a @ b in half precision: accumulated in float32 and rounded once.
+
+    On a CPU torch computes the same many times more slowly than in float32.
+    """
     if parts == 1:
         a, b = in_parts(a, b, parts)
     return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
 
 
 def products(q: torch.Tensor, k: torch.Tensor, scale: float, parts: int = 0) -> torch.Tensor:
-    """The scaled products of queries and keys in float64, [B, H, M, N]. parts: 1 for those of the numbers of TF32 that they round to."""
+    """Compute the scaled products of queries and keys in float64, [B, H, M, N].
+
+    parts: 1 for operands rounded to TF32.
+    """
     a, b = q, _per_head(k, lengths_of(q, k)).mT
     if parts == 1:
         a, b = in_parts(a, b, parts)
@@ -299,28 +370,28 @@ def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:
 
 
 def indices(lengths: Lengths, device: torch.device | str) -> tuple[torch.Tensor, ...]:
-    """b, h, q_idx, kv_idx as broadcasting index tensors of shape [B, 1, 1, 1] ... [1, 1, 1, N]."""
+    """Return b, h, q_idx, kv_idx as broadcasting index tensors of shape [B, 1, 1, 1] ... [1, 1, 1, N]."""
     sizes = (lengths.B, lengths.H, lengths.M, lengths.N)
     return tuple(torch.arange(n, device=device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate(sizes))
 
 
-def asked(mod: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The keyword-only parameters of a mod."""
+def keyword_parameters(mod: Callable[..., Any]) -> list[inspect.Parameter]:
+    """List the keyword-only parameters of a mod."""
     if _plain(mod) and not mod.__code__.co_kwonlyargcount:
         return []
     return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
-def lengths_asked(mod: Callable[..., Any]) -> tuple[str, ...]:
-    """List lengths that a mod takes by keyword.
+def requested_lengths(mod: Callable[..., Any]) -> tuple[str, ...]:
+    """List the lengths that a mod takes by keyword.
 
     A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword.
     """
-    return tuple(p.name for p in asked(mod) if p.name in LENGTHS and p.default is p.empty)
+    return tuple(p.name for p in keyword_parameters(mod) if p.name in LENGTHS and p.default is p.empty)
 
 
 def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
-    """Check for a function whose code lists its parameters.
+    """Return whether a function's code lists its parameters.
 
     Signatures would dominate a step that makes its mods anew.
     """
@@ -328,7 +399,7 @@ def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
 
 
 def _positional(function: Callable[..., Any]) -> tuple[int, bool]:
-    """How many arguments it must get by position, and whether it takes more (`*args`)."""
+    """Count the required positional parameters; also return whether there are more (`*args`)."""
     if _plain(function):
         return function.__code__.co_argcount - len(function.__defaults__ or ()), bool(function.__code__.co_flags & inspect.CO_VARARGS)
     parameters = inspect.signature(function).parameters.values()
@@ -342,7 +413,10 @@ def _per_head(x: torch.Tensor, lengths: Lengths) -> torch.Tensor:
 
 @contextlib.contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Integers times Python floats become this dtype, so that a float64 reference is float64 throughout."""
+    """Set torch's default dtype, which integers times Python floats become, within the block.
+
+    A float64 reference is float64 throughout.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

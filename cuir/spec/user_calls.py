@@ -1,6 +1,7 @@
 """Guarded calls of a user's functions: ends of the process and endless calls become errors.
 
-Prints go to stderr, and global state is restored. Ctrl-C passes. Functions that swallow every exception are given up by `on_stuck`, which the command line sets.
+Prints go to stderr, and global state is restored. Ctrl-C passes. Functions that swallow every exception are given up by
+`on_stuck`, which the command line sets.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from ..text.user_code import function_span, line_span, user_span
 from .global_state import GlobalState
 
 SECONDS = 60.0  # of processor time of one call, unless its caller says otherwise
-_WALL = 4.0  # seconds on the clock for each of these: a function that sleeps or reads a terminal takes no processor time
+_WALL = 4.0  # wall-clock seconds for each of these: a function that sleeps or reads a terminal takes no processor time
 _AGAIN = 0.25  # seconds until a function that swallowed its end is ended again
-_STUBBORN = 8  # how often, before it is given up
+_STUBBORN = 8  # number of attempts before it is given up
 _ENDERS = ("_exit", "abort", "execv", "execve")  # functions of `os` by which a process ends
 _OURS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "<")
 _PYTHON = (f"{Path(os.__file__).parent}/",)
 
-on_stuck: Callable[[CuirError | None], None] | None = None  # with None for an interruption that was swallowed; does not return
+on_stuck: Callable[[CuirError | None], None] | None = None  # receives None for an interruption that was swallowed; does not return
 
 Refusals = dict[int, tuple[object, CuirError]]  # by the id of a function, which is kept alive
 
@@ -45,7 +46,10 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def limit_calls(seconds: float) -> Iterator[Refusals]:
-    """Calls inside of it may take so many seconds of processor time each; a function that was refused once is refused again, without a call."""
+    """Limit the processor time of each call within the block, in seconds.
+
+    Yields the refused functions; a function that was refused once is refused again, without a call.
+    """
     refused: Refusals = {}
     tokens = _allowed.set(seconds), _refusals.set(refused)
     try:
@@ -56,22 +60,25 @@ def limit_calls(seconds: float) -> Iterator[Refusals]:
 
 
 def refuse_function(function: Callable[..., Any] | None, error: CuirError) -> CuirError:
-    """Note that a function is no specification; return the error."""
+    """Record that a function is not a specification; return the error."""
     if (refused := _refusals.get()) is not None and function is not None:
         refused.setdefault(id(function), (function, error))
     return error
 
 
 class _Ended(BaseException):
-    """The function called what ends the process."""
+    """Raised where the function called something that ends the process."""
 
 
 class _Expired(BaseException):
-    """The function took longer than it may."""
+    """Raised where the function exceeded its time."""
 
 
 class UserCall:
-    """One call of a user's function. drawn: global generators that it drew from, or seeded."""
+    """One call of a user's function.
+
+    drawn: global generators that it drew from, or seeded.
+    """
 
     def __init__(self, subject: str, function: Callable[..., Any] | None, path: str | None):
         self.subject, self.function = subject, function
@@ -85,7 +92,10 @@ class UserCall:
         self.thread, self.began, self.begun = threading.get_ident(), time.thread_time(), time.perf_counter()
 
     def place(self, error: BaseException) -> Span | None:
-        """The innermost line of the user's file that an exception passed through, else of other code that is not ours."""
+        """Return the innermost line of the user's file that an exception passed through.
+
+        Without one, of other code outside of cuir and torch.
+        """
         return (self.path and user_span(error, self.path)) or user_span(error) or self.definition
 
     @property
@@ -93,7 +103,7 @@ class UserCall:
         return function_span(self.function) if self.function is not None else None
 
     def at(self, frame: FrameType | None) -> Span | None:
-        """The innermost line of the user's file on a stack."""
+        """Return the innermost line of the user's file on a stack."""
         while frame is not None:
             name = frame.f_code.co_filename
             if name == self.path if self.path is not None else not name.startswith((*_OURS, *_PYTHON)):
@@ -119,14 +129,14 @@ class UserCall:
 
     # ---- time
     def is_over(self) -> float:
-        """Seconds until to look again; 0 if the call has taken longer than it may."""
+        """Return the seconds until the next check; 0 if the call has exceeded its time."""
         clock = time.pthread_getcpuclockid(self.thread)
-        left = self.seconds - (time.clock_gettime(clock) - self.began)
-        left = min(left, _WALL * self.seconds - (time.perf_counter() - self.begun))
-        return max(left, 0.01) if left > 0 else 0.0
+        remaining = self.seconds - (time.clock_gettime(clock) - self.began)
+        remaining = min(remaining, _WALL * self.seconds - (time.perf_counter() - self.begun))
+        return max(remaining, 0.01) if remaining > 0 else 0.0
 
     def expire(self, frame: FrameType | None) -> bool:
-        """Note the end of the call's time; whether it may now be ended."""
+        """Record the end of the call's time; return whether it may be ended now."""
         if self.expired is None:
             self.expired = self.at(frame)
         self.given_up += 1
@@ -137,35 +147,35 @@ class UserCall:
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
         main = threading.current_thread() is threading.main_thread()
-        with self.by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.by_thread():
+        with self.timed_by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.timed_by_thread():
             yield
 
     @contextlib.contextmanager
-    def by_signal(self) -> Iterator[None]:
-        """The main thread's time, by a signal, which ends what waits in a system call as well."""
+    def timed_by_signal(self) -> Iterator[None]:
+        """Limit the main thread's time by a signal, which also ends waits in system calls."""
 
-        def alarmed(number: int, frame: FrameType | None) -> None:
+        def on_alarm(number: int, frame: FrameType | None) -> None:
             if not self.active:
                 return
-            if left := self.is_over():
-                signal.setitimer(signal.ITIMER_REAL, left)
+            if remaining := self.is_over():
+                signal.setitimer(signal.ITIMER_REAL, remaining)
                 return
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             if self.expire(frame):
                 raise _Expired
 
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            again, self.interrupted = self.interrupted, True
-            if again and on_stuck is not None:
+        def on_interrupt(number: int, frame: FrameType | None) -> None:
+            repeated, self.interrupted = self.interrupted, True
+            if repeated and on_stuck is not None:
                 on_stuck(None)
             if callable(before):
                 before(number, frame)
 
         before = signal.getsignal(signal.SIGINT)
-        alarm = signal.signal(signal.SIGALRM, alarmed)
+        alarm = signal.signal(signal.SIGALRM, on_alarm)
         if callable(before):
-            signal.signal(signal.SIGINT, interrupted)
-        left, interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
+            signal.signal(signal.SIGINT, on_interrupt)
+        remaining, interval = signal.setitimer(signal.ITIMER_REAL, self.seconds)
         try:
             yield
         finally:
@@ -174,16 +184,16 @@ class UserCall:
             signal.signal(signal.SIGALRM, alarm)
             if callable(before):
                 signal.signal(signal.SIGINT, before)
-            if left:  # a timer of the caller's
-                signal.setitimer(signal.ITIMER_REAL, max(1e-6, left - (time.perf_counter() - self.begun)), interval)
+            if remaining:  # restore the caller's timer
+                signal.setitimer(signal.ITIMER_REAL, max(1e-6, remaining - (time.perf_counter() - self.begun)), interval)
 
     @contextlib.contextmanager
-    def by_thread(self) -> Iterator[None]:
-        """The time of another thread, by a thread that watches it."""
-        over, lock, sent = threading.Event(), threading.Lock(), False
+    def timed_by_thread(self) -> Iterator[None]:
+        """Limit the time of another thread, by a thread that watches it."""
+        over, lock, is_raised = threading.Event(), threading.Lock(), False
 
         def watch() -> None:
-            nonlocal sent
+            nonlocal is_raised
             wait = self.seconds
             while not over.wait(wait):
                 wait = self.is_over()
@@ -192,7 +202,7 @@ class UserCall:
                 wait = _AGAIN
                 with lock:
                     if self.expire(sys._current_frames().get(self.thread)):
-                        sent = True
+                        is_raised = True
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(_Expired))
 
         watcher = threading.Thread(target=watch, daemon=True, name="time of a specification")
@@ -202,7 +212,7 @@ class UserCall:
         finally:
             with lock:
                 self.active = False
-                if sent:  # and perhaps not raised yet
+                if is_raised:  # and perhaps not raised yet
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), None)
             over.set()
 
@@ -211,25 +221,31 @@ class UserCall:
 def user_call(
     subject: str, function: Callable[..., Any] | None = None, path: str | None = None, environment: bool = True
 ) -> Iterator[UserCall]:
-    """Around a call of a user's function, or the import of the file `path`; inside of another one it does nothing.
+    """Guard a call of a user's function, or the import of the file `path`; a nested one does nothing.
 
-    subject: what is called, in words. environment: put `os.environ` back. Ordinary exceptions pass. Raises CuirError X119 for what ends the process, X125 for
-    what takes too long.
+    Args:
+        subject: the function or file, for messages.
+        function: the function to call.
+        path: the file to import.
+        environment: restore `os.environ`.
+
+    Raises:
+        CuirError: X119 for what ends the process, X125 for what takes too long. Ordinary exceptions pass.
     """
     if (outer := getattr(_local, "call", None)) is not None:
         yield outer
         return
-    if (known := (_refusals.get() or {}).get(id(function))) is not None:
-        raise known[1]
+    if (refusal := (_refusals.get() or {}).get(id(function))) is not None:
+        raise refusal[1]
     call = UserCall(subject, function, path)
     state, process, streams = GlobalState(environment), os.getpid(), (sys.stdout, sys.stderr, sys.stdin)
     _local.call = call
     try:
         try:
-            with call.timed(), _ends_refused(call), contextlib.redirect_stdout(sys.stderr):
+            with call.timed(), _refuse_ends(call), contextlib.redirect_stdout(sys.stderr):
                 yield call
         finally:
-            if os.getpid() != process:  # a child that the function made, and that nobody waits for
+            if os.getpid() != process:  # a child process of the function
                 _real["_exit"](0)
             call.active, _local.call = False, None
             sys.stdout, sys.stderr, sys.stdin = streams
@@ -239,20 +255,23 @@ def user_call(
             raise KeyboardInterrupt from None
         _raise_for(call, error)
         raise
-    if call.interrupted:  # and swallowed
+    if call.interrupted:  # and the function swallowed it
         raise KeyboardInterrupt
     _raise_for(call, None)
 
 
 def _raise_for(call: UserCall, error: BaseException | None) -> None:
-    """Raise CuirError for a call that ended the process, or took too long, whatever it made of the exceptions by which it was told."""
+    """Raise CuirError for a call that ended the process or took too long.
+
+    Even if the function swallowed the exceptions that were to stop it.
+    """
     if call.given_up:
         raise refuse_function(call.function, call.over_time(call.expired)) from None
     if call.ended is not None:
         raise refuse_function(call.function, call.ending(*call.ended)) from None
     if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
-        told = f"{type(error).__name__}({error.code!r})" if isinstance(error, SystemExit) else type(error).__name__
-        raise refuse_function(call.function, call.ending(f"it raises {told}", call.place(error))) from None
+        description = f"{type(error).__name__}({error.code!r})" if isinstance(error, SystemExit) else type(error).__name__
+        raise refuse_function(call.function, call.ending(f"it raises {description}", call.place(error))) from None
 
 
 # ---- what ends a process at once
@@ -268,9 +287,12 @@ def end_at_once(code: int) -> NoReturn:
 
 
 def _refuse(name: str, *arguments: Any, **named: Any) -> Any:
-    """Stand in for a function that ends a process: of this one it is refused, also when it was kept for later."""
-    own = name != "kill" or (arguments and arguments[0] in (0, -1, os.getpid(), -os.getpgrp()))
-    if os.getpid() != _home or not own or (name in ("kill", "raise_signal") and arguments[-1:] == (0,)):
+    """Refuse a function that would end this process; call it in any other process.
+
+    It stands in for the function itself, so references that users stored are refused too.
+    """
+    is_this_process = name != "kill" or (arguments and arguments[0] in (0, -1, os.getpid(), -os.getpgrp()))
+    if os.getpid() != _home or not is_this_process or (name in ("kill", "raise_signal") and arguments[-1:] == (0,)):
         return _real[name](*arguments, **named)
     call = getattr(_local, "call", None)
     module = "signal" if name == "raise_signal" else "os"
@@ -283,23 +305,23 @@ _stand_ins = {name: functools.partial(_refuse, name) for name in _real}
 
 
 @contextlib.contextmanager
-def _ends_refused(call: UserCall) -> Iterator[None]:
-    """Replace what ends a process at once, for as long as some thread is in a user's function."""
+def _refuse_ends(call: UserCall) -> Iterator[None]:
+    """Replace the functions that end a process at once, while some thread is in a user's function."""
     global _depth, _home
     with _lock:
         _depth += 1
         if _depth == 1:
             _home = os.getpid()
-            _put(_stand_ins)
+            _install(_stand_ins)
     try:
         yield
     finally:
         with _lock:
             _depth -= 1
             if not _depth:
-                _put(_real)
+                _install(_real)
 
 
-def _put(functions: Mapping[str, Callable[..., Any]]) -> None:
+def _install(functions: Mapping[str, Callable[..., Any]]) -> None:
     for name, function in functions.items():
         setattr(signal if name == "raise_signal" else os, name, function)

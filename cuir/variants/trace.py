@@ -24,7 +24,7 @@ import torch
 
 from ..ops import build
 from ..ops.expressions import is_where
-from ..spec.specification import SINK, Lengths, Specification, asked, lengths_asked
+from ..spec.specification import SINK, Lengths, Specification, keyword_parameters, requested_lengths
 from ..spec.user_calls import user_call
 from ..syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ..syntax.types import BOOL, F32, I32
@@ -213,8 +213,8 @@ class _Tracer:
         values = self.spec.values(SAMPLE)
         given: dict[str, Any] = {}
         self.at = function_span(mod)
-        lengths = lengths_asked(mod)
-        for p in asked(mod):
+        lengths = requested_lengths(mod)
+        for p in keyword_parameters(mod):
             if p.name in self.spec.captured:
                 fixed = self.spec.captured[p.name]
                 given[p.name] = self.capture(
