@@ -137,18 +137,24 @@ class Settings:
             return known
         need_warm("compiling a kernel")
         from ..runtime.compiled import compile
+        from ..runtime.nvcc import Nvcc
         from ..tuning.space import label
 
         def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
             key = text_of(with_defaults(pick_kernel(self.program, None), consts))  # one for settings that differ in words alone
             if key not in self.kernels:
-                pool, progress = ThreadPoolExecutor(1), Progress(name)
+                pool, progress, nvcc = ThreadPoolExecutor(1), Progress(name), Nvcc()
                 try:
                     progress.tell(why)
                     with progress.step("compiling"):
-                        compiling = pool.submit(compile, self.program, consts=consts)
+                        compiling = pool.submit(compile, self.program, consts=consts, run=nvcc)
+                        compiling.add_done_callback(nvcc.note_end)
+                        nvcc.begun.wait()  # verification would share the interpreter lock with the lowering, which it needs as well
                         prove(consts, progress)
                         self.kernels[key] = compiling.result()
+                except BaseException:
+                    nvcc.stop()
+                    raise
                 finally:
                     pool.shutdown(wait=False)
             return self.kernels[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 
@@ -10,8 +11,9 @@ from ..lowering import Cuda, lower
 from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from .compiled_kernel import CompiledKernel
+from .launchable import require_launchable
 from .loader import DRIVER, PYCUDA, require_loader
-from .nvcc import Compiled, compile_cuda
+from .nvcc import Compiled, Run, compile_cuda
 
 
 def compile(
@@ -20,9 +22,12 @@ def compile(
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
     loader: str = DRIVER,
+    run: Run | None = None,
 ) -> CompiledKernel:
-    """Check (a program), lower and compile a kernel; cached on disk. Arguments and errors are those of `public_compile.compile`."""
+    """Check (a program), lower and compile a kernel; cached on disk. Arguments and errors are those of `public_compile.compile`; run: see `compile_cuda`."""
     build, wrap = _loading(require_loader(loader))
+    if run is not None:
+        build = functools.partial(compile_cuda, run=run)
     if isinstance(program, (Checked, Cuda)):
         return wrap(build(lower(program) if isinstance(program, Checked) else program), None)
     program = program_of(program, "compile")
@@ -33,7 +38,7 @@ def compile(
     compiled = kernel_cache.load(entry)
     if compiled is not None:
         return wrap(compiled, lambda: check(program, kernel, consts))
-    compiled = build(lower(check(program, kernel, consts)))
+    compiled = build(require_launchable(check(program, kernel, consts)))
     kernel_cache.store(entry, compiled)
     return wrap(compiled, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -9,8 +10,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from ..lowering import Cuda
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from .sass import exponentials_around_waits
+from .slim_headers import write_slim_headers
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
 HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
@@ -142,7 +146,7 @@ def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled
         return compiled
     version = compiler_version(nvcc)
     entry = folder / f"{key}-{name}{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
-    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or _by_nvcc))
+    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or Nvcc()))
 
 
 def cached_resources(cuda: Cuda) -> Resources | None:
@@ -202,16 +206,60 @@ def target(arch: str) -> tuple[str, str, str]:
     return "cubin" if len(code) == 1 else "fatbin", arch.replace("sm_", "compute_"), f"-code={','.join(code)}"
 
 
-def _by_nvcc(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
-    form, arch, codes = target(cuda.arch)
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder) / f"{cuda.name[:100]}.cu", Path(folder) / f"kernel.{form}"
-        source.write_text(cuda.source, encoding="utf-8")
-        command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include_dir(), "-o", str(out), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise make_compiler_error(cuda, (done.stdout + done.stderr).replace(folder + os.sep, ""))
-        return out.read_bytes(), done.stdout + done.stderr
+SPAWNING = threading.Lock()  # held while pipes to a process are made: a fork at this time would keep them open
+
+
+class Nvcc:
+    """nvcc as a process that another thread may stop, with the processes that it starts."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self.begun = threading.Event()
+        self.stopped = False
+
+    def __call__(self, cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
+        """Compile. Raises CuirError L010 for a text that is refused, and in the thread that compiles if it was stopped."""
+        form, arch, codes = target(cuda.arch)
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = Path(folder) / f"{cuda.name[:100]}.cu", Path(folder) / f"kernel.{form}"
+            source.write_text(cuda.source, encoding="utf-8")
+            include, slim = include_dir(), Path(folder) / "include"
+            command = [nvcc, f"-{form}", f"-arch={arch}", codes, *FLAGS, "-I", include, "-o", str(out), str(source)]
+            code, log = 1, ""
+            if write_slim_headers(cuda.source, include, slim):
+                code, log = self._run([*command[:1], "-I", str(slim), *command[1:]])
+            if code and not self.stopped:
+                code, log = self._run(command)
+            if code:
+                raise make_compiler_error(cuda, log.replace(folder + os.sep, ""))
+            return out.read_bytes(), log
+
+    def _run(self, command: list[str]) -> tuple[int, str]:
+        """The exit code and what was said."""
+        with SPAWNING:
+            if self.stopped:
+                return 1, "stopped"
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+        self.begun.set()
+        try:
+            said = self.process.communicate()
+        except BaseException:
+            self.stop()
+            self.process.wait()
+            raise
+        return self.process.returncode, "".join(said)
+
+    def note_end(self, _: object = None) -> None:
+        """Let nobody wait for its beginning: what it was for has ended, perhaps without it."""
+        self.begun.set()
+
+    def stop(self) -> None:
+        """End it, if it runs, or keep it from being started."""
+        with SPAWNING:
+            self.stopped = True
+            if self.process is not None and self.process.poll() is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def make_compiler_error(cuda: Cuda, log: str) -> CuirError:

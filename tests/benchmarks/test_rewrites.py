@@ -112,7 +112,7 @@ def test_other_spellings_of_a_small_kernel_cost_nothing() -> None:
     texts[tool.CHAIN] = parse(show(chain(program, tool.random.Random(1), 5)[-1].program))
     cuda = {name: lower(check(p)) for name, p in texts.items()}
     whole = replace(cuda["original"], source=one_file([c.source for c in cuda.values()]))
-    cubin, log = compiling._by_nvcc(whole, compiling.find_nvcc())
+    cubin, log = compiling.Nvcc()(whole, compiling.find_nvcc())
     measured: dict[int, Measured] = {}
     for f in functions(cubin):
         registers = re.search(rf"Compiling entry function '{f.name}'.*?Used (\d+) registers", log, re.S)

@@ -184,7 +184,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What is compiled, where kernels on a GPU are stood in for by the interpreter."""
     made: list[Any] = []
 
-    def compile(program: Any, consts: Any) -> Any:
+    def compile(program: Any, consts: Any, run: Any) -> Any:
         made.append(consts)
 
         def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -52,7 +52,8 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     both = threading.Barrier(2, timeout=20)
 
-    def compile(program: Any, consts: Any) -> Any:
+    def compile(program: Any, consts: Any, run: Any) -> Any:
+        run.begun.set()
         both.wait()
 
         def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +61,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
 
         return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: None)
 
-    def verify(program: Any, spec: Any, kernel: str | None, consts: Any, level: str, progress: Any) -> VerifyReport:
+    def verify(program: Any, spec: Any, kernel: str | None, consts: Any, level: str, progress: Any, processes: int) -> VerifyReport:
         both.wait()
         progress("mask: read out")
         return VerifyReport(spec.name, "flash_fwd", level, dict(consts), [Stage("mask", "the mask", "passed")])  # type: ignore[arg-type]

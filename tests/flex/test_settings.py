@@ -107,7 +107,7 @@ def test_tiles_that_spill_give_way_to_smaller_ones(
 
     proven: list[Any] = []
     monkeypatch.setattr(kernels, "_SETTINGS", {})
-    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts))
+    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings = attention(causal, head_dim=64, verify="off", consts=given).settings
     for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4000, 4000)):
         consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append((consts["BM"], consts["BN"])), "causal")
@@ -124,7 +124,7 @@ def test_what_was_measured_to_be_the_fastest_may_spill_as_much(monkeypatch: pyte
             self.tile, self.spilled = (consts["BM"], consts["BN"]), 180 if consts["BN"] > 80 else 0
 
     monkeypatch.setattr(kernels, "_SETTINGS", {})
-    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts: Kernel(consts))
+    monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings, problem = attention(causal, head_dim=64, verify="off").settings, Lengths(2, 16, 16, 4096, 4096)
     own = settings.choice(problem)
     for allowed, width in ((180, 128), (179, 80)):
