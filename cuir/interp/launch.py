@@ -221,6 +221,11 @@ def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, k
     return compiled
 
 
+Entered = tuple[
+    set[int], dict[int, tuple[int, int, int, set[int]]]
+]  # numbers of blocks; of each loop least, most, all turns, and each number
+
+
 def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
     """The blocks of a kernel's roles (bodies of roles, branches, loops) that runs of it have entered since forget_entered()."""
     return [block for c in _compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
@@ -238,6 +243,37 @@ def forget_entered(checked: Checked) -> None:
     for turns in turns_of_loops(checked):
         turns.least, turns.most, turns.total = -1, -1, 0
         turns.counts.clear()
+
+
+def prepare_code(checked: Checked) -> None:
+    """Make the code of a kernel's runs on the CPU, so that forked processes need not."""
+    _code(checked, torch.device("cpu"), False, False)
+
+
+def export_entered(checked: Checked) -> Entered:
+    """Blocks entered and turns made in runs since forget_entered(), for a process that has the same kernel."""
+    blocks: set[int] = set()
+    turns: dict[int, tuple[int, int, int, set[int]]] = {}
+    for compiler in _compilers(checked):
+        blocks |= compiler.entered
+        for number, t in compiler.turns.items():
+            if t.most >= 0:
+                least, most, total, counts = turns.get(number, (t.least, t.most, 0, set[int]()))
+                turns[number] = min(least, t.least), max(most, t.most), total + t.total, counts | t.counts
+    return blocks, turns
+
+
+def merge_entered(checked: Checked, entered: Entered) -> None:
+    """Add what runs in another process have entered; numbers of blocks and loops are those of the kernel's text."""
+    prepare_code(checked)
+    compiler = _compilers(checked)[0]
+    blocks, turns = entered
+    compiler.entered |= blocks
+    for number, (least, most, total, counts) in turns.items():
+        own = compiler.turns[number]
+        own.least = least if own.least < 0 else min(own.least, least)
+        own.most, own.total = max(own.most, most), own.total + total
+        own.counts |= counts
 
 
 def _compilers(checked: Checked) -> list[Compiler]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..ops import TABLE
 from ..spec.specification import LENGTHS
 from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
 from ..syntax.types import DTYPES
-from ..syntax.walk import walk
+from ..syntax.walk import Itself, walk
 from .evaluate import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
@@ -44,7 +46,14 @@ def apart() -> set[str]:
 
 def names_of(program: Program) -> set[str]:
     """Every name that a program defines, binds or reads."""
+    return set(_names_of(Itself(program)))
+
+
+@functools.lru_cache(maxsize=16)
+def _names_of(key: Itself) -> frozenset[str]:
     names: set[str] = set()
+    program = key.tree
+    assert isinstance(program, Program)
     for item in program.items:
         for node in walk(item):
             if isinstance(node, Name):
@@ -59,7 +68,7 @@ def names_of(program: Program) -> set[str]:
                 names.add(node.name or "_")
             elif isinstance(node, GlobalType):
                 names.update(d for d in node.dims if isinstance(d, str))
-    return names
+    return frozenset(names)
 
 
 __all__ = [

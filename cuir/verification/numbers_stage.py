@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
+from functools import partial
 
 from ..calls.binding import TORCH
 from ..checking.checked import Checked
@@ -21,6 +23,7 @@ from .report import Stage
 from .request import Request
 from .rounded_sizes import rounded_size_cases
 from .schedules import NUMBER_GRIDS
+from .side_processes import Job
 from .spec_dispatch import (
     AnyCase,
     check_case,
@@ -51,21 +54,20 @@ class NumbersStage:
         self.varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in besides)]
         self.steps: list[str] = []  # dims of which no problem was longer than one step
         self.cases: list[AnyCase] = []  # of the kernel itself
+        self.todo: Todo = []
         self.left: list[AnyCase] = []  # that could not be asked
 
-    def run(self, stage: Stage, more: Iterable[AnyCase]) -> None:
-        """Run the problems, and `more` of them. Raises CuirError for the first fault."""
-        level, checked = self.request.level, self.checked
-        self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
-        self.cases += rounded_size_cases(checked, self.spec, level)
-        if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := added(checked)):
-            self.cases += underflow_draws(checked, self.spec, sums)
+    def prepare(self, more: Sequence[AnyCase]) -> list[Job]:
+        """List the problems before any has run, as jobs that give rows. more: problems of the schedules whose numbers are asked too."""
+        self.todo = self._list_problems(more)
+        return [partial(self._ask, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
+
+    def run(self, stage: Stage, more: Sequence[AnyCase], done: Sequence[list[dict[str, object]] | None] = ()) -> None:
+        """Run the problems, and `more` of them. done: of each problem the rows, where it has passed in another process. Raises CuirError for the first fault."""
+        checked, todo = self.checked, self.todo or self._list_problems(more)
         self.steps = single_steps(checked, self.spec, self.cases)
-        todo = [(checked, c) for c in self.cases]
-        for other in self.besides:
-            todo += [(other, c) for c in number_cases(other, self.spec, self.marks, "quick")]
         corners = list(make_corner_cases(self.request.given, self.program, checked, (c for _, c in todo)))
-        self._problems(stage, todo)
+        self._problems(stage, todo, done)
         hidden = list(make_hidden_cases(self.request.given, checked))
         for number, (words, spec, case) in enumerate((*corners, *hidden)):
             self.request.progress(f"numbers: {words}")
@@ -80,23 +82,38 @@ class NumbersStage:
         stage.reason = self._describe(stage, len(todo), [w for w, _, _ in corners], [w for w, _, _ in hidden], noisy)
         require_compared(checked, self.spec, stage.rows)
 
-    def _problems(self, stage: Stage, todo: Todo) -> None:
+    def _list_problems(self, more: Sequence[AnyCase]) -> Todo:
+        """List the problems of the kernel, and of the kernel with other consts."""
+        level, checked = self.request.level, self.checked
+        self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
+        self.cases += rounded_size_cases(checked, self.spec, level)
+        if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := added(checked)):
+            self.cases += underflow_draws(checked, self.spec, sums)
+        todo = [(checked, c) for c in self.cases]
+        for other in self.besides:
+            todo += [(other, c) for c in number_cases(other, self.spec, self.marks, "quick")]
+        return todo
+
+    def _ask(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
+        """Run a problem on a grid that its number says, and judge its numbers; gives rows."""
+        if number in WATCHED_ANEW:
+            self.observed.narrow()
+        of = {"consts": self._consts(kernel)} if self.varied else {}
+        return [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case))]
+
+    def _problems(self, stage: Stage, todo: Todo, done: Sequence[list[dict[str, object]] | None]) -> None:
         late: CuirError | None = None  # of a problem that was left out
-        for done, (kernel, case) in enumerate(todo):
-            self.request.progress(f"numbers: {done} of {len(todo)}, {case.name}")
-            if done in WATCHED_ANEW:
-                self.observed.narrow()
-            # outputs that are added to are compared here alone
-            grid: Grid | None = grid_of(done) if is_counted(case) else NUMBER_GRIDS[done % len(NUMBER_GRIDS)]
-            of = {"consts": self._consts(kernel)} if self.varied else {}
+        for number, ((kernel, case), rows) in enumerate(itertools.zip_longest(todo, done)):
+            self.request.progress(f"numbers: {number} of {len(todo)}, {case.name}")
             try:
-                stage.rows += [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=grid)]
+                stage.rows += self._ask(number, kernel, case) if rows is None else rows
             except CuirError as error:
                 unknown = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
                 if unknown or is_too_large(kernel, case, error):
                     self.left.append(case)
                     late = late or error
                     continue
+                grid = _choose_grid(number, case)
                 reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
                 besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
                 raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
@@ -140,6 +157,11 @@ class NumbersStage:
 
     def _consts(self, kernel: Checked) -> str:
         return describe_consts({n: kernel.consts[n] for n in self.varied})
+
+
+def _choose_grid(number: int, case: AnyCase) -> Grid | None:
+    """On how many CTAs a problem runs; outputs that are added to are compared on these alone."""
+    return grid_of(number) if is_counted(case) else NUMBER_GRIDS[number % len(NUMBER_GRIDS)]
 
 
 __all__ = ["NumbersStage"]

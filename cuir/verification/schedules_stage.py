@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ..checking.checked import Checked
@@ -16,8 +19,9 @@ from .problems import is_attention
 from .report import Stage
 from .request import Request
 from .schedules import check_schedules
+from .side_processes import Job
 from .spec_dispatch import AnyCase, empty_cases, require_outputs_of, ring_cases, schedule_cases, wider_cases
-from .step_counts import check_counts, counted_cases
+from .step_counts import counted_cases, counted_jobs
 from .unreached import forget_entered
 
 EXPLORED = 20  # seconds of an exploration at level full
@@ -35,9 +39,28 @@ class SchedulesStage:
         self.left: list[AnyCase] = []  # too large for the time that a run may take
         self.late: CuirError | None = None  # that of one of them
         self.counted: list[AnyCase] = []  # every count of steps
+        self.rings: list[AnyCase] = []
+        self.jobs: list[Job] = []
 
-    def run(self, stage: Stage) -> None:
-        """Run the problems. Raises CuirError for the first fault."""
+    def prepare(self) -> list[Job]:
+        """List the jobs before the first runs: for mods, whose problems follow from the tiles alone."""
+        self.jobs = list(self._list_jobs())
+        return self.jobs
+
+    def run(self, stage: Stage, done: Sequence[int | None] = ()) -> None:
+        """Run the problems. done: of each job how many runs it was, where it has passed in another process. Raises CuirError for the first fault."""
+        runs = 0
+        for job, made in itertools.zip_longest(self.jobs or self._list_jobs(), done):
+            runs += job() if made is None else made
+        self.wider = wider_cases(self.program, self.checked, self.spec)
+        runs += sum(self._try(case, few=True) for case in self.wider)
+        if self.late is not None and not runs:
+            raise self.late
+        self.runs = runs
+        stage.reason = self._describe(self.rings)
+
+    def _list_jobs(self) -> Iterator[Job]:
+        """Jobs that each give how many runs they were. Raises CuirError for outputs that are not the specification's."""
         checked, spec = self.checked, self.spec
         problems = schedule_cases(checked, spec)
         require_outputs_of(self.program, checked, spec, problems[0])
@@ -47,28 +70,24 @@ class SchedulesStage:
             self.orders = list(orders(self.program, checked))
             for order in self.orders:
                 forget_entered(order.checked)
-        runs = 0
         for case in problems:
-            runs += self._try(case, seeded=share, others=self.orders)
-            self.observed.narrow()
+            yield partial(self._try_watched, case, seeded=share, others=self.orders)
         for case in empty_cases(checked, spec):
-            runs += self._try(case, others=self.orders, few=True, grid=1)
-        rings = ring_cases(checked, spec)
-        runs += sum(map(self._few, rings))
+            yield partial(self._try, case, others=self.orders, few=True, grid=1)
+        self.rings = ring_cases(checked, spec)
+        for case in self.rings:
+            yield partial(self._try, case, few=True)
         self.counted = counted_cases(checked, spec, self.level)
-        runs += check_counts(checked, spec, self.counted, self.level)
-        self.wider = wider_cases(self.program, checked, spec)
-        runs += sum(map(self._few, self.wider))
-        if self.late is not None and not runs:
-            raise self.late
-        self.runs = runs
-        stage.reason = self._describe(rings)
+        yield from counted_jobs(checked, spec, self.counted, self.level)
+
+    def _try_watched(self, case: AnyCase, **options: Any) -> int:
+        """Run a problem; watch fewer conditions after it."""
+        runs = self._try(case, **options)
+        self.observed.narrow()
+        return runs
 
     def _tell(self, done: int, total: int) -> None:
         self.request.progress(f"schedules: {done} of {total}")
-
-    def _few(self, case: AnyCase) -> int:
-        return self._try(case, few=True)
 
     def _try(self, case: AnyCase, **options: Any) -> int:
         """Run a problem; gives how many runs, 0 for one that is too large. Raises CuirError as `check_schedules`."""

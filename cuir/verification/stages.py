@@ -14,6 +14,7 @@ from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
 from ..interp.budget import allowing
+from ..interp.launch import prepare_code
 from ..interp.watching import watching
 from ..ops.meaning.tiles import exact_products, one_thread
 from ..runtime.launchable import require_launchable, spills
@@ -40,7 +41,9 @@ from .perturbed import check_perturbed, to_perturb
 from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .request import Level, Progress, Request
+from .run_recorder import RunRecorder
 from .schedules_stage import SchedulesStage
+from .side_processes import SideProcesses
 from .sizes import few_problems, mask_integers, problems_for
 from .soundness import Soundness
 from .spec_dispatch import (
@@ -66,6 +69,7 @@ def verify(
     shrink: bool = True,
     seeded: int | None = None,
     budget: float = BUDGET,
+    processes: int = 1,
 ) -> VerifyReport:
     """Asks whether a kernel computes a specification, on the CPU.
 
@@ -77,7 +81,7 @@ def verify(
     consts the other dtype and head dim, where the kernel is of an attention or its file gives them no default.
     spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is;
     or the path of their file, "file.py" or "file.py:function".
-    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. progress is told in words what happens. A program that is wrong gives a
+    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. processes: forked ones that share the runs of mods at level quick. progress is told in words what happens. A program that is wrong gives a
     report that says so; only a wrong call raises CuirError.
     """
     if isinstance(program, Checked):
@@ -89,6 +93,7 @@ def verify(
         Request(program, prepared(spec, picked, program, known), spec, level, progress or (lambda text: None), shrink, seeded),
         kernel,
         known,
+        processes,
     )
     with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watching():
         return verification.run(refused)
@@ -99,8 +104,8 @@ class _Stop(Exception):
 
 
 class _Verification:
-    def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const]):
-        self.request, self.kernel, self.consts = request, kernel, consts
+    def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const], processes: int):
+        self.request, self.kernel, self.consts, self.processes = request, kernel, consts, processes
         self.program, self.spec, self.given = request.program, request.spec, request.given
         self.level, self.progress = request.level, request.progress
         self.runs = 0  # under different schedules
@@ -108,6 +113,7 @@ class _Verification:
         self.observed: Observed  # sides of the kernel's conditions that runs have taken
         self.more: list[AnyCase] = []  # problems of the schedules whose numbers are asked too
         self.besides: list[Checked] = []  # the kernel with other consts
+        self.scheduled: SchedulesStage
         self.asked: NumbersStage | None = None
         self.warnings: list[str] = []
         self.soundness: Soundness | None = None
@@ -126,11 +132,12 @@ class _Verification:
         report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
         try:
             checked = self.well_formed(report)
-            self.contracts(checked)
-            self.schedules(checked)
-            self.observed.start_comparing()
-            self.mask(checked)
-            self.numbers(checked, refused)
+            with self.shared_out(checked, refused) as shared:
+                self.contracts(checked)
+                self.schedules(checked, shared)
+                self.observed.start_comparing()
+                self.mask(checked)
+                self.numbers(checked, refused, shared)
             report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
             report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
@@ -207,6 +214,20 @@ class _Verification:
                 refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
         return kernels, refused
 
+    def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
+        """Begin the runs of schedules and numbers in side processes, where nothing else decides which these are."""
+        self.scheduled = SchedulesStage(self.request, checked, self.observed)
+        self.asked = NumbersStage(self.request, checked, self.observed, self.besides, self.marks)
+        assert self.soundness is not None
+        if self.processes == 1 or self.level != "quick" or not isinstance(self.spec, Specification):
+            return SideProcesses((), RunRecorder(self.observed, [], self.soundness, refused), 1)
+        scheduled = self.scheduled.prepare()
+        phases = scheduled, self.asked.prepare(self.scheduled.counted)
+        kernels = [checked, *(o.checked for o in self.scheduled.orders)]
+        for kernel in kernels:
+            prepare_code(kernel)
+        return SideProcesses(phases, RunRecorder(self.observed, kernels, self.soundness, refused), self.processes)
+
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
@@ -261,10 +282,10 @@ class _Verification:
         ] * bool(found.blocks)
         return "".join(f"; {words}" for words in looked)
 
-    def schedules(self, checked: Checked) -> None:
+    def schedules(self, checked: Checked, shared: SideProcesses) -> None:
         with self.stage(2) as stage:
-            asked = SchedulesStage(self.request, checked, self.observed)
-            asked.run(stage)
+            asked = self.scheduled
+            asked.run(stage, shared.results(0))
             self.orders, self.runs, self.more = asked.orders, asked.runs, [*asked.wider, *asked.counted]
 
     def mask(self, checked: Checked) -> None:
@@ -290,10 +311,11 @@ class _Verification:
             return check_function_mask(self.program, checked, self.spec, lengths)
         return check_mask(self.program, checked, self.spec, lengths)
 
-    def numbers(self, checked: Checked, refused: Refusals) -> None:
+    def numbers(self, checked: Checked, refused: Refusals, shared: SideProcesses) -> None:
         with self.stage(4) as stage:
-            self.asked = asked = NumbersStage(self.request, checked, self.observed, self.besides, self.marks)
-            asked.run(stage, self.more)
+            asked = self.asked
+            assert asked is not None
+            asked.run(stage, self.more, shared.results(1))
             assert self.soundness is not None
             self.soundness.end(refused)
             if self.level == "full":

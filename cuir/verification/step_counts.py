@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from ..checking.checked import Checked
 from ..interp import Schedule
@@ -17,6 +18,7 @@ from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
 from .long_values import usual_scale, with_even_scores
 from .problems import Case, is_attention, parts_of
+from .side_processes import Job
 from .spec_dispatch import AnyCase, from_case, is_backward, tile_sizes
 from .steps import find_named_dims, steps_of_dims, with_heads
 from .synchronisation import run_synchronisation
@@ -39,6 +41,7 @@ _SCHEDULES = (
 _LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # what says that a problem this far out cannot be run
 _SECONDS = 20.0  # of the processor, after which problems of level full are not run in further ways
 _STRIDE = 5  # ways of a problem differ in grid and schedule from one turn to the next; it has no factor of their number
+_TOGETHER = 10  # problems of one job
 _FAR = (300, 520)  # units of one CTA, and steps of a unit, that are tried without data
 
 
@@ -74,25 +77,36 @@ def grid_of(number: int) -> Grid:
     return lambda units: ctas
 
 
-def check_counts(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> int:
-    """Run the synchronisation of each problem, on one CTA and on several, under schedules in turn; returns how many runs.
+def counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> Iterator[Job]:
+    """Yield jobs that run the synchronisation of the problems, and of others far out, on one CTA and on several, and give how many runs they were.
 
-    At level full each runs in every way, on 1 to 3 CTAs and under all schedules; in one at least, and in the others while the time lasts. Raises CuirError with the fault found.
+    At level full each runs in every way, on 1 to 3 CTAs and under all schedules; in one at least, and in the others while the time lasts. A job raises CuirError with the fault found.
     """
-    runs, begin = 0, time.process_time()
     far = far_cases(checked, spec)
     for case in far if level == "full" else far[:2]:
-        runs += _run(checked, spec, case, 1, Schedule())
+        yield partial(_run, checked, spec, case, 1, Schedule())
+    if level == "full":
+        yield partial(_check_in_every_way, checked, spec, cases)
+        return
+    numbered = list(enumerate(cases))
+    for first in range(0, len(numbered), _TOGETHER):
+        yield partial(_check_in_turn, checked, spec, numbered[first : first + _TOGETHER])
+
+
+def _check_in_turn(checked: Checked, spec: AnySpecification, numbered: Sequence[tuple[int, AnyCase]]) -> int:
+    """Run each problem once, on grids and under schedules in turn."""
+    return sum(_run(checked, spec, case, grid_of(number + 1), _SCHEDULES[number % len(_SCHEDULES)]) for number, case in numbered)
+
+
+def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase]) -> int:
+    """Run the problems on each grid and under each schedule, while the time lasts after the first turn."""
+    runs, begin = 0, time.process_time()
     ways = list(itertools.product((1, 2, 3) if checked.tiles is not None else (1,), _SCHEDULES))
-    for turn in range(len(ways) if level == "full" else 1):
+    for turn in range(len(ways)):
         for number, case in enumerate(cases):
             if turn and time.process_time() - begin > _SECONDS:
                 return runs
-            grid: Grid = grid_of(number + 1)
-            schedule = _SCHEDULES[number % len(_SCHEDULES)]
-            if level == "full":
-                grid, schedule = ways[(turn * _STRIDE + number) % len(ways)]
-            runs += _run(checked, spec, case, grid, schedule)
+            runs += _run(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
     return runs
 
 

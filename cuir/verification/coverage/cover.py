@@ -6,13 +6,17 @@ They run with data against the specification, or by synchronisation alone where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ...checking.checked import Checked
 from ...spec.functions import AnySpecification
+from ...spec.specification import Specification
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError
+from ...variants import STANDARD, captured_arguments
 from ..draws import Draw
+from ..memory import require_memory
 from ..problems import Case
 from ..spec_dispatch import check_case, launch_of, smallest
 from ..synchronisation import run_synchronisation
@@ -40,7 +44,11 @@ class Cover:
         """Coverage of all runs so far."""
         return self.driver.coverage
 
-    def _make_arguments(self, case: Draw | Case) -> Mapping[str, Any]:
+    def _make_arguments(self, case: Draw | Case, name: str) -> Mapping[str, Any]:
+        """Inputs of a problem: of an attention what its mods capture, which costs less than all, if the name is among these."""
+        if isinstance(self.spec, Specification) and isinstance(case, Case) and name not in STANDARD:
+            require_memory(self.checked, asdict(case.lengths))
+            return captured_arguments(self.program, self.checked.origin, self.spec, case.lengths, consts=self.checked.consts)
         return launch_of(self.program, self.checked, self.spec, case).arguments()
 
     def run(self, progress: Callable[[str], None]) -> None:

@@ -69,12 +69,13 @@ class Driver:
         spec: AnySpecification,
         observed: Observed,
         level: str,
-        arguments_of: Callable[[Draw | Case], Mapping[str, Any]],
+        arguments_of: Callable[[Draw | Case, str], Mapping[str, Any]],
     ):
+        """arguments_of: gives inputs of a problem, among them the one of a name."""
         self.checked, self.spec, self.level, self.arguments_of = checked, spec, level, arguments_of
         self.effort = EFFORTS[level]
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
-        self._known: dict[str, Mapping[str, Any]] = {}
+        self._known: tuple[str, Mapping[str, Any]] = "", {}  # inputs of the last problem
 
     def problems(self) -> Iterator[tuple[Solution, bool]]:
         """Problems to run, the cheapest for what they show first, and whether with data. Whoever runs one tells by `ran` or `refuse`."""
@@ -150,15 +151,15 @@ class Driver:
     def _read_tensors(self, problem: Problem) -> Callable[[str], Any]:
         """The inputs of a problem by name."""
 
+        key = str(problem.case)
+
         def read(name: str) -> torch.Tensor:
-            key = str(problem.case)
-            if key not in self._known:
-                self._known.clear()
+            if self._known[0] != key or name not in self._known[1]:
                 try:
-                    self._known[key] = self.arguments_of(problem.case)
+                    self._known = key, self.arguments_of(problem.case, name)
                 except CuirError:
-                    self._known[key] = {}
-            found = self._known[key].get(name)
+                    self._known = key, {name: None}
+            found = self._known[1].get(name)
             return found if isinstance(found, torch.Tensor) else torch.empty(0)
 
         return read

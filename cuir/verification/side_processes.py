@@ -1,0 +1,215 @@
+"""Jobs of a verification in forked processes: what passed there is not run again, what did not is left to the caller.
+
+A process deals itself one job after the other. It reports a phase as a whole: the results, and what its runs left with the kernels. Jobs that raised, and all of a
+process that died or fell silent, count as not done, so that the caller runs them itself and meets the fault in the usual order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+from ..runtime.nvcc import SPAWNING
+from ..spec.user_calls import end_at_once
+
+MOST = 10  # processes
+SILENT = 60.0  # seconds without a report, after which processes are given up
+_INDEX = struct.Struct("<i")
+_LENGTH = struct.Struct("<q")
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+Job = Callable[[], Any]
+
+
+def usable_processes() -> int:
+    """Processes that a verification may have on this machine; 1 where there is no fork or a single core, or as CUIR_PROCESSES says."""
+    asked = os.environ.get("CUIR_PROCESSES", "")
+    if asked.isdecimal():
+        return max(1, min(MOST, int(asked)))
+    if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity"):
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return min(MOST, max(cores - 1, min(cores, 2)))
+
+
+class Recorder(Protocol):
+    """State that jobs leave behind."""
+
+    def forget(self) -> None:
+        """Begin a phase in a side process."""
+
+    def export(self) -> Any:
+        """State of a phase, for `merge` in another process; None to disown its results."""
+
+    def merge(self, state: Any) -> None:
+        """Add what another process exported."""
+
+
+@dataclass
+class _Side:
+    pid: int
+    reports: int  # file descriptor
+    data: bytearray = field(default_factory=bytearray)
+    phases: dict[int, tuple[dict[int, Any], Any]] = field(default_factory=dict)  # results by job, and the state
+    ended: bool = False
+
+
+class SideProcesses:
+    """Jobs in phases, dealt to forked processes in their order. Used as a context: what still runs at its end is killed."""
+
+    def __init__(self, phases: Sequence[Sequence[Job]], recorder: Recorder, count: int):
+        self.phases, self.recorder = [list(p) for p in phases], recorder
+        self.sides: list[_Side] = []
+        jobs = [(p, i) for p, phase in enumerate(self.phases) for i in range(len(phase))]
+        if count > 1 and jobs:
+            self._start(jobs, min(count, len(jobs)))
+
+    def __enter__(self) -> SideProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self.sides:
+            self._end(side)
+        self.sides = []
+
+    def results(self, phase: int) -> list[Any]:
+        """Results of the jobs of a phase, None for each that the caller is to run; merges what the others left behind. Waits for them."""
+        if not self.phases:
+            return []
+        self._wait(phase)
+        found: list[Any] = [None] * len(self.phases[phase])
+        for side in self.sides:
+            if phase in side.phases:
+                results, state = side.phases[phase]
+                if state is not None:
+                    self.recorder.merge(state)
+                for index, result in results.items():
+                    found[index] = result
+        return found
+
+    # ---- in the parent
+    def _start(self, jobs: Sequence[tuple[int, int]], count: int) -> None:
+        dealt, deal = os.pipe()
+        try:
+            os.write(deal, b"".join(_INDEX.pack(n) for n in (*range(len(jobs)), *[-1] * count)))
+            for stream in (sys.stdout, sys.stderr):  # what they hold would be written by each process
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            parent = os.getpid()
+            for _ in range(count):
+                reports, report = os.pipe()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which jobs do not use
+                    with SPAWNING:
+                        pid = os.fork()
+                if pid == 0:
+                    self._serve(jobs, dealt, report, parent)
+                os.close(report)
+                self.sides.append(_Side(pid, reports))
+        except OSError:  # no more processes or descriptors: those that there are do it
+            pass
+        finally:
+            os.close(deal)
+            os.close(dealt)
+
+    def _wait(self, phase: int) -> None:
+        """Read reports until each process has told of the phase, or has ended."""
+        until = time.monotonic() + SILENT
+        while waiting := [s for s in self.sides if not s.ended and phase not in s.phases]:
+            ready, _, _ = select.select([s.reports for s in waiting], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                for side in waiting:
+                    self._end(side)
+                return
+            until = time.monotonic() + SILENT
+            for side in waiting:
+                if side.reports in ready:
+                    self._read(side)
+
+    def _read(self, side: _Side) -> None:
+        content = os.read(side.reports, 1 << 20)
+        if not content:
+            self._end(side)
+            return
+        side.data += content
+        while len(side.data) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(side.data)
+            if len(side.data) < _LENGTH.size + length:
+                return
+            message = bytes(side.data[_LENGTH.size : _LENGTH.size + length])
+            del side.data[: _LENGTH.size + length]
+            if message:  # else a sign of life
+                phase, results, state = pickle.loads(message)
+                side.phases[phase] = results, state
+
+    def _end(self, side: _Side) -> None:
+        if side.ended:
+            return
+        side.ended = True
+        with contextlib.suppress(OSError):
+            os.kill(side.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.close(side.reports)
+        with contextlib.suppress(OSError):  # somebody else may wait for all children
+            os.waitpid(side.pid, 0)
+
+    # ---- in a side process
+    def _serve(self, jobs: Sequence[tuple[int, int]], dealt: int, report: int, parent: int) -> NoReturn:
+        """Run jobs until there is none left; does not return."""
+        try:
+            with contextlib.suppress(Exception):
+                ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+            if os.getppid() == parent:
+                for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C goes to all: the parent tells of it
+                    signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+                gc.freeze()
+                self._run(jobs, dealt, report)
+        except BaseException:  # whatever it is: the parent does what is not reported
+            pass
+        finally:
+            end_at_once(0)
+
+    def _run(self, jobs: Sequence[tuple[int, int]], dealt: int, report: int) -> None:
+        phase, results = 0, dict[int, Any]()
+        self.recorder.forget()
+        while True:
+            (number,) = _INDEX.unpack(os.read(dealt, _INDEX.size))
+            after = len(self.phases) if number < 0 else jobs[number][0]
+            while phase < after:
+                self._tell(report, phase, results)
+                phase, results = phase + 1, {}
+                self.recorder.forget()
+            if number < 0:
+                return
+            with contextlib.suppress(Exception):  # the parent runs it again, and tells of what it then meets
+                results[jobs[number][1]] = self.phases[phase][jobs[number][1]]()
+            _send(report, b"")
+
+    def _tell(self, report: int, phase: int, results: dict[int, Any]) -> None:
+        state = self.recorder.export()
+        try:
+            message = pickle.dumps((phase, results, state) if state is not None else (phase, {}, None))
+        except Exception:
+            message = pickle.dumps((phase, {}, None))
+        _send(report, message)
+
+
+def _send(report: int, message: bytes) -> None:
+    content = memoryview(_LENGTH.pack(len(message)) + message)
+    while content:
+        content = content[os.write(report, content) :]
+
+
+__all__ = ["Job", "Recorder", "SideProcesses", "usable_processes"]

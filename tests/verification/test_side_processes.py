@@ -1,0 +1,226 @@
+"""Jobs in forked processes: results, what they leave behind, faults, deaths, interruptions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import corpus
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Specification
+from cuir.syntax.parser import parse
+from cuir.verification import VerifyReport, numbers_stage, schedules_stage, side_processes, verify
+from cuir.verification.side_processes import SideProcesses, usable_processes
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+class Seen:
+    """Recorder of a list of numbers."""
+
+    def __init__(self, trusted: bool = True) -> None:
+        self.numbers: list[int] = []
+        self.trusted = trusted
+
+    def forget(self) -> None:
+        self.numbers.clear()
+
+    def export(self) -> Any:
+        return list(self.numbers) if self.trusted else None
+
+    def merge(self, state: Any) -> None:
+        self.numbers += state
+
+    def job(self, n: int) -> int:
+        self.numbers.append(n)
+        return n * n
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_each_job_runs_once_and_what_it_leaves_comes_back() -> None:
+    seen = Seen()
+    phases = [[lambda n=n: seen.job(n) for n in range(20)], [lambda n=n: seen.job(n) for n in range(100, 107)]]
+    with SideProcesses(phases, seen, 3) as shared:
+        assert shared.results(0) == [n * n for n in range(20)]
+        assert sorted(seen.numbers) == list(range(20))
+        assert shared.results(1) == [n * n for n in range(100, 107)]
+        assert sorted(seen.numbers) == [*range(20), *range(100, 107)]
+        pids = [s.pid for s in shared.sides]
+    assert len(pids) == 3 and not any(map(is_alive, pids))
+
+
+def test_a_job_that_raises_is_left_to_the_caller() -> None:
+    seen = Seen()
+
+    def fail() -> int:
+        raise ValueError
+
+    with SideProcesses([[lambda: seen.job(1), fail, lambda: seen.job(2)]], seen, 2) as shared:
+        assert shared.results(0) == [1, None, 4]
+
+
+def test_what_a_process_did_before_it_died_is_left_to_the_caller() -> None:
+    """Without its state nothing of a phase counts; of others it does."""
+    seen, here = Seen(), os.getpid()
+
+    def die() -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    with SideProcesses([[lambda: seen.job(1)], [lambda: seen.job(2), die]], seen, 1 + 1) as shared:
+        assert shared.results(0) == [1]
+        assert shared.results(1)[1] is None
+        assert len(seen.numbers) == 1 + (shared.results(1)[0] is not None)
+
+
+def test_a_specification_that_is_not_trusted_disowns_the_results() -> None:
+    seen = Seen(trusted=False)
+    with SideProcesses([[lambda: seen.job(1), lambda: seen.job(2)]], seen, 2) as shared:
+        assert shared.results(0) == [None, None] and seen.numbers == []
+
+
+def test_results_that_cannot_be_sent_are_left_to_the_caller() -> None:
+    seen = Seen()
+    with SideProcesses([[lambda: lambda: 0, lambda: lambda: 1]], seen, 2) as shared:
+        assert shared.results(0) == [None, None]
+
+
+def test_processes_that_fall_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_processes, "SILENT", 0.3)
+    seen = Seen()
+    with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], seen, 2) as shared:
+        assert shared.results(0) == [None, None]
+        assert not any(is_alive(s.pid) for s in shared.sides)
+
+
+def test_an_error_in_the_caller_ends_the_processes() -> None:
+    seen = Seen()
+    with pytest.raises(KeyboardInterrupt), SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], seen, 2) as shared:
+        pids = [s.pid for s in shared.sides]
+        raise KeyboardInterrupt
+    assert len(pids) == 2 and not any(map(is_alive, pids))
+
+
+def test_processes_end_with_a_parent_that_is_killed() -> None:
+    text = """
+import os, time
+from cuir.verification.side_processes import SideProcesses
+class Nothing:
+    def forget(self): pass
+    def export(self): return 0
+    def merge(self, state): pass
+with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], Nothing(), 2) as shared:
+    time.sleep(0.2)
+    print(*[s.pid for s in shared.sides], flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(x) for x in parent.stdout.readline().split()]
+        parent.kill()
+    end = time.monotonic() + 10
+    while any(map(_runs, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(pids) == 2 and not any(map(_runs, pids))
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_one_process_does_nothing() -> None:
+    seen = Seen()
+    with SideProcesses([[lambda: seen.job(1)]], seen, 1) as shared:
+        assert shared.results(0) == [None] and not shared.sides
+
+
+def test_a_machine_says_how_many_are_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUIR_PROCESSES", raising=False)
+    for cores, processes in ((1, 1), (2, 2), (4, 3), (64, side_processes.MOST)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)), raising=False)
+        assert usable_processes() == processes
+    monkeypatch.setenv("CUIR_PROCESSES", "1")
+    assert usable_processes() == 1
+
+
+# ---- of a verification
+
+
+@pytest.fixture
+def few_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixth of what level quick asks."""
+    for module, name, kept in (
+        (schedules_stage, "schedule_cases", slice(1, 2)),
+        (schedules_stage, "counted_cases", slice(0, 60, 9)),
+        (numbers_stage, "number_cases", slice(0, 8)),
+        (numbers_stage, "user_cases", slice(0, 1)),
+    ):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, real=real, kept=kept: real(*given)[kept])
+
+
+def described(report: VerifyReport) -> list[Any]:
+    """All of a report but its times."""
+    stages = [{k: v for k, v in s.as_json().items() if k != "seconds"} for s in report.stages]
+    return [report.ok, stages, report.runs, report.unreached, report.short, report.steps, str(report.coverage), report.warnings]
+
+
+def verified(text: str, processes: int) -> VerifyReport:
+    spec = as_specification(corpus.specification("causal"), "causal")
+    return verify(parse(text, "flash.cuir"), spec, consts={"D": 64, "BM": 128, "BN": 64}, shrink=False, processes=processes)
+
+
+TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
+
+
+def test_a_report_does_not_depend_on_how_many_processes_made_it(few_problems: None) -> None:
+    alone, shared = (described(verified(TEXT, n)) for n in (1, 3))
+    assert alone == shared and alone[0]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "stage"),
+    [
+        ("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)", "schedules"),
+        ("return S, scale * LOG2E", "return S, scale * LOG2E * 1.02", "numbers"),
+    ],
+)
+def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, few_problems: None) -> None:
+    text = TEXT.replace(right, wrong)
+    alone, shared = (verified(text, n) for n in (1, 3))
+    assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
+    assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
+
+
+def test_a_specification_that_changes_its_answers_is_found_in_side_processes(few_problems: None) -> None:
+    """Each process asks again at the end of its runs; what it did with other answers does not count."""
+    calls = 0
+
+    def changing(b: Any, h: Any, q: Any, k: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return q >= k if calls < 12 else q > k
+
+    report = verify(
+        parse(TEXT, "flash.cuir"), Specification("changing", changing), consts={"D": 64, "BM": 128, "BN": 64}, shrink=False, processes=3
+    )
+    assert not report.ok
