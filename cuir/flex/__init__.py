@@ -1,4 +1,4 @@
-"""FlexAttention's interface on verified kernels. Owns the calls; tracing, verification and compiling are packages of their own."""
+"""FlexAttention's interface on verified kernels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .masks import create_block_mask, create_nested_block_mask
 from .packing import packed_copies
 from .varlen import varlen_attention
 
-_OF_PYTORCH = (
+_PYTORCH_NAMES = (
     "AuxOutput",
     "AuxRequest",
     "BlockMask",
@@ -18,11 +18,11 @@ _OF_PYTORCH = (
     "create_mask",
     "noop_mask",
     "or_masks",
-)  # as good for these kernels
+)  # re-exported: these kernels take PyTorch's own
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_PYTORCH:
+    if name not in _PYTORCH_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from torch.nn.attention import flex_attention as module
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_PYTORCH})
+    return sorted({*globals(), *_PYTORCH_NAMES})
 
 
 __all__ = [

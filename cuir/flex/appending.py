@@ -1,6 +1,7 @@
-"""New tokens of a call into a cache of keys or values, by PyTorch. Owns where they go.
+"""Writes of new tokens into a cache of keys or values, by operations of PyTorch.
 
-What there is no room for falls on a sequence's last slot, none of the tokens before. Nothing waits for the device.
+Tokens for which a sequence has no room fall on its last slot; no token before them is overwritten. Nothing synchronises
+with the device.
 """
 
 from __future__ import annotations
@@ -13,38 +14,50 @@ from .inputs import wrong
 
 
 def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
-    """Writes new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds, and their scales where tokens have them. Raises CuirError U408."""
+    """Write new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds.
+
+    Scales of the new tokens are written where the cache has one for each token. Raises CuirError U408.
+    """
     page, row = _slots(pages, lengths[:, None].long() + torch.arange(new.shape[1], device=new.device), cache)
     if cache.dtype != EIGHT_BITS:
         cache[page, :, row] = new
         return
-    numbers, own = quantised(new, scale)
+    numbers, token_scales = quantised(new, scale)
     cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)  # PyTorch writes 8-bit floats in fewer ways than bytes
-    if own is not None and scale is not None:
-        scale[page, :, row] = own
+    if token_scales is not None and scale is not None:
+        scale[page, :, row] = token_scales
 
 
 def append_packed(
     new: torch.Tensor, cache: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
 ) -> None:
-    """Writes new tokens [TQ, HK, D], of which sequence b has starts[b] .. ends[b] - 1, behind those that a cache [NP, HK, page size, D] of their dtype holds. Raises CuirError U408."""
+    """Write packed tokens [TQ, HK, D] behind those that a cache [NP, HK, page size, D] holds.
+
+    Sequence b has the tokens starts[b] .. ends[b] - 1; the cache has their dtype. Raises CuirError U408.
+    """
     if not len(starts) or not len(new):
         return
     t = torch.arange(len(new), dtype=torch.int32, device=new.device)
-    somebodys = (t >= starts[0]) & (t < ends[-1])
+    in_sequence = (t >= starts[0]) & (t < ends[-1])
     some = ends[-1] > starts[0]
-    t = torch.where(somebodys, t, (ends[-1] - 1).clamp(0)).long()  # rows of no sequence write once more what the last one writes, ...
+    t = torch.where(in_sequence, t, (ends[-1] - 1).clamp(0)).long()  # rows of no sequence repeat the write of the last token, ...
     b = torch.searchsorted(ends.contiguous(), t, right=True).clamp(max=len(starts) - 1)
     at = lengths[b].long() + t - starts[b]
     page, row = _slots(pages[b], at[:, None], cache, some)
     page, row = page[:, 0], row[:, 0]
-    cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])  # ... or, where there is none, what is there
+    cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])  # ... or, without any token, write back what the cache holds
 
 
 def _slots(
     pages: torch.Tensor, at: torch.Tensor, cache: torch.Tensor, some: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pages and rows of tokens `at` [S, N] of sequences whose pages are pages [S, MP]. some: a bool, false where there are no tokens, and any place will do."""
+    """Return the page and the row in it of each token `at` [S, N], of sequences with the pages [S, MP].
+
+    Args:
+        some: a bool tensor, false where there are no tokens, so that any slot will do.
+
+    Raises CuirError U408 on a CPU.
+    """
     size = cache.shape[2]
     at = at.clamp(0, pages.shape[1] * size - 1)
     page = pages.long().gather(1, at // size)

@@ -1,4 +1,4 @@
-"""`attention_with_kv_cache`: queries of some last tokens over a cache of keys and values, contiguous or in pages. Owns the call, and what it takes."""
+"""`attention_with_kv_cache`: queries of the last tokens over a cache, contiguous or in pages."""
 
 from __future__ import annotations
 
@@ -67,61 +67,104 @@ def attention_with_kv_cache(
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
-    """Attention of the last tokens of each sequence over its cache of keys and values, as FlashAttention's flash_attn_with_kvcache computes it, with any rule.
+    """Compute attention of the last tokens of each sequence over its cache of keys and values.
 
-    q [B, M, H, D], f16, bf16 or f32. k_cache [B, S, HK, D], of the dtype of q or float8_e4m3fn, and v_cache [B, S, HK, DV] (with layout="HND" [B, HK, S, D]), HK a divisor of H, D and DV multiples of 8 (of f32: 4) up
-    to 256; or with page_table, int32 [B, pages of a sequence], pages [NP, page size, HK, D] ([NP, HK, page size, D]): token t of sequence b is row
-    t % page size of page page_table[b, t // page size]. cache_seqlens: int32 [B], or a number for all: how many tokens each sequence has, 0 too. k [B, N, HK, D]
-    and v [B, N, HK, DV]: new tokens, which are written into the cache behind those, and count; there must be room for them. Slots that hold no token may hold
-    anything, NaN too, and entries of page_table behind a sequence's last page are not used.
+    This is FlashAttention's flash_attn_with_kvcache with any mask and score modification.
 
-    A cache of float8_e4m3fn, under q of f16 or bf16, holds keys and values divided by scales: k_scale and v_scale, f32, [HK] of heads, or of tokens [B, HK, S] or [NP, HK, page size], in
-    either layout; left out, they are 1. D and DV are multiples of 16 then. It is read as it lies; k and v, in the dtype of q, are rounded to such numbers, those beyond
-    the largest one to it, and where tokens have scales, each new one gets one by which its largest number is 448, which is written there.
+    Args:
+        q: [B, M, H, D], f16, bf16 or f32; with cu_seqlens_q [TQ, H, D].
+        k_cache: [B, S, HK, D] (with layout="HND" [B, HK, S, D]), of the dtype of q or float8_e4m3fn. HK divides H; D
+            and DV are multiples of 8 (f32: 4), at most 256. With page_table it holds pages, [NP, page size, HK, D]
+            ([NP, HK, page size, D]). Slots that hold no token may contain anything, NaN too.
+        v_cache: like k_cache, with the head dim DV.
+        k: [B, N, HK, D], new keys, which are written into the cache behind its tokens and take part; there must be room
+            for them.
+        v: [B, N, HK, DV], new values.
+        cache_seqlens: int32 [B], or one number for all: the number of tokens of each sequence, 0 too.
+        page_table: int32 [B, pages of a sequence]. Token t of sequence b is row t % page size of page page_table[b, t
+            // page size]. Entries behind a sequence's last page are not read.
+        score_mod: score_mod(score, b, h, q_idx, kv_idx). q_idx runs from 0 to M - 1, kv_idx is the number of the token.
+            A keyword-only parameter N, if the mod has one, is the length of the sequence. Reads outside of a captured
+            tensor by q_idx or kv_idx give 0; a tensor that is read by b or h alone must have an element for each.
+        block_mask: a mask_mod (b, h, q_idx, kv_idx), with indices as in score_mod, or a result of `create_block_mask`,
+            of which only the mask_mod is used.
+        causal: query i of M is token len - M + i of its sequence and sees tokens up to itself.
+        scale, normalize, sink, backend, verify: as for `flex_attention`.
+        layout: "NHD" or "HND", the order of tokens and heads in the cache.
+        max_seqlen: the length for which work is distributed, by default the capacity of the cache; longer sequences are
+            computed correctly as well.
+        cu_seqlens_q: int32 [B + 1], for a different number of queries in each sequence, as a server batches prompts
+            with sequences that decode. Sequence b has the rows cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1 of q [TQ, H,
+            D]; k and v are [TQ, HK, ...] of the same tokens. The number of tokens and M, if a mod takes it, are those
+            of the sequence. Rows of no sequence may contain anything, are written nowhere, and their outputs are
+            undefined. max_seqlen then has no effect, and the cache has the dtype of q.
+        max_seqlen_q: an upper bound of the queries of a sequence in packed calls; it shortens the launch, and queries
+            beyond it may be left out.
+        k_scale: f32 [HK], or for each token [B, HK, S] or [NP, HK, page size], in either layout; 1 by default. A cache
+            of float8_e4m3fn, under q of f16 or bf16, holds keys divided by these; D and DV are then multiples of 16.
+            The cache is read in place. New k and v, in the dtype of q, are rounded to its numbers and saturate at the
+            largest one. Where each token has a scale, a new token's is chosen such that its largest number is 448, and
+            is written to k_scale.
+        v_scale: the same for values.
 
-    causal: query i of M stands at token len - M + i of its sequence and sees it and what comes before. score_mod(score, b, h, q_idx, kv_idx) and block_mask (a
-    mask_mod (b, h, q_idx, kv_idx), or what `create_block_mask` gives, of which the mask_mod alone counts) see q_idx from 0 to M - 1, kv_idx as the number of the token,
-    and by the name N, if they ask for it after `*`, the length of the sequence. What they read outside of a captured tensor by q_idx or kv_idx is 0; a tensor that is read by b or h alone must have an element for each. scale, normalize, sink, backend, verify: as for `flex_attention`.
+    Returns:
+        O [B, M, H, DV], or [TQ, H, DV] of packed queries, and with return_lse also LSE [B, H, M], or [H, TQ], f32. A
+        query without tokens has O = 0 and LSE = -inf.
 
-    cu_seqlens_q: int32 [B + 1], where sequences have queries of any number each, as a server batches prompts with sequences that decode: q is [TQ, H, D], sequence b has the rows
-    cu_seqlens_q[b] .. cu_seqlens_q[b + 1] - 1, k and v are [TQ, HK, ...] of the same tokens, and O is [TQ, H, DV], LSE [H, TQ]; the number of tokens of a sequence and M, if a mod
-    asks for it, are its own; rows of no sequence may hold anything, are written nowhere, and give anything. max_seqlen_q: of the queries of a sequence, at least; it shortens
-    the launch, and queries behind it may be left out. max_seqlen is without effect, and the cache is of the dtype of q.
-
-    Gives O [B, M, H, DV], and with return_lse also LSE [B, H, M], f32; O = 0 and LSE = -inf for a query without tokens. Lengths and tables are read on the device:
-    other ones need no other kernel, no plan and no synchronisation, in a CUDA graph either. max_seqlen: the length that the work is shared out for (the capacity of the cache
-    if left out); longer ones are right as well. Same arguments give the same bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx for mods, U5xx for what is missing.
+    Lengths and tables are read on the device: changing them needs no other kernel, no plan and no synchronisation, in a
+    CUDA graph either. Equal arguments give equal bits. Raises CuirError: U4xx, U110 for arguments that do not fit, X1xx
+    for mods, U5xx for a missing device or tool.
     """
     cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
     scale, sink = plain_number(scale), plain_number(sink)
-    asked = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
+    lengths_and_scales = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)
     mods = entered_in_graph(mask_mod, score_mod, normalize, sink, -2, (q, k_cache))
     if mods is not None:
-        o, lse = _in_graph(q, k_cache, v_cache, k, v, *asked, *mods, causal, scale, layout, max_seqlen, backend, verify)
+        o, lse = _in_graph(q, k_cache, v_cache, k, v, *lengths_and_scales, *mods, causal, scale, layout, max_seqlen, backend, verify)
     else:
         weights = () if normalize == "softmax" and sink is None else (normalize, sink, False)
         o, lse = _attended(
-            q, k_cache, v_cache, k, v, *asked, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, backend, verify
+            q, k_cache, v_cache, k, v, *lengths_and_scales, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, backend, verify
         )
     return (o, lse) if return_lse else o
 
 
 def _attended(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None, score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
-    weights: tuple[Any, ...], backend: str, verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O and LSE of a call. weights: normalize and sink, if they are not those of a plain softmax."""
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | int,
+    page_table: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None,
+    score_mod: Any,
+    mask_mod: Any,
+    causal: bool,
+    scale: float | None,
+    layout: str,
+    max_seqlen: int | None,
+    weights: tuple[Any, ...],
+    backend: str,
+    verify: Level,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run a call that no graph traces; return O and LSE.
+
+    Args:
+        weights: normalize and sink, unless they are those of a plain softmax.
+    """
     B = _check(
         q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
     )
     _check_starts(k_cache, v_cache)
     check_sink(weights, q.shape[-2])
-    for name, most in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
-        if most is not None and (isinstance(most, bool) or not isinstance(most, (int, torch.SymInt)) or most < 0):
-            wrong("U413", f"{name} must be an integer from 0 on, found {most!r}")
+    for name, bound in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
+        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, torch.SymInt)) or bound < 0):
+            wrong("U413", f"{name} must be an integer from 0 on, found {bound!r}")
     H, D = q.shape[-2:]
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
@@ -135,22 +178,38 @@ def _attended(
     lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None, SINGLE_BLOCK if single else BLOCK)
     if cu_seqlens_q is not None:
         return attention_of_packed(
-            q, keys, values, k, v, lengths, pages, chunk, cu_seqlens_q, max_seqlen_q, score_mod, mask_mod, causal, scale, weights, backend, verify
-        )  # fmt: skip
+            q,
+            keys,
+            values,
+            k,
+            v,
+            lengths,
+            pages,
+            chunk,
+            cu_seqlens_q,
+            max_seqlen_q,
+            score_mod,
+            mask_mod,
+            causal,
+            scale,
+            weights,
+            backend,
+            verify,
+        )
     M = q.shape[1]
-    past = lengths
+    previous_lengths = lengths
 
     def append_new() -> None:
         if k is not None and v is not None:
             for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
-                append(new, cache, of, past, pages)
+                append(new, cache, of, previous_lengths, pages)
 
     if k is not None:
-        lengths = past + k.shape[1]
+        lengths = previous_lengths + k.shape[1]
     if single:
         return attention_of_equal(
             q, keys, values, lengths, pages, chunk, append_new, score_mod, mask_mod, causal, scale, weights, backend, verify
-        )  # fmt: skip
+        )
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
     eight = keys.dtype == EIGHT_BITS
     consts = (
@@ -159,13 +218,13 @@ def _attended(
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
     whole = rule(mask_mod, causal)
-    who = identity(whole, score_mod, *weights)
-    known = known_rule(whole, mask_mod, score_mod, who, form, verify, weights)
+    capture_key = identity(whole, score_mod, *weights)
+    attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, weights)
     query = q.transpose(1, 2)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = packed(query)
     o = torch.empty(B, M, H, DV, dtype=q.dtype, device=q.device)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "Q": query,
         "KEYS": keys,
         "VALUES": values,
@@ -175,23 +234,42 @@ def _attended(
         "scale": D**-0.5 if scale is None else float(scale),
     }
     if eight:
-        given |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
+        arguments |= {name: for_kernel(of, keys.shape[1], q.device) for name, of in (("KSCALE", k_scale), ("VSCALE", v_scale))}
 
     def order(consts: Mapping[str, Const]) -> dict[str, torch.Tensor]:
         if consts["ORDERED"] and isinstance(cache_seqlens, torch.Tensor):
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
 
-    return o, launched(known.attention, known.data(who), at, B, given, (B, H, M), backend, order, append_new)
+    return o, launched(attention.attention, attention.data(capture_key), at, B, arguments, (B, H, M), backend, order, append_new)
 
 
 def _in_graph(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
-    backend: str, verify: Level,
-) -> Any:  # fmt: skip
-    """The call as torch.compile traces it: one operator, which writes new tokens too, so that the cache stays where it is. It checks its arguments when the graph is made."""
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | int,
+    page_table: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None,
+    captured: list[torch.Tensor],
+    handle: str,
+    causal: bool,
+    scale: float | None,
+    layout: str,
+    max_seqlen: int | None,
+    backend: str,
+    verify: Level,
+) -> Any:
+    """Run the call as one operator that torch.compile traces.
+
+    The operator writes new tokens too, so that the cache stays in place. Arguments are checked when the graph is
+    traced.
+    """
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor):
@@ -210,23 +288,49 @@ def _in_graph(
 
 
 def _run(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, *rest: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """What the operator gives."""
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    cache_seqlens: torch.Tensor,
+    page_table: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None,
+    captured: list[torch.Tensor],
+    handle: str,
+    *rest: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the operator; return O and LSE."""
     mask_mod, score_mod, weights = entered_mods(handle, captured)
     causal, scale, layout, max_seqlen, *how = rest
-    given = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
-    return _attended(*given, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)
+    arguments = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
+    return _attended(*arguments, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)
 
 
 def _shapes(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None, k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None, captured: list[torch.Tensor], handle: str, causal: bool, scale: float | None, layout: str, max_seqlen: int | None,
-    backend: str, verify: str,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    cache_seqlens: torch.Tensor,
+    page_table: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    max_seqlen_q: int | None,
+    captured: list[torch.Tensor],
+    handle: str,
+    causal: bool,
+    scale: float | None,
+    layout: str,
+    max_seqlen: int | None,
+    backend: str,
+    verify: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
     _check(
         q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
     )
@@ -238,8 +342,8 @@ _REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str hand
 OPERATOR = define(
     "attention_with_kv_cache",
     f"Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
-    lambda q, k_cache, v_cache, *others: _run(q, k_cache, v_cache, None, None, *others),
-    lambda q, k_cache, v_cache, *others: _shapes(q, k_cache, v_cache, None, None, *others),
+    lambda q, k_cache, v_cache, *rest: _run(q, k_cache, v_cache, None, None, *rest),
+    lambda q, k_cache, v_cache, *rest: _shapes(q, k_cache, v_cache, None, None, *rest),
 )
 APPENDING = define(
     "attention_with_kv_cache_append",
@@ -251,22 +355,42 @@ APPENDING = define(
 
 
 def _chunk(page: int, paged: bool, block: int) -> int:
-    """Tokens that are fetched at a time: all of a block where it lies in one page, else what divides the page; 1 where that is too little for the copy engine."""
+    """Return the number of tokens that one copy fetches.
+
+    This is a whole block where it lies in one page, else a divisor of the page; 1 where that is too little for the copy
+    engine.
+    """
     chunk = math.gcd(page, block) if paged else block
     return chunk if chunk >= SMALLEST else 1
 
 
-def _lengths(given: torch.Tensor | int, B: int, device: torch.device) -> torch.Tensor:
-    if isinstance(given, int):
-        return torch.full((B,), given, dtype=torch.int32, device=device)
-    return given.to(torch.int32).contiguous()
+def _lengths(lengths: torch.Tensor | int, B: int, device: torch.device) -> torch.Tensor:
+    if isinstance(lengths, int):
+        return torch.full((B,), lengths, dtype=torch.int32, device=device)
+    return lengths.to(torch.int32).contiguous()
 
 
 def _check(
-    q: Any, k_cache: Any, v_cache: Any, k: Any, v: Any, cache_seqlens: Any, page_table: Any, k_scale: Any, v_scale: Any, cu_seqlens_q: Any,
-    max_seqlen_q: Any, scale: Any, layout: str, backend: str, verify: str,
-) -> int:  # fmt: skip
-    """How many sequences there are. Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413."""
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any,
+    v: Any,
+    cache_seqlens: Any,
+    page_table: Any,
+    k_scale: Any,
+    v_scale: Any,
+    cu_seqlens_q: Any,
+    max_seqlen_q: Any,
+    scale: Any,
+    layout: str,
+    backend: str,
+    verify: str,
+) -> int:
+    """Check the arguments; return the number of sequences.
+
+    Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413.
+    """
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
@@ -301,8 +425,11 @@ def _check(
         check_device(name, x, q)
         check_gradient(name, x)
         if cached and new and any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride())):
-            wrong("U419", f"`{name}` is written, and several of its elements lie in one place of memory: strides {x.stride()} of shape {tuple(x.shape)}",
-                  "a cache of its own for each sequence")  # fmt: skip
+            wrong(
+                "U419",
+                f"`{name}` is written, and several of its elements lie in one place of memory: strides {x.stride()} of shape {tuple(x.shape)}",
+                "a cache of its own for each sequence",
+            )
     if k_cache.dtype != v_cache.dtype:
         wrong(
             "U404",
@@ -379,15 +506,21 @@ def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page
 
 
 def _check_starts(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
-    """Whether caches begin where the copy engine can read them, which tensors without memory cannot tell. Raises CuirError U406."""
+    """Check that caches begin where the copy engine can read them. Tensors without memory cannot show this.
+
+    Raises CuirError U406.
+    """
     for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
         if x.data_ptr() % COPY_ALIGNMENT:
             _lies_wrong(name, x)
 
 
 def _lies_wrong(name: str, x: torch.Tensor) -> None:
-    wrong("U406", f"rows of `{name}` must be contiguous and begin at multiples of 16 bytes, found strides {x.stride()} of {tuple(x.shape)}",
-          f"a head dim that is a multiple of {COPY_ALIGNMENT // x.element_size()}: a cache is read where it lies, and never copied")  # fmt: skip
+    wrong(
+        "U406",
+        f"rows of `{name}` must be contiguous and begin at multiples of 16 bytes, found strides {x.stride()} of {tuple(x.shape)}",
+        f"a head dim that is a multiple of {COPY_ALIGNMENT // x.element_size()}: a cache is read where it lies, and never copied",
+    )
 
 
 __all__ = ["attention_with_kv_cache"]

@@ -1,4 +1,8 @@
-"""Tensors on a device that never change: made once, and kept, but not where a CUDA graph that is captured would be what writes them."""
+"""A cache of constant tensors on a device.
+
+Tensors that are created while a CUDA graph is captured are not cached, since only a replay of the graph would write
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,23 @@ import torch
 from .inputs import capturing
 
 LIMIT = 128
-_KEPT: OrderedDict[tuple[Any, ...], torch.Tensor] = OrderedDict()
+_CACHE: OrderedDict[tuple[Any, ...], torch.Tensor] = OrderedDict()
 
 
 def constant(make: Callable[..., torch.Tensor], *sizes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """make(*sizes, dtype=..., device=...), as torch.ones and torch.arange are called; not to be written to."""
+    """Return a cached constant tensor, which must not be written to.
+
+    It is make(*sizes, dtype=..., device=...), called as torch.ones and torch.arange are.
+    """
     key = make, sizes, dtype, device
-    found = _KEPT.get(key)
-    if found is None:
-        found = make(*sizes, dtype=dtype, device=device)
+    tensor = _CACHE.get(key)
+    if tensor is None:
+        tensor = make(*sizes, dtype=dtype, device=device)
         if not capturing():
-            _KEPT[key] = found
-            while len(_KEPT) > LIMIT:
-                _KEPT.popitem(last=False)
-    return found
+            _CACHE[key] = tensor
+            while len(_CACHE) > LIMIT:
+                _CACHE.popitem(last=False)
+    return tensor
 
 
 __all__ = ["constant"]

@@ -1,6 +1,8 @@
-"""Calls with few queries: they run on the decode kernels, which pack the query heads of a key head into one tile and share out the keys among many CTAs.
+"""The calls with few queries, which run on the decode kernels, and the const parameters of each call.
 
-Owns which calls these are, and the const parameters that each gets. Does not own the kernels: decode_sm90.cuir and, over a cache, decode_cache_sm90.cuir or decode_cache_f8_sm90.cuir.
+The kernels, decode_sm90.cuir and, over a cache, decode_cache_sm90.cuir or decode_cache_f8_sm90.cuir, pack the query
+heads of
+a key head into one tile and split the keys among many CTAs.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from ..variants import Traced
 ORIGIN = "decode_sm90"
 CACHE_ORIGIN = "decode_cache_sm90"
 EIGHT_BIT_ORIGIN = "decode_cache_f8_sm90"
-ROWS = 64  # of the tile that holds the queries of a key head: what the tensor core multiplies at least, of a warpgroup
+ROWS = 64  # of the tile that holds the queries of a key head: the least that a warpgroup's product takes
 ROWS_OF_A_WARP = 16
-LEAST_KEYS = 256  # with fewer there is nothing to share out
-ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, barriers aside
-PROCESSORS = 132  # of a Hopper GPU, where none is there to be asked
+LEAST_KEYS = 256  # fewer are not worth splitting
+ROOM = 227 * 1024 - 1024  # bytes of shared memory for Q and the rings, without barriers
+PROCESSORS = 132  # multiprocessors of a Hopper GPU, assumed where there is no GPU
 WARPGROUPS = 2  # of a CTA that compute, at most
 CLUSTERS = (1, 2, 4, 8)
 CLUSTERS_OF_EIGHT_BITS = (1, 2, 4, 6, 8)
@@ -34,35 +36,41 @@ AT_ONCE = {
     1: 1.0,
     2: 1.0,
     4: 0.93,
-    6: 0.75,  # 16 of them ran at a time; whether more do was not tried
+    6: 0.75,  # 16 of them ran at a time; more were not tried
     8: 0.88,
-}  # of the clusters for which there are multiprocessors, those that run: one must fit a GPC, which has 14 to 18
+}  # share of the clusters that run at a time of those for which there are multiprocessors: a GPC has 14 to 18, and a cluster lies in one
 BLOCK = 64  # keys
-SINGLE_BLOCK = 16  # keys of f32 that all blocks are made of
-SMALLEST = 8  # tokens that the copy engine fetches at a time, at least
-JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # blocks in whose time the parts of a unit are joined, by how many CTAs share it
-SHARES = (2, 4, 8, 16, 32, 64)  # CTAs that share a unit without a cluster; with clusters they were slower (docs/performance_trials.md)
-JOIN_SHARES = {False: 11, True: 6}  # blocks in whose time what they give is joined by a launch of its own, of 16 and of 8 bits
-LEAST_BLOCKS = 8  # of a CTA, where there are several
-GAIN = 0.95  # of the time of one cluster, which they must stay under
-READERS = 81  # CTAs of one warpgroup that take all that memory gives
-BOTH = {False: 1.27, True: 1.15}  # how much faster a CTA reads with two warpgroups, keys in a row and in a cache
-ALONE = 0.75  # of all multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
+SINGLE_BLOCK = 16  # keys of f32: the sizes of all blocks are multiples of it
+SMALLEST = 8  # least tokens of a copy by the copy engine
+JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # time to join the parts of a work item within a cluster, in blocks, by CTAs of the cluster
+SHARES = (2, 4, 8, 16, 32, 64)  # CTAs that split a work item without a cluster; with clusters they were slower (docs/performance_trials.md)
+JOIN_SHARES = {False: 11, True: 6}  # time of the launch that joins the results of several clusters, in blocks, of 16 and of 8 bits
+LEAST_BLOCKS = 8  # least blocks of a CTA where keys are split
+GAIN = 0.95  # a split must take less than this share of the time without one
+READERS = 81  # CTAs of one warpgroup that saturate the bandwidth of memory
+BOTH = {False: 1.27, True: 1.15}  # speedup of a CTA's reads by a second warpgroup, of contiguous keys and over a cache
+ALONE = 0.75  # share of the multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
-MANY = 128  # blocks of a CTA, from which on its warps take more keys at a time over 8-bit numbers
-LONGEST_ALONE = 128  # blocks of a sequence that one CTA takes, where lengths may differ: joining is little beside more of them ...
-FEW = 6  # ... and with so few units for each multiprocessor the longest may be all that is left
+MANY = 128  # least blocks of a CTA for which its warps take more keys at a time over 8-bit numbers
+LONGEST_ALONE = 128  # most blocks of a sequence for one CTA where lengths may differ: joining costs little next to more blocks ...
+FEW = 6  # ... and with so few work items for each multiprocessor the longest may be the last to run
 IN_FLIGHT = 128 * 1024  # bytes of keys and values
 
 
 def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """Whether a call runs on the decode kernel: its queries of a key head are few enough for one tile, and its keys many enough to be shared out. In half precision."""
+    """Return True if a call in half precision runs on the decode kernel.
+
+    Its queries of a key head fit one tile, and its keys are many enough to be split.
+    """
     heads, key_heads = query.shape[1], max(1, key.shape[1])
     return query.element_size() == 2 and 0 < query.shape[2] * (heads // key_heads) <= ROWS and key.shape[2] >= LEAST_KEYS
 
 
 def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
-    """Whether query heads of one key head may share a tile: which blocks it visits must not depend on the head, nor what the mods do with the head need it as a scalar."""
+    """Decide whether query heads of one key head may share a tile.
+
+    The blocks to visit must not depend on the head, and the mods must not need the head as a scalar.
+    """
     from ..checking.checker import check
 
     by_head = traced.keep is not None and "h" in names_read(traced.keep)
@@ -80,8 +88,14 @@ def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
 
 
 class Features(NamedTuple):
-    """What of a call's kernel decides how its keys are shared out. joins: another launch may join what several clusters give. ruled: it has a score_mod. cached: keys lie in a
-    cache, eight: of 8-bit numbers."""
+    """The features of a call's kernel that decide how its keys are split.
+
+    Attributes:
+        joins: another launch may join the results of several clusters.
+        ruled: it has a score_mod.
+        cached: keys lie in a cache.
+        eight: the cache is of 8-bit numbers.
+    """
 
     joins: bool
     ruled: bool
@@ -90,14 +104,19 @@ class Features(NamedTuple):
 
 
 def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: bool = False, ruled: bool = False) -> dict[str, Const]:
-    """The setting for lengths. fixed: T, D and DV at least, and CHUNK of a cache, TOKENS of one of 8-bit numbers. packed: query heads of a key head may share a tile. joins, ruled: see
-    Features."""
+    """Return the setting for lengths.
+
+    Args:
+        fixed: at least T, D and DV, CHUNK over a cache, and TOKENS over one of 8-bit numbers.
+        packed: query heads of a key head may share a tile.
+        joins, ruled: as in `Features`.
+    """
     eight, cached = "TOKENS" in fixed, "CHUNK" in fixed
-    of = Features(joins, ruled, cached, eight)
+    features = Features(joins, ruled, cached, eight)
     rows = _rows(fixed, at, packed)
     tile = _tile(at, rows, packed)
     blocks = -(-at.N // BLOCK)
-    cluster, splits = _shared_out(tile.units, blocks, of)
+    cluster, splits = _shared_out(tile.units, blocks, features)
     if (
         splits == 1
         and eight
@@ -108,18 +127,18 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
     ):
         rows = ROWS_OF_A_WARP  # the card has room for each tile of a warp in CTAs of its own
         tile = _tile(at, rows, packed)
-        cluster, splits = _shared_out(tile.units, blocks, of)
+        cluster, splits = _shared_out(tile.units, blocks, features)
     units = tile.units * splits
-    several = cached and at.B > 1 and units > _at_once(cluster)  # whose sequences have lengths of their own, and some wait for others
+    several = cached and at.B > 1 and units > _at_once(cluster)  # sequences differ in length, and some wait for others
     if several and cluster == splits == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
         cluster = 2
     if eight:
         rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster * splits)
     else:
-        rings = _rings(fixed, WARPGROUPS if _of_two(units, cluster, -(-blocks // splits), of) else 1)
+        rings = _rings(fixed, WARPGROUPS if _of_two(units, cluster, -(-blocks // splits), features) else 1)
     while cluster > 1 and cluster * (1 if eight else rings["WG"]) > -(-at.N // rings["BN"]):  # each has one
         cluster = 4 if cluster == 6 else cluster // 2
-    # where each cluster has one unit none is drawn, and no CTA waits for another before it leaves
+    # with one work item for each cluster the scheduler draws none, and no CTA waits for another before it exits
     alone = {"DYNAMIC": False} if (cluster > 1 or splits > 1) and units <= _at_once(cluster) else {}
     ordered = {"ORDERED": several} if cached else {}
     shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
@@ -127,7 +146,7 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
 
 
 class _Tile(NamedTuple):
-    """Of queries: how many of each head, of how many heads, and how many such tiles there are."""
+    """A tile of queries: queries of each head, heads, and the number of such tiles in the problem."""
 
     queries: int
     group: int
@@ -142,7 +161,10 @@ def _tile(at: Lengths, rows: int, packed: bool) -> _Tile:
 
 
 def _rows(fixed: Mapping[str, Const], at: Lengths, packed: bool) -> int:
-    """Of a tile of queries. Over 8-bit numbers a tile of a warp, or two where there are queries for them."""
+    """Return the rows of a tile of queries.
+
+    Over 8-bit numbers this is the tile of one warp, or two of them where there are enough queries.
+    """
     if "TOKENS" not in fixed:
         return ROWS
     needed = at.M * (at.H // max(1, at.HK) if packed else 1)
@@ -150,7 +172,10 @@ def _rows(fixed: Mapping[str, Const], at: Lengths, packed: bool) -> int:
 
 
 def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
-    """Blocks of keys, and stages for each of `groups` warpgroups: what is in flight hides the memory's latency."""
+    """Return the block of keys and the stages of each of `groups` warpgroups.
+
+    Enough bytes are in flight to hide the latency of memory.
+    """
     D, DV = _head_dims(fixed)
     tiles = 2 if D <= 128 else 1  # of queries: the next one's are fetched ahead where there is room
     queries = tiles * ROWS * -(-D // 64) * 64 * 2
@@ -172,21 +197,26 @@ def _rings(fixed: Mapping[str, Const], groups: int) -> dict[str, int]:
 
 
 def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> dict[str, int]:
-    """Of a cache of 8-bit numbers: rows of queries of a warp, how many warps share their keys, how many each has of a block, and stages of the blocks as they lie in memory.
+    """Return the setting of the rings over a cache of 8-bit numbers.
 
-    many: whether a CTA has so many keys that large blocks are worth their wait at its begin, and longer joins at its end.
+    ROWS: rows of queries of a warp. WG: warps that share the keys of these. BN: keys of a block. LOADED: stages of
+    blocks as they lie in memory.
+
+    Args:
+        many: a CTA has so many keys that large blocks are worth the longer wait for the first one, and longer joins at
+            the end.
     """
     D, DV = _head_dims(fixed)
     wide = _wide(fixed)
-    own = rows if many else ROWS_OF_A_WARP  # a key is widened once for all of them
-    groups = (4 if wide else 8) * own // rows  # of as many warps as registers leave room for, ...
-    rounds = own // ROWS_OF_A_WARP  # ... and the sums of how many of them shared memory has room for at a time
+    warp_rows = rows if many else ROWS_OF_A_WARP  # a key is widened once for all of these
+    groups = (4 if wide else 8) * warp_rows // rows  # of as many warps as registers have room for
+    rounds = warp_rows // ROWS_OF_A_WARP  # shared memory holds the sums of one round of warps at a time
     keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
     queries = 1 if wide else 2
     sums = groups * rows * (-(-DV // 32) * 32 * 4 // rounds + 3 * 4)  # of each warp, and three numbers a row
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - sums
     stage = keys * (-(-D // 128) * 128 + -(-DV // 128) * 128)
-    return {"QBUF": queries, "BN": keys, "WG": groups, "ROWS": own, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
+    return {"QBUF": queries, "BN": keys, "WG": groups, "ROWS": warp_rows, "LOADED": min(8, min(room, IN_FLIGHT) // stage)}
 
 
 def _wide(fixed: Mapping[str, Const]) -> bool:
@@ -199,31 +229,34 @@ def _head_dims(fixed: Mapping[str, Const]) -> tuple[int, int]:
     return D, DV
 
 
-def _shared_out(units: int, blocks: int, of: Features) -> tuple[int, int]:
-    """CTAs of a cluster, and clusters that share a unit of work: those with which all is done first."""
+def _shared_out(units: int, blocks: int, features: Features) -> tuple[int, int]:
+    """Return the CTAs of a cluster and the clusters of a work item with the least estimated time."""
 
     def turns(way: tuple[int, int]) -> float:
         cluster, splits = way
         at_once = _at_once(cluster)
         reading = min(units * splits, at_once) * cluster
-        faster = BOTH[of.cached or of.ruled] if _of_two(units * splits, cluster, -(-blocks // splits), of) else 1.0
+        faster = BOTH[features.cached or features.ruled] if _of_two(units * splits, cluster, -(-blocks // splits), features) else 1.0
         each = -(-blocks // (cluster * splits)) * max(1.0 / faster, reading / READERS) + JOIN[cluster]
-        return -(-units * splits // at_once) * each + (JOIN_SHARES[of.eight] if splits > 1 else 0)
+        return -(-units * splits // at_once) * each + (JOIN_SHARES[features.eight] if splits > 1 else 0)
 
-    clusters = CLUSTERS_OF_EIGHT_BITS if of.eight else CLUSTERS
+    clusters = CLUSTERS_OF_EIGHT_BITS if features.eight else CLUSTERS
     alone = min([(c, 1) for c in clusters if c <= blocks] or [(1, 1)], key=turns)
-    several = [(1, s) for s in SHARES if s * LEAST_BLOCKS <= blocks] if of.joins else []
+    several = [(1, s) for s in SHARES if s * LEAST_BLOCKS <= blocks] if features.joins else []
     best = min([alone, *several], key=turns)
     return best if turns(best) < GAIN * turns(alone) else alone
 
 
-def _of_two(units: int, cluster: int, blocks: int, of: Features) -> bool:
-    """Whether two warpgroups of a CTA compute, for so many units of so many blocks: each has much to read, and multiprocessors are left over. 8-bit numbers are read by warps."""
-    return not of.eight and blocks >= LONG * cluster and units * cluster <= ALONE * _processors()
+def _of_two(units: int, cluster: int, blocks: int, features: Features) -> bool:
+    """Decide whether two warpgroups of a CTA compute, for so many work items of so many blocks.
+
+    They do where each has much to read and multiprocessors are left over. 8-bit numbers are read by warps.
+    """
+    return not features.eight and blocks >= LONG * cluster and units * cluster <= ALONE * _processors()
 
 
 def _at_once(cluster: int) -> int:
-    """Clusters of so many CTAs that run at a time."""
+    """Return the number of clusters of so many CTAs that run at a time."""
     return max(1, int(_processors() // cluster * AT_ONCE[cluster]))
 
 
@@ -233,7 +266,7 @@ def _processors() -> int:
 
 
 def _power(n: int) -> int:
-    """The least power of two from n on."""
+    """Return the least power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
 
 

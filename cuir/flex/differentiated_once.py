@@ -1,6 +1,7 @@
-"""Gradients that cannot be differentiated again: a node of the graph above all that they depend on, whose backward raises.
+"""Gradients that cannot be differentiated again.
 
-PyTorch's `once_differentiable` hangs such a node on nothing: a gradient of chosen inputs (`torch.autograd.grad(.., inputs)`) never reaches it, and lacks its part in silence.
+A node of the autograd graph above all their inputs raises in its backward. PyTorch's `once_differentiable` attaches
+such a node to no input: `torch.autograd.grad(.., inputs)` never reaches it, and silently omits its contribution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Calls that go to PyTorch's dispatcher as an operator: of tensors without numbers (fake, meta), of tensors that wrap others, and under a dispatch mode."""
+"""Calls that go to PyTorch's dispatcher as an operator.
+
+These are calls of fake and meta tensors, of tensor subclasses that wrap others, and calls under a dispatch mode.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,32 @@ _TRANSFORM = torch._C._functorch.maybe_current_level
 
 
 def is_dispatched(query: Any, key: Any, value: Any) -> bool:
-    """Decide whether a call of these tensors goes to the dispatcher. Warm calls ask this."""
+    """Return True if a call of these tensors goes to the dispatcher.
+
+    Warm calls run this.
+    """
     if _MODES() or _TRANSFORM() is not None or forward_ad._current_level >= 0:
         return True
     if type(query) is type(key) is type(value) is _TENSOR:
         return False
-    return any(type(x) not in _PLAIN and _stands_for_others(x) for x in (query, key, value))
+    return any(type(x) not in _PLAIN and _wraps_tensors(x) for x in (query, key, value))
 
 
-def _stands_for_others(x: Any) -> bool:
+def _wraps_tensors(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def check_local(*tensors: Any) -> None:
-    """Raises CuirError U403 for a DTensor, and within torch.func."""
+    """Raise CuirError U403 for a DTensor, and within torch.func."""
     if torch.compiler.is_compiling():
         _check_transform()
     for x in tensors:
         if type(x).__name__ == "DTensor" and type(x).__module__.startswith("torch.distributed"):
-            wrong("U403", "query, key and value must be tensors of this process, found a DTensor",
-                  "call on x.to_local() of tensors that are sharded by batch or heads, and DTensor.from_local(o, mesh, placements); mods count batches and heads of the local tensors")  # fmt: skip
+            wrong(
+                "U403",
+                "query, key and value must be tensors of this process, found a DTensor",
+                "call on x.to_local() of tensors that are sharded by batch or heads, and DTensor.from_local(o, mesh, placements); mods count batches and heads of the local tensors",
+            )
 
 
 @at_tracing

@@ -23,13 +23,17 @@ def expert(kind: Kind, dtype: DType) -> str:
     import corpus
 
     return {
-        "forward": corpus.expert(dtype.name), "decode": decoding.ORIGIN, "cache": decoding.CACHE_ORIGIN, "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
+        "forward": corpus.expert(dtype.name),
+        "decode": decoding.ORIGIN,
+        "cache": decoding.CACHE_ORIGIN,
+        "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
         "varlen": SINGLE_VARLEN if dtype == F32 else VARLEN,
-    }[kind]  # fmt: skip
+    }[kind]
 
 
 @functools.cache
 def origin_of(name: str) -> Program:
+    """Parse an expert program by its name."""
     import corpus
 
     from ..syntax.parser import parse
@@ -51,15 +55,16 @@ def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
 def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
     """Return settings of the expert kernel for the consts that this kernel has, the best guesses first.
 
-    Of the tiles that fit, those of 128 queries waste the fewest rows. Over a cache a block is of whole pieces.
+    Among the tiles that fit, those of 128 queries waste the fewest rows. Over a cache a block is a multiple of the
+    copy's tokens.
     """
-    known = {p.name for p in next(iter(program.kernels().values())).params}
+    parameters = {p.name for p in next(iter(program.kernels().values())).params}
     space = space_of(origin_of(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
     starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
     chunk = fixed.get("CHUNK", 1)
     assert isinstance(chunk, int)
-    whole = [{**start, "BN": start["BN"] - start["BN"] % chunk} for start in starts]
-    return tuple({n: v for n, v in start.items() if n in known} for start in sorted(whole, key=lambda s: s["BM"] != 128))
+    aligned = [{**start, "BN": start["BN"] - start["BN"] % chunk} for start in starts]
+    return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
 __all__ = ["Kind", "expert", "origin_of", "space_of", "starts_of"]
