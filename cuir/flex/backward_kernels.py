@@ -152,7 +152,10 @@ class Part:
         return {places[of]: gradients[g] for of, g in self.transferred.gradients.items()}
 
     def prove(self, progress: Progress) -> None:
-        """Verify the program against autograd of its specification. Raises CuirError if it is wrong."""
+        """Verify the program against autograd of its specification.
+
+        Raises CuirError if it is wrong.
+        """
         from .verified import verified
 
         attention, step = self.attention, self.step

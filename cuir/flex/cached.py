@@ -506,9 +506,9 @@ def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page
 
 
 def _check_starts(k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
-    """Check that caches begin where the copy engine can read them. Tensors without memory cannot show this.
+    """Check that caches begin where the copy engine can read them.
 
-    Raises CuirError U406.
+    Tensors without memory cannot show this. Raises CuirError U406.
     """
     for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
         if x.data_ptr() % COPY_ALIGNMENT:

@@ -1,4 +1,4 @@
-"""`flex_attention`: the call that FlexAttention has, on kernels of this package. Owns which kernel a call's mods have."""
+"""`flex_attention`: FlexAttention's call, and the lookup of the kernel for a call's mods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,13 @@ from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
 
 
 class Form(NamedTuple):
-    """What of its tensors a call's kernel is made for. value_dim: of value and O. kind: which expert kernel. consts: const parameters that these settle."""
+    """The properties of a call's tensors that its kernel depends on.
+
+    Attributes:
+        value_dim: head dim of value and O.
+        kind: which expert kernel.
+        consts: const parameters that these properties decide.
+    """
 
     dtype: torch.dtype
     head_dim: int
@@ -66,10 +72,13 @@ KNOWN_CALLS = 256  # signatures of one pair of mods
 
 @dataclass(frozen=True)
 class Known:
-    """The attention of some mods. transferred: with their numbers, and nothing in the places of the tensors that they capture.
+    """The attention of some mods.
 
-    places: (index among the captured parameters, index among the mods' tensors) of each captured tensor. whole: none is read from where the walk of a mod
-    does not come: else nothing may be remembered of a call, as no one would notice another tensor there.
+    Attributes:
+        transferred: the transfer with these mods' numbers, and no values in place of the tensors that they capture.
+        places: (index among the captured parameters, index among the mods' tensors) of each captured tensor.
+        whole: the walk of the mods reaches all captured tensors. Otherwise no call may be cached, as nothing would
+            notice another tensor in the place of one.
     """
 
     attention: Attention
@@ -78,7 +87,7 @@ class Known:
     whole: bool
 
     def data(self, who: CaptureKey) -> TransferResult:
-        """The transfer with the tensors that these mods capture."""
+        """Return the transfer with the tensors that these mods capture."""
         if not self.places:
             return self.transferred
         captured = list(self.transferred.captured)
@@ -89,19 +98,17 @@ class Known:
 
 @dataclass
 class Warm:
-    """Calls with the same mods, as they were."""
+    """Cached calls of the same mods, valid while a guard holds."""
 
     same: Same
     calls: dict[Any, Ready] = field(default_factory=dict)
-    last: tuple[Any, Ready] | None = None  # options of the last call, and what it needed
+    last: tuple[Any, Ready] | None = None  # options of the last call, and its prepared launch
 
 
-_KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by identity of the mods: nothing is traced
-_TRACED: dict[Any, Attention] = {}  # by what the mods trace to: nothing is transferred
-_WARM: OrderedDict[tuple[int, int, int], Warm] = (
-    OrderedDict()
-)  # by the mods, and a sink, as objects: nothing is looked at again but what may have changed
-_ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # a sixth of asking for the device's
+_KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by capture key of the mods; a hit saves tracing
+_TRACED: dict[Any, Attention] = {}  # by the text of the traces; a hit saves the transfer
+_WARM: OrderedDict[tuple[int, int, int], Warm] = OrderedDict()  # by ids of the mods and a sink; a hit saves all checks but the guard
+_ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # six times as fast as a query by device
 _LOCK = threading.RLock()
 _NOTHING = torch.empty(0)
 
@@ -125,24 +132,42 @@ def flex_attention(
     dropout_p: float = 0.0,
     dropout_seed: torch.Tensor | None = None,
 ) -> Any:
-    """Attention with a score_mod and a mask, as torch.nn.attention.flex_attention computes it, on an expert kernel for Hopper, with gradients of query, key, value and of what mods capture.
+    """Compute attention with a score_mod and a mask, as torch.nn.attention.flex_attention does.
 
-    query [B, H, M, D], key and value [B, HK, N, D], or [1, HK, N, D] for all batches, f16, bf16 or f32, value's last dim DV its own, D and DV from 1 to 256, strides as they are: what no
-    kernel can read where it lies is copied in the call (`packed_copies` counts). score_mod(score, b, h, q_idx, kv_idx): the new score from scale * <q, k>, in f32. block_mask: what `create_block_mask` gives, ours or PyTorch's. scale: 1 / sqrt(D) if left out; for one that is not positive query is copied. enable_gqa: H may be a
-    multiple of HK. Gives O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural logarithms. A query
-    without keys has O = 0 and LSE = -inf, as in PyTorch. kernel_options are of PyTorch's kernels and change nothing. return_aux: PyTorch's AuxRequest; then
-    (O, AuxOutput) is given, with the LSE and max_scores, the largest score of each query [B, H, M], f32, if it asks for them.
+    It runs on an expert kernel for Hopper, with gradients of query, key, value and of tensors that mods capture.
 
-    backend: "auto" runs on the Hopper GPU that the tensors are on; "interpret" runs the kernel in the interpreter, slowly, on any machine. verify: how much is
-    asked of a new kernel before it runs on a GPU, on the CPU, once ("quick", "full" or "off"); the answer is kept in the cache folder.
+    Args:
+        query: [B, H, M, D], f16, bf16 or f32. Strides are arbitrary: a tensor that no kernel can read in place is
+            copied in the call (`packed_copies` counts these).
+        key: [B, HK, N, D], or [1, HK, N, D] for all batches.
+        value: [B, HK, N, DV], or [1, HK, N, DV] for all batches. D and DV are from 1 to 256.
+        score_mod: score_mod(score, b, h, q_idx, kv_idx), the new score from scale * <q, k>, in f32.
+        block_mask: a result of `create_block_mask`, ours or PyTorch's.
+        scale: 1 / sqrt(D) by default. If `scale <= 0`, query is copied on every call.
+        enable_gqa: H may be a multiple of HK.
+        return_lse: also return LSE.
+        kernel_options: accepted for PyTorch's interface; without effect.
+        return_aux: PyTorch's AuxRequest. The result is then (O, AuxOutput) with LSE and max_scores, the largest score
+            of each query [B, H, M], f32, as requested.
+        backend: "auto" runs on the Hopper GPU that holds the tensors; "interpret" runs the kernel in the interpreter,
+            slowly, on any machine.
+        verify: how much a new kernel is verified on the CPU before it first runs on a GPU: "quick", "full" or "off".
+            The verdict is kept in the cache folder.
+        normalize: "softmax", or beyond FlexAttention "sigmoid" or "relu" (see `Specification`).
+        sink: a logit of each head, floats [H] or a number (see `Specification`).
+        dropout_p: the probability that a weight becomes 0, as in scaled_dot_product_attention; the others are divided
+            by 1 - dropout_p.
+        dropout_seed: int32 [2], on the query's device; drawn from its default generator by default. `cuir.dropout_mask`
+            returns the same mask as a tensor.
 
-    Beyond FlexAttention, see `Specification`: normalize, "sigmoid" or "relu" instead of the softmax; sink, a logit of each head, floats [H] or a number.
-    dropout_p: the probability that a weight becomes 0, as scaled_dot_product_attention has it; the others are divided by 1 - dropout_p. dropout_seed: int32 [2],
-    on the query's device; drawn from its default generator if left out. `cuir.dropout_mask` gives the same mask as a tensor.
+    Returns:
+        O [B, H, M, DV] with the order of query's strides, and with return_lse also LSE [B, H, M], f32, in natural
+        logarithms. A query without keys has O = 0 and LSE = -inf, as in PyTorch.
 
-    Mods of the same code share a kernel: captured tensors are passed when it runs, and lengths are not part of it. torch.compile takes the call as an operator,
-    without a graph break; CUDA graphs capture it once it has been called. Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be
-    traced, U5xx for what is missing here, and what verification finds.
+    Mods of the same code share a kernel: captured tensors are launch arguments, and lengths are no part of the kernel.
+    torch.compile takes the call as an operator, without a graph break; CUDA graphs capture it once it has been called.
+    Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be traced, U5xx for a missing device
+    or tool, and the findings of verification.
     """
     most = False
     if return_aux is not None:
@@ -155,9 +180,23 @@ def flex_attention(
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
             return flex_attention(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
-                return_aux=return_aux, backend=backend, verify=verify, normalize=normalize, sink=sink, dropout_p=dropout_p, dropout_seed=dropout_seed,
-            )  # fmt: skip
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                return_lse,
+                kernel_options,
+                return_aux=return_aux,
+                backend=backend,
+                verify=verify,
+                normalize=normalize,
+                sink=sink,
+                dropout_p=dropout_p,
+                dropout_seed=dropout_seed,
+            )
     if scale is not None:
         query, scale = signed(query, plain_number(scale))
     dropout: Seeded | None = None
@@ -190,7 +229,7 @@ def flex_attention(
         if traced := _dispatched(
             query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout
         ):
-            return _given(traced, return_lse, return_aux)
+            return _format_outputs(traced, return_lse, return_aux)
     outputs = _warm(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weights, dropout)
     if outputs is None:
         check_options(scale, backend, verify)
@@ -199,50 +238,74 @@ def flex_attention(
             traced = _dispatched(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout
             )
-            return _given(traced, return_lse, return_aux)
+            return _format_outputs(traced, return_lse, return_aux)
         mask_mod = mod_of(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
         outputs = ready.with_dropout(dropout)(query, key, value)
     if return_aux is None:
         return outputs[:2] if return_lse else outputs[0]
-    return _given(outputs, return_lse, return_aux)
+    return _format_outputs(outputs, return_lse, return_aux)
 
 
-_OF_NESTED: list[Callable[..., tuple[torch.Tensor, ...]]] = []
+_NESTED_ATTENTION: list[Callable[..., tuple[torch.Tensor, ...]]] = []
 
 
 def nested_with(attention: Callable[..., tuple[torch.Tensor, ...]]) -> None:
-    """Sets what computes O and LSE of nested tensors: packed sequences, which need what this file owns."""
-    _OF_NESTED[:] = [attention]
+    """Register the function that computes O and LSE of nested tensors, which runs on packed sequences."""
+    _NESTED_ATTENTION[:] = [attention]
 
 
 def _nested(
-    query: torch.Tensor, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool, return_lse: bool,
-    return_aux: Any, normalize: Normalize, sink: Any, dropout: Seeded | None, backend: str, verify: Level,
-) -> Any:  # fmt: skip
-    """What a call of nested tensors gives: packed sequences are what they hold."""
+    query: torch.Tensor,
+    key: Any,
+    value: Any,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    return_aux: Any,
+    normalize: Normalize,
+    sink: Any,
+    dropout: Seeded | None,
+    backend: str,
+    verify: Level,
+) -> Any:
+    """Run a call of nested tensors as one of packed sequences."""
     if return_aux is not None and getattr(return_aux, "max_scores", False):
         wrong("U413", "the largest scores of nested tensors are not there", "AuxRequest(lse=True)")
-    outputs = _OF_NESTED[0](query, key, value, score_mod, block_mask, scale, enable_gqa, normalize, sink, dropout, backend, verify)
-    return _given(outputs, return_lse, return_aux)
+    outputs = _NESTED_ATTENTION[0](query, key, value, score_mod, block_mask, scale, enable_gqa, normalize, sink, dropout, backend, verify)
+    return _format_outputs(outputs, return_lse, return_aux)
 
 
-def _given(outputs: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any) -> Any:
-    """What a call gives."""
+def _format_outputs(outputs_of_call: tuple[torch.Tensor, ...], return_lse: bool, return_aux: Any) -> Any:
+    """Format the outputs of a call."""
     if return_aux is None:
-        return outputs[:2] if return_lse else outputs[0]
-    o, lse = outputs[:2]
-    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs[2] if len(outputs) > 2 else None)
+        return outputs_of_call[:2] if return_lse else outputs_of_call[0]
+    o, lse = outputs_of_call[:2]
+    return o, AuxOutput(lse=lse if return_aux.lse else None, max_scores=outputs_of_call[2] if len(outputs_of_call) > 2 else None)
 
 
 def _dispatched(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float | None, enable_gqa: bool,
-    backend: str, verify: Level, normalize: str, sink: Any, most: bool, dropout: Seeded | None,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Return the outputs of the call as an operator, which torch.compile traces, or which answers for tensors without numbers. It checks its arguments.
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    backend: str,
+    verify: Level,
+    normalize: str,
+    sink: Any,
+    most: bool,
+    dropout: Seeded | None,
+) -> tuple[torch.Tensor, ...]:
+    """Run the call as an operator, which torch.compile traces and which takes tensors without data.
 
-    Nothing for a call that is none of these, with mods that an operator would have to take as they are now.
+    The operator checks its arguments. Returns nothing for a call that needs none of this, with mods that an operator
+    could only take as they are now.
     """
     check_local(query, key, value)
     if torch.compiler.is_compiling():
@@ -270,8 +333,8 @@ def _dispatched(
     check_differentiable(query, key, value, normalize, captured)
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     block_size = [] if stand is None else list(stand.BLOCK_SIZE)
-    given = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
-    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if most else OPERATOR)(*given)
+    arguments = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
+    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if most else OPERATOR)(*arguments)
     return (*outputs[:2], outputs[2].detach()) if most else outputs  # the largest scores have no gradient
 
 
@@ -288,31 +351,31 @@ def _warm(
     weights: tuple[Any, ...],
     dropout: Seeded | None,
 ) -> tuple[torch.Tensor, ...] | None:
-    """The outputs of a call, if one of its signature was made before with these very mods."""
+    """Return the outputs of a call whose signature is cached with these very mods, else None."""
     sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
     try:
-        found = warm(block_mask, query, key)
-        if found is None:
+        result = warm(block_mask, query, key)
+        if result is None:
             return None
-        mask_mod, mask = found
-        known = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
-        if known is None or not known.same.holds(mask_mod, score_mod, sink):
+        mask_mod, mask = result
+        cache = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
+        if cache is None or not cache.same.holds(mask_mod, score_mod, sink):
             return None
         options = _options(query.dtype, mask, scale, enable_gqa, backend, verify, weights)
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
-    last = known.last
+    last = cache.last
     if last is not None and last[0] == options:
-        outputs = last[1].repeated(query, key, value)  # what a launch raises is the caller's to see
+        outputs = last[1].repeated(query, key, value)  # errors of a launch must reach the caller
         if outputs is not None:
             return outputs
     try:
-        ready = known.calls.get((_signature(query, key, value), options))
+        ready = cache.calls.get((_signature(query, key, value), options))
     except (AttributeError, RuntimeError, TypeError):
         return None
     if ready is None:
         return None
-    known.last = options, ready
+    cache.last = options, ready
     ready = ready.pinned()
     return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
 
@@ -320,19 +383,33 @@ def _warm(
 def _options(
     dtype: torch.dtype, mask: Any, scale: float | None, enable_gqa: bool, backend: str, verify: str, weights: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """All of a call but its tensors and its mods. mask: see `standing.warm`."""
+    """Return the part of a call's cache key without its tensors and mods.
+
+    `mask` is the one that `standing.warm` returns.
+    """
     numbers = _numbers(weights) if weights else ()
     parts = parts_for(dtype) if dtype is torch.float32 else 0
     return parts, mask, torch.is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
 
 
 def _signature(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
-    """All of a call's tensors that its checks and its kernel depend on."""
+    """Return the properties of a call's tensors that its checks and its kernel depend on."""
     gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
-        query.shape, query.stride(), query.dtype, query.device, key.shape, key.stride(), key.dtype, key.device, value.shape, value.stride(), value.dtype,
-        value.device, gradient,
-    )  # fmt: skip
+        query.shape,
+        query.stride(),
+        query.dtype,
+        query.device,
+        key.shape,
+        key.stride(),
+        key.dtype,
+        key.device,
+        value.shape,
+        value.stride(),
+        value.dtype,
+        value.device,
+        gradient,
+    )
 
 
 def prepare(
@@ -348,30 +425,32 @@ def prepare(
     block_mask: Any = None,
     weights: tuple[Any, ...] = (),
 ) -> Ready:
-    """What a call needs beside its tensors, which are known to fit. The mods are known by what they capture if they were met before.
+    """Prepare a call whose tensors are checked: look up its attention and its captured values.
 
-    weights: normalize, sink, whether the largest scores are asked for, and True for dropout, if they are not those of a plain softmax.
+    Args:
+        weights: normalize, sink, whether the largest scores are requested, and True for dropout, unless they are those
+            of a plain softmax.
     """
     check_sink(weights, query.shape[1])
     who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, key, value, len(weights) > 3)
     if stands(block_mask):
         need_warm("looking at the blocks of a mask")
-        own, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, form, verify, weights)
-        if mask_mod is not own:
+        original_mod, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, form, verify, weights)
+        if mask_mod is not original_mod:
             who, traced = identity(mask_mod, score_mod, *weights), None
-    known = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
-    data = known.data(who)
+    attention = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
+    data = attention.data(who)
     device = query.device
     for place, p in enumerate(data.captured):
         if not p.constant and isinstance(p.value, torch.Tensor) and p.value.device != device:
-            _check_captured(known.attention.own_name(place), p.value, query)
-    ready = known.attention.ready(query, key, value, scale, backend, data)
-    if not known.whole:
+            _check_captured(attention.attention.own_name(place), p.value, query)
+    ready = attention.attention.ready(query, key, value, scale, backend, data)
+    if not attention.whole:
         return replace(ready, steady=False)
-    found = warm(block_mask, query, key)
-    if found is not None:
+    result = warm(block_mask, query, key)
+    if result is not None:
         sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
-        signature = _signature(query, key, value), _options(query.dtype, found[1], scale, enable_gqa, backend, verify, weights)
+        signature = _signature(query, key, value), _options(query.dtype, result[1], scale, enable_gqa, backend, verify, weights)
         _keep_warm(ready, who, (mask_mod, score_mod, sink), signature)
     return ready
 
@@ -386,21 +465,24 @@ def _settled(
     level: Level,
     weights: tuple[Any, ...],
 ) -> tuple[Callable[..., Any], Traced | None]:
-    """The mask_mod that says what a mask says as it stands, and, if it is the mask's own, what the mods trace to. who: the identity of the mask's mods."""
-    given: list[Traced] = []
+    """Return a mask_mod equivalent to a mask's blocks, and the mods' trace if it is the mask's own.
+
+    `who` is the capture key of the mask's mods.
+    """
+    traces: list[Traced] = []
 
     def alone() -> Traced:
-        known = _KNOWN.get(_mods(who, form, level)) if who.known else None
-        if known is not None:
-            own = known.attention.traced.of_mask(p.value for p in known.data(who).captured)
+        entry = _KNOWN.get(_mods(who, form, level)) if who.known else None
+        if entry is not None:
+            mask_trace = entry.attention.traced.of_mask(p.value for p in entry.data(who).captured)
         else:
-            given.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), who))
-            own = given[0].of_mask(p.value for p in given[0].parameters)
-        return traced_apart(Specification("mask", block_mask.mask_mod)) if own is None else own
+            traces.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), who))
+            mask_trace = traces[0].of_mask(p.value for p in traces[0].parameters)
+        return traced_apart(Specification("mask", block_mask.mask_mod)) if mask_trace is None else mask_trace
 
     with _LOCK:
         mod = settled(block_mask, lengths_of(query, key), query.device, alone)
-    return mod, given[0] if given else None
+    return mod, traces[0] if traces else None
 
 
 def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> Specification:
@@ -414,17 +496,20 @@ def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: 
 
 
 def _mods(who: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:
-    """What calls share that run one kernel."""
+    """Return the cache key of calls that share a kernel."""
     return who.structure, who.values, form, level
 
 
 def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Weights without a sink that is a tensor; what is left is told apart by its kind as well."""
+    """Return weights without a sink that is a tensor, and with the kinds of the rest."""
     return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
 
 
 def _keep_warm(ready: Ready, who: CaptureKey, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
-    """Remembers a call by its mods (and sink). Forgets it when one of them dies, so that nothing that they captured lives on."""
+    """Cache a call under its mods and sink.
+
+    The entry is evicted when one of them dies, so that nothing that they captured stays alive.
+    """
     key = id(mods[0]), id(mods[1]), id(mods[2])
     if not Same.possible(who, mods):
         _WARM.pop(key, None)
@@ -452,14 +537,20 @@ def known_attention(
     weights: tuple[Any, ...],
     traced: Traced | None = None,
 ) -> Known:
-    """The attention of these mods: known from an earlier call, or made now. traced: what they trace to, if that is known. Raises CuirError U403, X1xx."""
+    """Return the attention of these mods, cached by an earlier call or made now.
+
+    Args:
+        traced: the trace of the mods, if the caller has it.
+
+    Raises CuirError U403, X1xx.
+    """
     if stand_for_others(who.tensors):
         for x in who.tensors:
             check_wrapped("what a mod captures", x)
     signature = _mods(who, form, level)
-    known = _KNOWN.get(signature) if who.known else None
-    if known is not None:
-        return known
+    entry = _KNOWN.get(signature) if who.known else None
+    if entry is not None:
+        return entry
     if who.known:
         need_warm("tracing a mod")
     with _LOCK:
@@ -467,22 +558,25 @@ def known_attention(
         traced = traced_with(spec, who) if traced is None else traced
         attention = _attention(spec, traced, who, form, level)
         places, captured = [], []
-        for i, (own, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
+        for i, (kernel_parameter, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
             at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
             if at is not None:
                 places.append((i, at))
-            captured.append(replace(own, value=parameter.value if at is None else _NOTHING))
+            captured.append(replace(kernel_parameter, value=parameter.value if at is None else _NOTHING))
         whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING and not p.constant for p in captured)
-        known = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
+        entry = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
         if who.known and whole:
-            _KNOWN[signature] = known
+            _KNOWN[signature] = entry
             while len(_KNOWN) > KNOWN_MODS:
                 _KNOWN.popitem(last=False)
-    return known
+    return entry
 
 
 def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form, level: Level) -> Attention:
-    """The attention of mods that trace to this: known from other mods of the same structure, or made now."""
+    """Return the attention of mods with this trace.
+
+    It is cached from other mods of the same structure, or made now.
+    """
     texts = (
         spec.normalize,
         *(() if spec.dropout is None else ("dropout",)),
@@ -503,10 +597,16 @@ def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form,
 
 
 def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:
-    """Whether a captured tensor is where the others are. Raises CuirError U407."""
+    """Check that a captured tensor is on the query's device.
+
+    Raises CuirError U407.
+    """
     if tensor.device != query.device and (tensor.ndim or tensor.device.type != "cpu"):  # PyTorch lets a number be on the CPU
-        raise CuirError.of("U407", f"`{name}`, which a mod captures, must be on the device of `query`, {query.device}, found {tensor.device}",
-                           hint=f"{name}.to(query.device)")  # fmt: skip
+        raise CuirError.of(
+            "U407",
+            f"`{name}`, which a mod captures, must be on the device of `query`, {query.device}, found {tensor.device}",
+            hint=f"{name}.to(query.device)",
+        )
 
 
 operator.prepare_with(prepare)

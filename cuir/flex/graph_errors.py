@@ -1,4 +1,7 @@
-"""Errors that are found while torch.compile traces a call: they arrive as the CuirError that a call outside of a graph raises, not within an exception of PyTorch's."""
+"""Errors that are found while torch.compile traces a call.
+
+They arrive as the CuirError that a call outside of a graph raises, not within an exception of PyTorch's.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ _PACKAGES = tuple(str(Path(module.__file__).parent) for module in (torch, sys.mo
 
 
 def at_tracing(function: F) -> F:
-    """Have torch.compile run a function when it traces a call, with the values that it has then, and take the result for a constant.
+    """Have torch.compile run a function when it traces a call, and take the result for a constant.
 
-    As torch.compiler.assume_constant_result does, which would import all of torch._dynamo.
+    It runs with the values at that time, as under torch.compiler.assume_constant_result, which would import all of
+    torch._dynamo.
     """
     passing = _passing(function, _of_tracing)
     passing._dynamo_marked_constant = True  # type: ignore[attr-defined]
@@ -29,7 +33,10 @@ def at_tracing(function: F) -> F:
 
 
 def of_operator(shapes: F) -> F:
-    """Let errors of an operator's shapes, which torch.compile asks for when it traces a call of it, through PyTorch's wrappers."""
+    """Let errors of an operator's shape function pass through PyTorch's wrappers.
+
+    torch.compile calls that function when it traces a call of the operator.
+    """
     return _passing(shapes, _of_operator)
 
 
@@ -47,7 +54,10 @@ def _passing(function: F, kind: Callable[[], type[CuirError]]) -> F:
 
 
 class _InGraph(CuirError):
-    """An error of a call that torch.compile traces, which notes the places in the code of users (`real_stack`) while the error passes."""
+    """An error of a call that torch.compile traces.
+
+    It notes the places in the code of users (`real_stack`) while the error passes.
+    """
 
     def __str__(self) -> str:
         text = "\n\n".join(d.render() for d in self.diagnostics)  # PyTorch adds to the arguments
@@ -72,7 +82,10 @@ def _of_tracing() -> type[CuirError]:
 
 @functools.cache
 def _of_operator() -> type[CuirError]:
-    """Return an error class that torch.compile does not wrap while it infers an operator's shapes: it re-raises IndexError."""
+    """Return an error class that torch.compile does not wrap while it infers an operator's shapes.
+
+    It re-raises IndexError.
+    """
 
     class Operator(_InGraph, IndexError):
         pass

@@ -1,4 +1,7 @@
-"""Places in users' code of what torch.compile read from it: diagnostics of a mod that became a graph point there, not at the text of the graph."""
+"""Locations in users' code of values that torch.compile read from it.
+
+Diagnostics of a mod that became a graph point there, not at the text of the graph.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def name_in_code(placeholder: str) -> str:
 
 
 def at_users_places(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an operator's function: its diagnostics point at users' code where they would point into a graph."""
+    """Wrap an operator's function such that its diagnostics point at users' code, not into a graph."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -55,7 +58,7 @@ def _moved(span: Span | None) -> Span | None:
 
 
 def span_of_trace(trace: str) -> Span | None:
-    """The innermost place of a stack trace as text."""
+    """Return the innermost place of a stack trace as text."""
     places = list(re.finditer(r'File "([^"]+)", line (\d+), in [^\n]*\n(?:    [^\n]*\n +(\^+))?', trace))
     if not places:
         return None

@@ -1,4 +1,4 @@
-"""What a call of attention may be given: every mistake is found before anything is traced, compiled or launched."""
+"""Checks of the arguments of attention calls, before anything is traced, compiled or launched."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .sizes import are_equal, have_equal_sizes
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 256  # columns of a product
-SCALES = torch.finfo(torch.float32).tiny, 1e38  # of f32, and so that a scale times log2(e) is one
+SCALES = torch.finfo(torch.float32).tiny, 1e38  # least and largest: a scale times log2(e) is a normal number of f32
 DETACHED = "call under torch.no_grad(), or with detached tensors"
 NO_FLOAT64 = "no kernel computes in float64; PyTorch's flex_attention does, outside of torch.compile"
 IN_TRANSFORM = (
     "the call is within torch.func (grad, jvp, vmap ...), which kernels cannot look into",
     "torch.autograd.grad for gradients, and dims of the batch for vmap",
 )
-KNOWN_SIGNATURES = 1024  # of query, key and value that fit
+KNOWN_SIGNATURES = 1024  # size limit of the cache of signatures that passed the checks
 _FITTING: set[Any] = set()
 _IS_WRAPPED: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 BACKENDS = ("auto", "interpret")
@@ -38,22 +38,25 @@ LEVELS = ("quick", "full", "off")
 
 @at_tracing
 def wrong(code: str, message: str, hint: str | None = None) -> NoReturn:
-    """Raises CuirError, also from within what torch.compile traces."""
+    """Raise CuirError, also within code that torch.compile traces."""
     raise CuirError.of(code, message, hint=hint)
 
 
 def dtype_of(dtype: torch.dtype | DType | str) -> DType:
-    """The dtype of a kernel by PyTorch's, by ours, or by name. Raises CuirError U109."""
-    known: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(NAMED) | {d: d for d in NAMED.values()}
-    found = known.get(dtype)
-    if found not in (F16, BF16, F32):
+    """Return the dtype of a kernel from PyTorch's, ours, or a name.
+
+    Raises CuirError U109.
+    """
+    dtypes: dict[object, DType] = {t: d for d, t in TORCH.items()} | dict(NAMED) | {d: d for d in NAMED.values()}
+    result = dtypes.get(dtype)
+    if result not in (F16, BF16, F32):
         hint = f"dtype=torch.float32; {NO_FLOAT64}" if dtype is torch.float64 else None
         raise CuirError.of("U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint=hint)
-    return found
+    return result
 
 
 def check_ranks(query: Any, key: Any, value: Any) -> None:
-    """Raises CuirError: U403 no dense tensor, U405 rank."""
+    """Raise CuirError U403 for no dense tensor, U405 for a wrong rank."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
@@ -69,9 +72,10 @@ def check_ranks(query: Any, key: Any, value: Any) -> None:
 
 
 def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
-    """query [B, H, M, D], key and value [B or 1, HK, N, D], [..., DV] of value, f16, bf16 or f32.
+    """Check query [B, H, M, D], key [B or 1, HK, N, D] and value [B or 1, HK, N, DV], f16, bf16 or f32.
 
-    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411 heads.
+    Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411
+    heads.
     """
     signature = _signature(query, key, value, enable_gqa)
     if signature is None or signature not in _FITTING or torch.jit.is_tracing():
@@ -86,14 +90,28 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
 
 
 def _signature(query: Any, key: Any, value: Any, enable_gqa: bool) -> Any:
-    """Return all that `check_tensors` depends on but wrappers; None where a size may be a symbol."""
+    """Return the properties that `check_tensors` depends on, without wrappers.
+
+    None where a size may be a symbol.
+    """
     plain = type(query) is type(key) is type(value) is torch.Tensor and not (query.is_nested or key.is_nested or value.is_nested)
     if not plain or torch.compiler.is_compiling():
         return None
     return (
-        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device, value.device,
-        query.layout, key.layout, value.layout, enable_gqa is True,
-    )  # fmt: skip
+        query.shape,
+        key.shape,
+        value.shape,
+        query.dtype,
+        key.dtype,
+        value.dtype,
+        query.device,
+        key.device,
+        value.device,
+        query.layout,
+        key.layout,
+        value.layout,
+        enable_gqa is True,
+    )
 
 
 def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
@@ -102,8 +120,8 @@ def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
         wrong(
             "U403", "the call is within torch.jit.trace, which records operations of PyTorch alone", "torch.export.export, or torch.compile"
         )
-    given = {"query": query, "key": key, "value": value}
-    for name, x in given.items():
+    tensors = {"query": query, "key": key, "value": value}
+    for name, x in tensors.items():
         if x.dtype not in DTYPES:
             hint = f"{name}.to(torch.bfloat16)"
             if x.dtype == torch.float64:
@@ -126,7 +144,7 @@ def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             raise CuirError.of(
                 "U408", f"`{name}` must have the batch size of `query`, {query.shape[0]}, or 1 for all batches, found {x.shape[0]}"
             )
-    for name, x in given.items():
+    for name, x in tensors.items():
         check_numbers(name, x)
     head_dim = query.shape[3]
     if not are_equal(key.shape[3], head_dim):
@@ -138,7 +156,11 @@ def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
 
 
 def parts_for(dtype: torch.dtype) -> int:
-    """In how many numbers of TF32 a kernel takes operands of float32 now: 2, with the accuracy of float32, or 1 where the user allows TF32 in products; 0 of other dtypes, whose products are exact."""
+    """Return the number of TF32 parts into which a kernel splits float32 operands.
+
+    PyTorch's current settings decide: 2 has the accuracy of float32; 1 where the user allows TF32 in products; 0 for
+    other dtypes, whose products are exact.
+    """
     if dtype != torch.float32:
         return 0
     try:
@@ -148,30 +170,36 @@ def parts_for(dtype: torch.dtype) -> int:
 
 
 def precision(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
-    """The const parameter of a kernel's products of float32 now; none of other dtypes."""
+    """Return the const parameter of a kernel's float32 products.
+
+    PyTorch's current settings decide; there is none for other dtypes.
+    """
     parts = parts_for(dtype)
     return (("PARTS", parts),) if parts else ()
 
 
 def check_head_dims(keys: int, values: int) -> None:
-    """Raises CuirError U110."""
+    """Raise CuirError U110 for a head dim that no kernel takes."""
     for dim, of in ((keys, "query and key"), (values, "value")):
         if not isinstance(dim, (int, torch.SymInt)) or not 1 <= dim <= LARGEST_HEAD_DIM:
             raise CuirError.of("U110", f"the head dim of {of} must be from 1 to {LARGEST_HEAD_DIM}, found {dim!r}")
 
 
 def check_numbers(name: str, x: torch.Tensor) -> None:
-    """Raises CuirError U403 for a tensor that has no numbers in a place of its own."""
+    """Raise CuirError U403 for a tensor without memory of its own."""
     check_wrapped(f"`{name}`", x)
 
 
 def stand_for_others(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return True if `check_wrapped` may refuse one of these. Calls with mods made anew ask this."""
+    """Return True if `check_wrapped` may refuse one of these.
+
+    Calls with new mods run this.
+    """
     return forward_ad._current_level >= 0 or any(map(_IS_WRAPPED, tensors))
 
 
 def check_wrapped(what: str, x: torch.Tensor) -> None:
-    """Raises CuirError U403 for a tensor that stands for others, U410 for one that has a tangent."""
+    """Raise CuirError U403 for a functorch wrapper, U410 for a tensor that has a tangent."""
     if torch.compiler.is_compiling():
         return
     if _IS_WRAPPED(x):
@@ -182,14 +210,14 @@ def check_wrapped(what: str, x: torch.Tensor) -> None:
 
 
 def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:
-    """Raises CuirError U403 for a tensor that has no numbers in a place of its own, U407 for one that is elsewhere than `q`."""
+    """Raise CuirError U403 for a tensor without memory of its own, U407 for one not on q's device."""
     check_numbers(name, x)
     if x.device != q.device:
         wrong("U407", f"`{name}` must be on the device of `q`, {q.device}, found {x.device}", f"{name}.to(q.device)")
 
 
 def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
-    """Raises CuirError U411."""
+    """Raise CuirError U411 for numbers of heads that do not fit."""
     if are_equal(heads, key_heads):
         return
     if not enable_gqa:
@@ -201,7 +229,10 @@ def check_heads(heads: int, key_heads: int, enable_gqa: bool) -> None:
 
 
 def check_gradient(name: str, x: torch.Tensor) -> None:
-    """Refuse a gradient of what a call over a cache is given, or of what its mods capture. Raises CuirError U410."""
+    """Refuse an argument or captured tensor of a call over a cache that requires a gradient.
+
+    Raises CuirError U410.
+    """
     if x.requires_grad and torch.is_grad_enabled():
         wrong(
             "U410",
@@ -213,19 +244,19 @@ def check_gradient(name: str, x: torch.Tensor) -> None:
 def check_differentiable(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, normalize: str, captured: Sequence[torch.Tensor] = ()
 ) -> None:
-    """Raises CuirError X109 for a call that asks for gradients which are not there."""
+    """Raise CuirError X109 for a call that asks for gradients which do not exist."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *captured)):
         need_gradients(normalize)
 
 
 def need_gradients(normalize: str) -> None:
-    """Raises CuirError X109 for weights for which there is no backward pass."""
+    """Raise CuirError X109 for weights without a backward pass."""
     if normalize != "softmax":
         wrong("X109", f"there are gradients of a softmax, found normalize={normalize!r}", DETACHED)
 
 
 def check_options(scale: float | None, backend: str, verify: str) -> None:
-    """Raises CuirError U413."""
+    """Raise CuirError U413 for unusable options."""
     if scale is not None and not (_is_number(scale) and 0 < scale < math.inf):
         hint = "scale.item()" if isinstance(scale, torch.Tensor) and scale.numel() == 1 else None
         raise CuirError.of("U413", f"scale must be a finite number, found {scale!r}", hint=hint)
@@ -255,8 +286,10 @@ def plain_integer(x: Any) -> Any:
 
 
 def signed(query: Any, scale: Any) -> tuple[Any, Any]:
-    """Another query and scale of the same scores where scale is not positive, or so small that it is 0 in float32: kernels take the score of the largest product for
-    the largest score. What cannot be used stays as it is."""
+    """Return another query and scale of the same scores where scale is not positive or is 0 in float32.
+
+    Kernels take the score of the largest product for the largest score. Unusable arguments are returned unchanged.
+    """
     if (
         not _is_number(scale)
         or scale >= SCALES[0]
@@ -269,7 +302,12 @@ def signed(query: Any, scale: Any) -> tuple[Any, Any]:
 
 
 def check_sink(weights: tuple[Any, ...], heads: int) -> None:
-    """Whether a sink that is a tensor has a logit for each query head. weights: normalize and sink, or nothing. Raises CuirError U408."""
+    """Check that a sink that is a tensor has a logit for each query head.
+
+    Raises CuirError U408.
+
+    `weights` is (normalize, sink, ...), or empty.
+    """
     if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (heads,):
         wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(weights[1].shape)}")
 
@@ -278,14 +316,21 @@ Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of
 
 
 def seeded(p: Any, seed: Any, query: Any) -> Seeded | None:
-    """Check the options of dropout and draw a seed if none is given; None where nothing is dropped. Raises CuirError U407, U413."""
+    """Check the options of dropout, and draw a seed by default; None where nothing is dropped.
+
+    Raises CuirError U407, U413.
+    """
     p = plain_number(p)
     if not _is_number(p) or not 0.0 <= p <= 1.0:
         hint = "dropout_p.item()" if isinstance(p, torch.Tensor) and p.numel() == 1 else None
         wrong("U413", f"dropout_p must be a probability, a number from 0 to 1, found {p!r}", hint)
     if seed is not None and (not isinstance(seed, torch.Tensor) or seed.dtype != torch.int32 or seed.shape != (WORDS,)):
-        found = f"{word(seed.dtype)} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
-        wrong("U413", f"dropout_seed must be a tensor of two words, int32 [{WORDS}], found {found}", "cuir.draw_dropout_seed(query.device)")
+        description = f"{word(seed.dtype)} {list(seed.shape)}" if isinstance(seed, torch.Tensor) else repr(seed)
+        wrong(
+            "U413",
+            f"dropout_seed must be a tensor of two words, int32 [{WORDS}], found {description}",
+            "cuir.draw_dropout_seed(query.device)",
+        )
     if p == 0.0 or not isinstance(query, torch.Tensor):
         return None
     if seed is not None and seed.device != query.device:
@@ -305,20 +350,29 @@ _STREAM_IS_CAPTURED: Callable[[], bool] = getattr(
 
 
 def capturing() -> bool:
-    """Whether launches of this thread's current stream go into a CUDA graph."""
+    """Return True if launches on this thread's current stream go into a CUDA graph."""
     return torch.cuda.is_initialized() and _STREAM_IS_CAPTURED()
 
 
 def need_warm(what: str) -> None:
-    """Raises CuirError U415 if a CUDA graph is being captured: what prepares a first call (compiling, block lists, checks of captured tensors) cannot be part
-    of a graph, and would end the capture with an error of CUDA's or leave in it what is not made again when it is replayed."""
+    """Raise CuirError U415 if a CUDA graph is being captured.
+
+    Preparations of a first call (compiling, block lists, checks of captured tensors) cannot be part of a graph: they
+    would end the capture with an error of CUDA's, or leave in it what a replay does not make again.
+    """
     if capturing():
-        raise CuirError.of("U415", f"{what} is for a call before the capture of a CUDA graph: this one is the first of its kind",
-                           hint="call it once with the same mods, lengths and strides before the capture")  # fmt: skip
+        raise CuirError.of(
+            "U415",
+            f"{what} is for a call before the capture of a CUDA graph: this one is the first of its kind",
+            hint="call it once with the same mods, lengths and strides before the capture",
+        )
 
 
 def need_hopper(device: torch.device) -> None:
-    """Raises CuirError for what is missing to compile and run a kernel on this device: U501 a Hopper GPU, U502 tensors on it, U503 nvcc, U505 cuda-bindings."""
+    """Raise CuirError for what is missing to compile and run a kernel on this device.
+
+    U501 a Hopper GPU, U502 tensors on it, U503 nvcc, U505 cuda-bindings.
+    """
     from ..runtime.driver_api import driver
     from ..runtime.nvcc import find_nvcc
 
@@ -339,7 +393,7 @@ def _either(words: tuple[str, ...]) -> str:
 
 
 def check_dense(name: str, x: torch.Tensor) -> None:
-    """Raises CuirError U403."""
+    """Raise CuirError U403 for a nested or sparse tensor."""
     if x.layout != torch.strided or x.is_nested:
         wrong(
             "U403",

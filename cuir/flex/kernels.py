@@ -1,4 +1,4 @@
-"""Attention as an object: a variant's program, what verification says of it, its CUDA, and the call. Owns which const parameters a call gets."""
+"""Attention as an object: a variant's program, its verification report, its CUDA, and the call."""
 
 from __future__ import annotations
 
@@ -62,44 +62,52 @@ if TYPE_CHECKING:
     from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
-KNOWN_PROBABILITIES = 16  # of dropout, whose launches are kept
+KNOWN_PROBABILITIES = 16  # of dropout: size limit of the cache of launches
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What calls of one signature share. checked: for the interpreter, which has no kernel. arguments: all but the tensors of the call, `made` among them.
-    steady: it may be remembered with the mods that it is of."""
+    """The prepared launch that calls of one signature share.
+
+    Attributes:
+        checked: the program for the interpreter, which has no kernel.
+        arguments: all arguments but the tensors of the call; those of `made` are among them.
+        steady: it may be cached with its mods.
+    """
 
     kernel: CompiledKernel | None
     checked: Checked | None
     arguments: Mapping[str, Any]
     made: Made | None = None
     steady: bool = True
-    columns: int = 0  # of values, and so of O
-    fits: bool = True  # rows of the tensors lie as the kernel reads them, if their first does
-    attention: Attention | None = None  # whose call it is, and `data`, what its mods capture: for the backward pass
+    columns: int = 0  # of values and O
+    fits: bool = True  # rows of the tensors are aligned as the kernel reads them, if the first one is
+    attention: Attention | None = None  # and `data`, the captured values of its mods: for the backward pass
     data: TransferResult | None = None
     setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
-    again: list[Again] = field(default_factory=list)  # the call, once it was made with tensors that lie as the kernel reads them
-    seed: tuple[torch.Tensor, ...] = ()  # of dropout, which is another tensor in each call
-    dropped: dict[float, list[Again]] = field(default_factory=dict)  # by the probability of dropout, the call of the last seed
+    again: list[Again] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
+    seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
+    dropped: dict[float, list[Again]] = field(default_factory=dict)  # the replays by probability of dropout
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """O, LSE and, of a kernel that gives them, the largest scores, for tensors that are known to fit; with gradients if they are asked for."""
+        """Return O, LSE and, from a kernel that computes them, the largest scores, for checked tensors.
+
+        The outputs have gradients if an input requires one.
+        """
         return differentiable(self, query, key, value) if self.asks(query, key, value) else self.outputs(query, key, value)
 
     @functools.cached_property
     def learnable(self) -> Learnable:
-        """What its mods capture of floats."""
+        """The captured tensors of floats."""
         return learnable(self.data)
 
     @functools.cached_property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]:
-        """Captured tensors of its mods, with their names."""
+        """The captured tensors of its mods, with their names."""
         return read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-        """Whether a call of these tensors is to be differentiable."""
+        """Return True if a call of these tensors is to be differentiable."""
         inputs = query.requires_grad or key.requires_grad or value.requires_grad
         return (inputs and torch.is_grad_enabled()) or self._learns()
 
@@ -107,13 +115,13 @@ class Ready:
         return torch.is_grad_enabled() and any(t.requires_grad for t, _ in self.learnable)
 
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The same, without gradients."""
-        again = self.repeated(query, key, value)
-        if again is not None:
-            return again
-        given = {"Q": query, "K": key, "V": value}
+        """Return the outputs of a call without gradients."""
+        replayed = self.repeated(query, key, value)
+        if replayed is not None:
+            return replayed
+        tensors = {"Q": query, "K": key, "V": value}
         if self.seed:
-            given |= zip(DROPOUT, self.seed)
+            tensors |= zip(DROPOUT, self.seed)
         if key.shape[0] != query.shape[0]:
             key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
         o = output_for(query, self.columns)
@@ -124,29 +132,32 @@ class Ready:
             self.made.join()
         outputs = self.launched(query, key, value, o)
         if self.kernel is not None and as_they_lie and self.steady and shares(self.setting) == 1:
-            call = self.kernel.again(given, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
+            call = self.kernel.again(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
             self.again[:] = [] if call is None else [call]
-        return outputs if self.fits else (without_room(o, given["Q"]), *outputs[1:])
+        return outputs if self.fits else (without_room(o, tensors["Q"]), *outputs[1:])
 
     def as_they_lie(self, captured: Sequence[torch.Tensor], at: Lengths) -> tuple[tuple[Parameter, int], ...] | None:
-        """The parameters that take captured tensors, each with its tensor's place among `captured`, if other tensors that lie like these need nothing made or looked at before the
-        kernel reads them: no block lists, no zeros behind them, no element whose index depends on their numbers. Else None."""
+        """Return the parameters that take captured tensors, each with its tensor's index in `captured`.
+
+        Other tensors of the same layout can then replace these without preparation or checks: there are no block lists,
+        no zeros behind a tensor, no element whose index depends on data. Returns None otherwise.
+        """
         data, attention = self.data, self.attention
         if data is None or attention is None or data.lists is not None or data.tables or not self.steady:
             return None
-        found = []
+        places = []
         for p in data.captured:
             if isinstance(p.value, torch.Tensor):
                 place = next((i for i, t in enumerate(captured) if t is p.value), None)
-                own = self.arguments.get(p.name)
+                argument = self.arguments.get(p.name)
                 like = p.on(p.value.new_empty(p.value.shape, device="meta"), "meta")
-                if place is None or not isinstance(own, torch.Tensor) or own.shape != like.shape:  # type: ignore[union-attr]
+                if place is None or not isinstance(argument, torch.Tensor) or argument.shape != like.shape:  # type: ignore[union-attr]
                     return None
-                found.append((replace(p, value=None), place))  # the tensor itself is let go
-        return tuple(found) if attention._settled(data, at) else None
+                places.append((replace(p, value=None), place))  # keep no reference to the tensor
+        return tuple(places) if attention._settled(data, at) else None
 
     def with_values(self, values: Mapping[str, Any]) -> Ready:
-        """A call with other captured values, without gradients, of which nothing is remembered."""
+        """Return a call with other captured values, without gradients, which is never cached."""
         return replace(self, arguments={**self.arguments, **values}, made=None, steady=False, data=None, again=[])
 
     def with_dropout(self, dropout: Seeded | None) -> Ready:
@@ -159,7 +170,10 @@ class Ready:
         return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), again=self.dropped.setdefault(p, []))
 
     def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-        """The outputs, without gradients, for tensors that lie as those of a call before; None, and nothing is done, for others and where gradients are asked for."""
+        """Replay an earlier call for tensors of the same layout, without gradients.
+
+        Returns None, and launches nothing, for other tensors and where gradients are requested.
+        """
         if not self.again or (self.learnable and torch.is_grad_enabled() and self._learns()):
             return None
         captured = capturing()
@@ -170,25 +184,28 @@ class Ready:
         return self.again[0].of((query, key, value, *self.seed), captured)
 
     def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs, O in `o`."""
-        own = given_to({"Q": query, "K": key, "V": value, "O": o}, self.setting)
+        """Launch the kernel with O in `o`; return the outputs."""
+        arguments = given_to({"Q": query, "K": key, "V": value, "O": o}, self.setting)
         if self.kernel is not None:
-            outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**own, **self.arguments})
+            outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**arguments, **self.arguments})
         else:
-            outputs = self._interpreted(own)
-        return outputs if own["O"] is o else (o, joined(own["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
+            outputs = self._interpreted(arguments)
+        return outputs if arguments["O"] is o else (o, joined(arguments["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
 
-    def _interpreted(self, given: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    def _interpreted(self, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         from ..interp import run
 
         assert self.checked is not None
-        o, written = given["O"], {t.name for t in self.checked.tensors if t.written}
+        o, written = tensors["O"], {t.name for t in self.checked.tensors if t.written}
         rows = {n: torch.empty(o.shape[:-1], dtype=torch.float32, device=o.device) for n in ("LSE", MAX_SCORES) if n in written}
-        run(self.checked, {**given, **rows, **self.arguments}, budget=math.inf)  # as long as the caller's lengths take
+        run(self.checked, {**tensors, **rows, **self.arguments}, budget=math.inf)  # as long as the caller's lengths take
         return o, *rows.values()
 
     def pinned(self) -> Ready:
-        """Itself, kept for as long as the process if the stream is captured: replays of the graph read its tensors."""
+        """Return itself, kept alive for the process if the stream is captured.
+
+        Replays of the graph read its tensors.
+        """
         if self.kernel is not None and capturing() and id(self) not in _PINNED:
             _PINNED[id(self)] = self
         return self
@@ -202,14 +219,18 @@ ATTENTIONS: weakref.WeakValueDictionary[str, Attention] = weakref.WeakValueDicti
 class Attention:
     """A variant of attention for one dtype and head dim; `cuir.attention` makes it.
 
-    Called with query [B, H, M, D], key and value [B, HK, N, D], HK a divisor of H, it gives O [B, H, M, D], and LSE [B, H, M] (f32, natural logarithm) with
-    `return_lse=True`, and then MAX_SCORES [B, H, M] (f32) behind it if the specification asks for `max_scores`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
+    Called with query [B, H, M, D], key and value [B, HK, N, D], HK a divisor of H, it returns O [B, H, M, D], and with
+    `return_lse=True` also LSE [B, H, M] (f32, natural logarithm), followed by MAX_SCORES [B, H, M] (f32) if the
+    specification asks for `max_scores`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
     """
 
     def __init__(
         self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level, plain: Callable[[], Attention]
     ):
-        """plain: makes the same attention, whose mask is worked out where this one reads bits."""
+        """Create an attention from a transfer.
+
+        `plain` makes the same attention with a mask that is computed where this one reads bits.
+        """
         self._plain = plain
         self.transferred, self.traced, self.level = transferred, traced, level
         self._who, self.settings = who, settings
@@ -241,11 +262,14 @@ class Attention:
 
     @property
     def report(self) -> VerifyReport | None:
-        """What verification found; None with verify="off". Asked when first needed, on the CPU, in some seconds. Raises CuirError if the program is wrong."""
+        """The report of verification; None with verify="off".
+
+        It is computed when first needed, on the CPU, in some seconds. Raises CuirError if the program is wrong.
+        """
         return self.prove(self.settings.start)
 
     def choice(self, query: torch.Tensor, key: torch.Tensor) -> Choice:
-        """The setting of const parameters that a call with tensors of these shapes gets on the GPU that is here, and why it is this one."""
+        """Return the const parameters for tensors of these shapes on this GPU, and the reason for them."""
         return self.settings.choice(lengths_of(query, key), self.settings.numbers(self.transferred.captured))
 
     @property
@@ -256,24 +280,30 @@ class Attention:
         return lower(self.settings.checked(self.settings.start))
 
     def gradients(self, asked: Asked = Asked()) -> Gradients:
-        """Its backward pass, for what is asked of it. Raises CuirError X109 where there is none."""
+        """Return the backward pass for requested gradients.
+
+        Raises CuirError X109 where there is none.
+        """
         if asked not in self._gradients:
             self._gradients[asked] = Gradients(self, asked)
         return self._gradients[asked]
 
     @property
     def fixed(self) -> Mapping[str, Const]:
-        """The const parameters that are not chosen: dtype and head dims, and of f32 in how many numbers of TF32 products take operands."""
+        """The const parameters that are not chosen: dtype, head dims, and for f32 the TF32 parts of operands."""
         parts = {"PARTS"} & self.settings.fixed.keys() if self.settings.fixed["T"] == F32 else set()
         return {n: self.settings.fixed[n] for n in ("T", "D", "DV", *parts)}
 
     @property
     def who(self) -> CaptureKey:
-        """What its mods are known by."""
+        """The capture key of its mods."""
         return self._who
 
     def prove(self, consts: Mapping[str, Const], progress: Progress | None = None) -> VerifyReport | None:
-        """The report for a setting. Raises CuirError if the program is wrong."""
+        """Return the report for a setting.
+
+        Raises CuirError if the program is wrong.
+        """
         from .verified import verified
 
         if self.level == "off":
@@ -297,9 +327,14 @@ class Attention:
         return_lse: bool = False,
         backend: str = "auto",
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """scale: of the scores, 1 / sqrt(D) if left out. backend: "auto" runs on the Hopper GPU that the tensors are on, "interpret" in the interpreter.
+        """Compute attention.
 
-        Raises CuirError for arguments that do not fit (U1xx, U4xx), for what is missing (U5xx), and for a program that verification finds wrong.
+        Args:
+            scale: of the scores, 1 / sqrt(D) by default.
+            backend: "auto" runs on the Hopper GPU that holds the tensors, "interpret" in the interpreter.
+
+        Raises CuirError for arguments that do not fit (U1xx, U4xx), for a missing device or tool (U5xx), and for a
+        program that verification finds wrong.
         """
         scale = plain_number(scale)
         by_operator = torch.compiler.is_compiling() or is_dispatched(query, key, value) or has_no_numbers(query)
@@ -311,63 +346,97 @@ class Attention:
 
     @staticmethod
     def _in_order(data: TransferResult) -> tuple[torch.Tensor, ...]:
-        """The captured tensors of a call, as a graph passes them: those that may have gradients first, each once."""
+        """Return the captured tensors in the order in which a graph passes them.
+
+        Those that may have gradients come first; each is there once.
+        """
         first = [t for t, _ in learnable(data)]
-        others = {id(p.value): p.value for p in data.captured if isinstance(p.value, torch.Tensor)}
-        return (*first, *(t for i, t in others.items() if i not in {id(x) for x in first}))
+        tensors = {id(p.value): p.value for p in data.captured if isinstance(p.value, torch.Tensor)}
+        return (*first, *(t for i, t in tensors.items() if i not in {id(x) for x in first}))
 
     def in_graph(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
-        """The outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
-        captured = list(self._captured)  # those without a gradient too, whose writes before the backward pass are noticed so
+        """Return the outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
+        captured = list(self._captured)  # with those without a gradient, whose writes before the backward pass are then detected
         check_differentiable(query, key, value, self.spec.normalize, captured)
         captured += [] if (dropout := self._seeded(query)) is None else [dropout[1]]
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-        own = torch.ops.cuir
-        called = own.flex_attention_max_scores.default if self.spec.max_scores else own.flex_attention.default
+        operators = torch.ops.cuir
+        called = operators.flex_attention_max_scores.default if self.spec.max_scores else operators.flex_attention.default
         outputs: tuple[torch.Tensor, ...] = called(query, key, value, captured, self.handle, scale, True, backend, "quick")
         return outputs
 
     def called(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
-        """The outputs."""
-        signature, known = None, None
+        """Return the outputs of a call outside of a graph."""
+        signature, cached = None, None
         if self._steady:
             try:
-                signature = (query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, key.dtype, value.dtype, query.device,
-                             key.device, value.device, torch.is_grad_enabled(), query.requires_grad, key.requires_grad, value.requires_grad, scale, type(scale), backend)  # fmt: skip
-                known = self._warm.get(signature)
+                signature = (
+                    query.shape,
+                    key.shape,
+                    value.shape,
+                    query.stride(),
+                    key.stride(),
+                    value.stride(),
+                    query.dtype,
+                    key.dtype,
+                    value.dtype,
+                    query.device,
+                    key.device,
+                    value.device,
+                    torch.is_grad_enabled(),
+                    query.requires_grad,
+                    key.requires_grad,
+                    value.requires_grad,
+                    scale,
+                    type(scale),
+                    backend,
+                )
+                cached = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if known is not None and unchanged(known[1]):
-            return known[0].pinned().with_dropout(self._seeded(query))(query, key, value)
+        if cached is not None and unchanged(cached[1]):
+            return cached[0].pinned().with_dropout(self._seeded(query))(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
-            held = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
-            self._warm[signature] = ready, tuple((t, state_of(t)) for t in held), tuple(map(memory_of, held))
+            captured = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
+            self._warm[signature] = ready, tuple((t, state_of(t)) for t in captured), tuple(map(memory_of, captured))
         return ready.with_dropout(self._seeded(query))(query, key, value)
 
     def _seeded(self, query: torch.Tensor) -> Seeded | None:
         return None if self.spec.dropout is None else seeded(self.spec.dropout.p, None, query)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:
-        """Raises CuirError for arguments that do not fit."""
+        """Raise CuirError for arguments that do not fit."""
         check_options(scale, backend, self.level)
         check_tensors(query, key, value, enable_gqa=True)
         fixed, dims = self.settings.fixed, (query.shape[3], value.shape[3])
         if query.dtype != TORCH[fixed["T"]] or dims != (fixed["D"], fixed["DV"]):  # type: ignore[index]
-            raise CuirError.of("U404", f"this attention is for {fixed['T']} and head dims {fixed['D']} (values: {fixed['DV']}), found {query.dtype} and {dims[0]} ({dims[1]})",
-                               hint="cuir.attention(spec, dtype=..., head_dim=..., value_dim=...) makes another")  # fmt: skip
+            raise CuirError.of(
+                "U404",
+                f"this attention is for {fixed['T']} and head dims {fixed['D']} (values: {fixed['DV']}), found {query.dtype} and {dims[0]} ({dims[1]})",
+                hint="cuir.attention(spec, dtype=..., head_dim=..., value_dim=...) makes another",
+            )
 
     def ready(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str, data: TransferResult | None = None
-    ) -> Ready:  # fmt: skip
-        """What a call needs beside its tensors, which are known to fit. data: the transfer with other captured values."""
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float | None,
+        backend: str,
+        data: TransferResult | None = None,
+    ) -> Ready:
+        """Prepare a launch for checked tensors.
+
+        `data` is the transfer with other captured values.
+        """
         data, at = data or self.transferred, lengths_of(query, key)
         columns = value.shape[3]
         fits = all(map(strides_fit, (query, key, value))) and columns * value.element_size() % COPY_ALIGNMENT == 0
@@ -375,14 +444,14 @@ class Attention:
         if backend == "interpret":
             consts = self.settings.untuned(at)
             try:
-                made = self.arguments(data, at, query.device, consts)
+                device_arguments = self.arguments(data, at, query.device, consts)
             except TooLarge:
                 return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
             return Ready(
                 None,
                 self.settings.checked(consts),
-                {**numbers, **(made or {})},
-                made,
+                {**numbers, **(device_arguments or {})},
+                device_arguments,
                 columns=columns,
                 fits=fits,
                 attention=self,
@@ -392,48 +461,68 @@ class Attention:
         problem = at, self.settings.numbers(data.captured)
         if problem not in self.settings.by_problem:
             need_hopper(query.device)
-            if not capturing():  # what does not fit is said before verification spends seconds, and in its own words
+            if not capturing():  # report unfitting values before verification spends seconds
                 self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
         consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
         try:
-            made = self.arguments(data, at, query.device, consts)
+            device_arguments = self.arguments(data, at, query.device, consts)
         except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
         return Ready(
-            kernel, None, {**numbers, **(made or {})}, made, columns=columns, fits=fits, attention=self, data=data, setting=consts
+            kernel,
+            None,
+            {**numbers, **(device_arguments or {})},
+            device_arguments,
+            columns=columns,
+            fits=fits,
+            attention=self,
+            data=data,
+            setting=consts,
         ).pinned()
 
     def captured_by_name(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
-        """Pairs of the name that a captured value has in the mods, for messages, and its parameter."""
+        """Yield the name of each captured value in the mods, for messages, and its parameter."""
         for place, parameter in enumerate(data.captured):
             yield self.own_name(place), parameter
 
     def own_name(self, place: int) -> str:
-        """Return the name of a captured value in the mods, for messages. place: among the captured parameters."""
+        """Return the name of a captured value in the mods, for messages.
+
+        `place` is its index among the captured parameters.
+        """
         return self.traced.own_names.get(self.traced.parameters[place].name, self.transferred.captured[place].name)
 
     def _settled(self, data: TransferResult, at: Lengths) -> bool:
-        """Whether no read of captured tensors as large as those of `data` needs a look or zeros behind them, whatever is in them."""
+        """Return True if reads of captured tensors of these shapes need no check of data and no padding."""
         return self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
 
     def _check_captured(self, values: list[Any], at: Lengths, device: torch.device) -> None:
-        """Check the reads of captured values. Raises CuirError U416 for one outside of a tensor, U417 for float64 whose rounding changes the result."""
+        """Check the reads of captured values.
+
+        Raises CuirError U416 for one outside of a tensor, U417 for float64 whose rounding changes the result.
+        """
         if self.settings.lengths_on_device:  # reads by tokens give 0 outside
             self._reads.check_doubles(values, device)
         else:
             self._reads.check(values, at, device)
 
     def check_heads(self, data: TransferResult, at: Lengths) -> None:
-        """Raises CuirError U416 if what the mods read by batch and head alone is not there. Looks at shapes and captured numbers, no element of a tensor."""
+        """Raise CuirError U416 if an element that the mods read by batch and head alone does not exist.
+
+        Shapes and captured numbers decide this, no element of a tensor.
+        """
         if self._reads.by_heads:
             self._reads.check_heads(list(sources_of(data.captured, data.spec, at).values()), at)
 
     def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
-        """The captured values of a call as its kernel takes them, found to fit it; kept while they stay the same. Raises CuirError U415, U416, U417."""
+        """Return the checked captured values of a call as its kernel takes them.
+
+        They are cached while they stay the same. Raises CuirError U415, U416, U417.
+        """
         if not (data.captured or data.lists is not None or data.tables):
             return None
         if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self._settled(data, at):
-            # nothing is made of their numbers: to compare them with those of a call before would wait for the device
+            # no argument depends on their data, and comparing it with that of an earlier call would wait for the device
             return Made({p.name: p.argument(data.spec, at, device) for p in data.captured}, device)
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
@@ -462,11 +551,21 @@ def attention(
     consts: Mapping[str, Const] | None = None,
     verify: Level = "quick",
 ) -> Attention:
-    """The attention that a specification describes, from the expert kernel for Hopper: traced, transferred and checked now, verified and compiled when first run.
+    """Make the attention of a specification from the expert kernel for Hopper.
 
-    spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx). dtype: f16, bf16 or f32, of which products are as accurate as f32 (const PARTS = 2) or, where PyTorch's settings allow it now, TF32 (1). head_dim: of query and key, 1 to 256;
-    value_dim: of value and O, as head_dim if left out. origin: another expert kernel with splice points. consts: const parameters that are not to be chosen (BM, BN, STAGES, ...). verify: how much is asked
-    before a kernel runs on a GPU: "quick", "full" or "off". Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and what the checker finds.
+    It is traced, transferred and checked now, and verified and compiled when first run.
+
+    Args:
+        spec: a Specification, a mask_mod (b, h, q_idx, kv_idx) or a score_mod (score, b, h, q_idx, kv_idx).
+        dtype: f16, bf16 or f32. Products of f32 are as accurate as f32 (const PARTS = 2) or, where PyTorch's settings
+            allow it at this time, TF32 (1).
+        head_dim: of query and key, 1 to 256.
+        value_dim: of value and O, head_dim by default.
+        origin: another expert kernel with splice points.
+        consts: const parameters that are not to be chosen (BM, BN, STAGES, ...).
+        verify: how much a kernel is verified before it runs on a GPU: "quick", "full" or "off".
+
+    Raises CuirError: X1xx for what cannot be traced, U109, U110, U413, and the checker's errors.
     """
     check_options(None, "auto", verify)
     head_dim, value_dim = plain_integer(head_dim), plain_integer(value_dim)
@@ -494,7 +593,12 @@ def made(
     bits: bool = True,
     kind: Kind = "forward",
 ) -> Attention:
-    """`attention` for a specification whose identity, and perhaps what it traces to, is known. bits: see `transfer`. kind: which of the expert kernels, if no origin is given."""
+    """Make the attention of a specification whose capture key, and perhaps trace, is available.
+
+    Args:
+        bits: as for `transfer`.
+        kind: which of the expert kernels, if no origin is passed.
+    """
     check_head_dims(*head_dims)
     parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
@@ -508,15 +612,15 @@ def made(
         if kind == "varlen":
             settings = VarlenSettings(transferred.program, fixed, starts_of(transferred.program, fixed))
         elif kind != "forward":
-            own = DecodeSettings if kind == "decode" else CacheSettings
+            settings_class = DecodeSettings if kind == "decode" else CacheSettings
             joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
-            settings = own(
+            settings = settings_class(
                 transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, spec.score_mod is not None
             )
         else:
             space = space_of(transferred.program, fixed) if origin is None else None
-            known = (space.starts, space.exact) if space is not None else ((), False)
-            settings = Settings(transferred.program, fixed, *known, transferred.mask)
+            start_settings = (space.starts, space.exact) if space is not None else ((), False)
+            settings = Settings(transferred.program, fixed, *start_settings, transferred.mask)
         settings.checked(settings.start)
         if len(_SETTINGS) >= KNOWN_PROGRAMS:
             _SETTINGS.pop(next(iter(_SETTINGS)))
@@ -527,7 +631,11 @@ def made(
 
 
 def traced_with(spec: Specification, who: CaptureKey) -> Traced:
-    """What mods trace to, for which each runs once; those that write to what they read once more, as what they keep of a trace is refused where it is used."""
+    """Trace mods, each of which runs once.
+
+    Mods that write to what they read are traced once more: values of a trace that they keep are refused where they are
+    used.
+    """
     traced = traced_apart(spec)
     if not who.unwritten():
         traced_apart(spec)
@@ -535,12 +643,11 @@ def traced_with(spec: Specification, who: CaptureKey) -> Traced:
 
 
 KNOWN_PROGRAMS = 256
-_SETTINGS: dict[
-    Any, Settings
-] = {}  # by program, fixed consts, level and structure of the mods: other data, or another window, have their kernels here
+_SETTINGS: dict[Any, Settings] = {}  # by program, fixed consts, level and structure of the mods: shared by mods with other data
 
 
 def name_of(mod: object) -> str:
+    """Return an identifier for a mod or a specification."""
     name = mod.name if isinstance(mod, Specification) else getattr(mod, "__name__", type(mod).__name__)
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 

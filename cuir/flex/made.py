@@ -1,4 +1,4 @@
-"""What mods capture as a kernel takes it, on its device. Owns that other streams wait for it."""
+"""Device copies of captured tensors; other streams are synchronised with their creation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .inputs import capturing
 
 
 class Counting:
-    """A number on its way from a device."""
+    """A number on its way from a device to the host."""
 
     def __init__(self, number: torch.Tensor):
-        """number: one element, as the current stream will have made it."""
+        """Start the copy of a tensor of one element on the current stream."""
         self.event = None
         self.here = number
         if number.is_cuda:
@@ -22,22 +22,25 @@ class Counting:
             self.event = torch.cuda.current_stream(number.device).record_event()
 
     def done(self) -> bool:
-        """Whether it has arrived."""
+        """Return True if the number has arrived."""
         return self.event is None or bool(self.event.query())
 
     def value(self) -> float:
-        """Waits for it."""
+        """Wait for the number."""
         if self.event is not None:
             self.event.synchronize()
         return float(self.here)
 
 
 class Made(dict[str, Any]):
-    """Captured values and block lists as a kernel takes them; other streams than the one that they were made on wait for it."""
+    """Captured values and block lists as a kernel takes them.
+
+    Streams other than the one that made them wait for that one.
+    """
 
     def __init__(self, values: Mapping[str, Any], device: torch.device):
         super().__init__(values)
-        self.visited: float | None = None  # keys of a query on average, once they were counted
+        self.visited: float | None = None  # mean number of keys of a query, once counted
         self.counting: Counting | None = None
         self.index = device.index if device.type == "cuda" else None
         self.streams: set[int] = set()  # that may use them
@@ -46,18 +49,21 @@ class Made(dict[str, Any]):
             self.event = torch.cuda.current_stream(device).record_event()
 
     def join(self) -> None:
-        """Makes the current stream one that may use them. A captured stream may: whoever begins a capture has waited for the device."""
+        """Let the current stream use the values.
+
+        A captured stream may use them without a wait: before a capture begins, the device is synchronised.
+        """
         if self.index is None:
             return
-        here = torch._C._cuda_getCurrentRawStream(self.index)
-        if here in self.streams or capturing():
+        current = torch._C._cuda_getCurrentRawStream(self.index)
+        if current in self.streams or capturing():
             return
         stream = torch.cuda.current_stream(self.index)
         stream.wait_event(self.event)
         for t in self.values():
             if isinstance(t, torch.Tensor):
                 t.record_stream(stream)
-        self.streams.add(here)
+        self.streams.add(current)
 
 
 __all__ = ["Counting", "Made"]

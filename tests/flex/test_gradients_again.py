@@ -143,7 +143,7 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
 
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
     assert pass_of(ready, *given, o, lse, do, torch.zeros_like(lse)) == "called"
-    assert pass_of(ready, *given, o, lse, do, None, wanted=(True, False, False)) == "called"
+    assert pass_of(ready, *given, o, lse, do, None, needed=(True, False, False)) == "called"
     assert pass_of(ready, *given, o, lse, do.transpose(1, 2).contiguous().transpose(1, 2), None) == "called"
     short = tensors(2, 50)
     assert pass_of(ready_of(made, short), *short, *_outputs(made, short), torch.randn(1, 2, 50, 64).half(), None) == "called"
