@@ -69,7 +69,8 @@ class Nans:
             return any(v in self._constant for v in inputs)
         op = value.owner
         if not isinstance(op, ops.Apply):
-            read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)  # outside of the tensor it is 0
+            # reads outside of the tensor are 0
+            read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
             return read or isinstance(op, ops.Constant)
         if op.kind.constant is not None:
             return True
@@ -146,7 +147,7 @@ def _spread_nan(use: Use) -> Sequence[SSAValue] | None:
         return list(op.results)  # arithmetic
     if isinstance(op, (RowPart, RowBound, Pinned, After)):
         return []  # whole rows, votes that only save time, and values pinned before a wait
-    if isinstance(op, ops.Perform) and op.entry.sums:  # a product: its left operand goes by rows, its accumulator by elements
+    if isinstance(op, ops.Perform) and op.entry.sums:  # a product spreads "a" over rows, the accumulator by elements
         name = op.params.data[use.index].data
         return {"a": [], "c": list(op.outputs)}.get(name)
     return None

@@ -1,4 +1,4 @@
-"""Uniformity of values: dependence on the launch, the CTA, the work item, the worker or the role's run.
+"""Uniformity of values: dependence on the launch, CTA, work item, worker, or run of a role.
 
 A value that depends on no more than the launch is the same in all workers and for all work items, so that it can be
 computed once.

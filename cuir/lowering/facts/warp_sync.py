@@ -24,7 +24,7 @@ from .memory import Accessed, Array, Memory, accesses, iterate_evaluated
 from .multiples import is_multiple
 from .stores import arrays_by_warp, find_warp_rows
 
-# determines lanes: the dims of a tensor along which a tile's rows and columns lie; the array and shape of a tile in chunks
+# key of the assignment of lanes: dims of a tensor for a tile's rows and columns, or array and shape of a tile in chunks
 Dims = tuple[object, ...]
 
 

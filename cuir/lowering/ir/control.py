@@ -236,7 +236,7 @@ class Branch(IRDLOperation):
         return self.operands[0]
 
     @classmethod
-    def made(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+    def from_regions(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
         last = then.block.last_op
         assert isinstance(last, Yield)
         return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
@@ -260,7 +260,7 @@ class Branch(IRDLOperation):
         decision = parse_operand(parser)
         then = parser.parse_region()
         parser.parse_keyword("else")
-        return cls.made(decision, then, parser.parse_region())
+        return cls.from_regions(decision, then, parser.parse_region())
 
 
 @irdl_op_definition
@@ -275,7 +275,7 @@ class If(Branch):
 
 
 def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
-    return If.made(condition, then, orelse)
+    return If.from_regions(condition, then, orelse)
 
 
 class _Named(IRDLOperation):

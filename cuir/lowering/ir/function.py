@@ -43,9 +43,9 @@ class Function(IRDLOperation):
         operands = parse_operands(parser)
         properties: dict[str, Attribute] = {word: UnitAttr() for word in cls.WORDS if parser.parse_optional_keyword(word)}
         parser.parse_punctuation(":")
-        return cls.made(operands, properties, parser.parse_type())
+        return cls.from_operands(operands, properties, parser.parse_type())
 
     @classmethod
-    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         """The operation of a flat list of operands."""
         return cls(operands=list(operands), properties=properties, result_types=[result])

@@ -197,7 +197,7 @@ class _Division(Function):
     ONE_LANE: ClassVar = True
 
     @classmethod
-    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[result])
 
     @staticmethod
@@ -246,7 +246,7 @@ def division(
     properties: dict[str, Attribute] = {"up": UnitAttr()} if of.rounds == "up" else {}
     if signed:
         properties["signed"] = UnitAttr()
-    return cls.made([x, y, *([inverse] if inverse else [])], properties, result)
+    return cls.from_operands([x, y, *([inverse] if inverse else [])], properties, result)
 
 
 # ---- for the reader of the lowering's report

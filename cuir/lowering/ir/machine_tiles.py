@@ -222,7 +222,7 @@ class ByReciprocal(Function):
     SPECIAL: ClassVar[bool] = True
 
     @classmethod
-    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[list(operands)], properties=properties, result_types=[result])
 
     @property
@@ -277,7 +277,7 @@ class SharedTanh(Function):
     RATE: ClassVar = entries.TANH.traits.logistic
 
     @classmethod
-    def made(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
+    def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:

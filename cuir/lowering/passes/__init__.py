@@ -1,1 +1,1 @@
-"""Passes: functions of a file each that change the tile IR in place and keep it valid. `pipeline` lists them in order."""
+"""Passes that change the tile IR in place and keep it valid, a module each; `pipeline` orders them."""

@@ -1,8 +1,9 @@
-"""Comparisons of indices as limits on the column: `q - k <= w` becomes `q - w <= k`, with the column alone on one side and a number a row on the other.
+"""Turn comparisons of indices into limits on the column.
 
-An i32 tile that is (something of the row) + s * column with s = 1 or -1 compared with another one leaves a comparison of the column with a limit. Limits of
-one direction that are combined by & or | become one: the least or the greatest. Sums of what may be any number (see facts/ranges) saturate: a limit beyond
-the ends of 32 bits is none.
+`q - k <= w` becomes `q - w <= k`, with the column alone on one side and a number per row on the other. An i32 tile of
+the form base + s * column with s = 1 or -1, compared with another one, leaves a comparison of the column with a limit.
+Limits of one direction that are combined by & or | become one: the least or the greatest. Sums of operands that may be
+any number (see facts/ranges) saturate: a limit beyond the ends of 32 bits is none.
 """
 
 from __future__ import annotations
@@ -27,32 +28,41 @@ from .simplify import number
 
 @dataclass(frozen=True)
 class Affine:
-    """base + slope * column; base is a scalar or a tile of a number a row, None for 0."""
+    """base + slope * column; base is a scalar or a tile of a number per row, None for 0."""
 
     base: SSAValue | None
     slope: int
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite comparisons to limits, and merge limits that are combined."""
     near_ends = ranges(kernel).near_ends
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply):
-            of = op.kind
-            if of.compares in BELOW and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
+            kind = op.kind
+            if kind.compares in BELOW and is_tile(op.result) and dtype_of(op.arguments[0]) == I32:
                 _compare(op, near_ends)
-            elif of.decided_by is not None and is_tile(op.result) and dtype_of(op.result) == BOOL:
-                _combine(op)
+            elif kind.decided_by is not None and is_tile(op.result) and dtype_of(op.result) == BOOL:
+                _merge_limits(op)
 
 
-def affine(value: SSAValue, at: Operation, known: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
-    """A value as such a sum; what it takes is put before `at`. None if it is none. known: what was found out of values at this place."""
-    known = {} if known is None else known
-    if value not in known:
-        known[value] = _affine(value, at, known)
-    return known[value]
+def decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
+    """Decompose a value into such a sum, whose operations are inserted before `at`.
+
+    Args:
+        value: An i32 scalar or tile.
+        at: The place of new operations.
+        cache: Values decomposed at this place.
+
+    Returns: None if the value has another form.
+    """
+    cache = {} if cache is None else cache
+    if value not in cache:
+        cache[value] = _decompose(value, at, cache)
+    return cache[value]
 
 
-def _affine(value: SSAValue, at: Operation, known: dict[SSAValue, Affine | None]) -> Affine | None:
+def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | None]) -> Affine | None:
     t = value.type
     if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
@@ -62,103 +72,106 @@ def _affine(value: SSAValue, at: Operation, known: dict[SSAValue, Affine | None]
         return Affine(op.rows, slope) if isinstance(slope, int) else None
     if not isinstance(op, ops.Apply):
         return None
-    of = op.kind
-    if of.index_of == "column":
+    kind = op.kind
+    if kind.index_of == "column":
         return Affine(None, 1)
-    if of.repeats:
+    if kind.repeats:
         return Affine(op.arguments[0], 0)
-    if not (of.linear or of.multiplies):
+    if not (kind.linear or kind.multiplies):
         return None
-    parts = [affine(a, at, known) for a in op.arguments]
+    parts = [decompose(a, at, cache) for a in op.arguments]
     if any(p is None for p in parts):
         return None
     operands = [p for p in parts if p is not None]
-    if of.linear == NEGATIVE:
-        return Affine(_negated(operands[0].base, at), -operands[0].slope)
+    if kind.linear == NEGATIVE:
+        return Affine(_negate(operands[0].base, at), -operands[0].slope)
     x, y = operands
-    if of.linear == SUM:
+    if kind.linear == SUM:
         return Affine(_add(x.base, y.base, at), x.slope + y.slope)
-    if of.linear == DIFFERENCE:
+    if kind.linear == DIFFERENCE:
         return Affine(_subtract(x.base, y.base, at), x.slope - y.slope)
     for a, b in ((x, y), (y, x)):
         if b.slope == 0 and b.base is not None and (n := number(b.base)) is not None:
-            return Affine(_product(a.base, b.base, at), a.slope * int(n))
-    return None if x.slope or y.slope else Affine(_product(x.base, y.base, at), 0)
+            return Affine(_multiply(a.base, b.base, at), a.slope * int(n))
+    return None if x.slope or y.slope else Affine(_multiply(x.base, y.base, at), 0)
 
 
-# ---- operations on bases: scalars, or tiles of the shape that the operands have together; None is 0
+# ---- operations on bases: scalars, or tiles of the operands' joint shape; None is 0
 def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return y if x is None else x if y is None else insert(at, make.add(x, y, _together(x, y)))
+    return y if x is None else x if y is None else insert(at, make.add(x, y, _joint_type(x, y)))
 
 
 def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return x if y is None else _negated(y, at) if x is None else insert(at, make.subtract(x, y, _together(x, y)))
+    return x if y is None else _negate(y, at) if x is None else insert(at, make.subtract(x, y, _joint_type(x, y)))
 
 
-def _negated(x: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None else insert(at, make.negate(x, _together(x)))
+def _negate(x: SSAValue | None, at: Operation) -> SSAValue | None:
+    return None if x is None else insert(at, make.negate(x, _joint_type(x)))
 
 
-def _product(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None or y is None else insert(at, make.multiply(x, y, _together(x, y)))
+def _multiply(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
+    return None if x is None or y is None else insert(at, make.multiply(x, y, _joint_type(x, y)))
 
 
 def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
-    """a < b or a <= b with slopes that differ by one: `column < bound` or `bound <= column`."""
+    """Replace a < b or a <= b with slopes that differ by one by `column < bound` or `bound <= column`."""
     if is_limit(op):
         return
-    known: dict[SSAValue, Affine | None] = {}
-    a, b = (affine(x, op, known) for x in op.arguments)
+    cache: dict[SSAValue, Affine | None] = {}
+    a, b = (decompose(x, op, cache) for x in op.arguments)
     if a is None or b is None or abs(a.slope - b.slope) != 1:
         return
     columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
-        bound = _bound(b, a, int(op.kind.compares == AT_MOST), near_ends(op.arguments[0]), op)
+        bound = _compute_bound(b, a, int(op.kind.compares == AT_MOST), near_ends(op.arguments[0]), op)
         new = make.less(columns, bound, op.result.type)
     else:  # base_a < base_b + column
-        bound = _bound(a, b, int(op.kind.compares == LESS), near_ends(op.arguments[1]), op)
+        bound = _compute_bound(a, b, int(op.kind.compares == LESS), near_ends(op.arguments[1]), op)
         new = make.at_most(bound, columns, op.result.type)
     replace(op, [insert(op, new)])
 
 
-def _bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Operation) -> SSAValue:
-    """What `low` is more than `high` without their columns, plus `plus`; where `high` may be any number, without leaving the range."""
+def _compute_bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Operation) -> SSAValue:
+    """Compute `low` less `high` without their columns, plus `plus`.
+
+    It saturates where `high` may be any number.
+    """
     if near_ends:
-        y, x = _value(low.base, at), _value(high.base, at)
-        return insert(at, limit_of(y, x, plus, _together(y, x), high.slope == 1))
-    bound = _value(_subtract(low.base, high.base, at), at)
+        y, x = _materialise(low.base, at), _materialise(high.base, at)
+        return insert(at, limit_of(y, x, plus, _joint_type(y, x), high.slope == 1))
+    bound = _materialise(_subtract(low.base, high.base, at), at)
     if not plus:
         return bound
     more = insert(at, ops.constant(plus, I32))
-    return insert(at, make.add(bound, more, _together(bound, more)))
+    return insert(at, make.add(bound, more, _joint_type(bound, more)))
 
 
-def _together(*operands: SSAValue) -> TileT | ScalarT:
-    """The type of an operation on bases: a scalar, or a tile of the shape that the operands have together."""
+def _joint_type(*operands: SSAValue) -> TileT | ScalarT:
+    """Return the type of an operation on bases: a scalar, or a tile of the operands' joint shape."""
     shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
     return tile(I32, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(I32)
 
 
-def _value(base: SSAValue | None, at: Operation) -> SSAValue:
+def _materialise(base: SSAValue | None, at: Operation) -> SSAValue:
     return insert(at, ops.constant(0, I32)) if base is None else base
 
 
 def is_limit(op: ops.Apply) -> bool:
-    """Whether a comparison is `column < bound` or `bound <= column`, the bound the same for all columns."""
+    """Return whether a comparison is `column < bound` or `bound <= column` with one bound for all columns."""
     holds = op.kind.compares
     if holds not in BELOW:
         return False
     columns, bound = op.arguments if holds == LESS else op.arguments[::-1]
-    return ops.kind_of(columns).index_of == "column" and not _wide(bound)
+    return ops.kind_of(columns).index_of == "column" and not _varies_by_column(bound)
 
 
-def _wide(value: SSAValue) -> bool:
+def _varies_by_column(value: SSAValue) -> bool:
     return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
 
 
-def _combine(op: ops.Apply) -> None:
-    """Limits of one direction among all that & (or |) joins as one."""
-    parts = list(joined(op, op.op))
+def _merge_limits(op: ops.Apply) -> None:
+    """Merge the limits of one direction among all operands that & (or |) joins."""
+    parts = list(iterate_joined(op, op.op))
     groups: dict[tuple[SSAValue, bool], list[SSAValue]] = {}
     for part in parts:
         limit = part.owner
@@ -170,35 +183,39 @@ def _combine(op: ops.Apply) -> None:
     for (columns, below), limits in groups.items():
         if len(limits) == 1:
             continue
-        extreme = make.least if below == (op.kind.decided_by is False) else make.greatest  # of two upper limits the least holds for both
+        # both of two upper limits hold below the least
+        extreme = make.least if below == (op.kind.decided_by is False) else make.greatest
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
-            merged = insert(op, extreme(merged, bound, _together(merged, bound)))
-        t = truths(limits)
-        made = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
-        first, *others = limits
-        parts = [made if p is first else p for p in parts if p not in others]
-    whole = parts[0]
+            merged = insert(op, extreme(merged, bound, _joint_type(merged, bound)))
+        t = truth_type(limits)
+        limit_op = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
+        first, *remaining = limits
+        parts = [limit_op if p is first else p for p in parts if p not in remaining]
+    result = parts[0]
     for part in parts[1:]:
-        whole = insert(op, make.of_kind(op, [whole, part], truths([whole, part])))
-    if whole.type == op.result.type:
-        replace(op, [whole])
+        result = insert(op, make.of_kind(op, [result, part], truth_type([result, part])))
+    if result.type == op.result.type:
+        replace(op, [result])
 
 
-def truths(values: Sequence[SSAValue]) -> TileT:
-    """The type of what is made of truth values, of which one at least is a tile."""
+def truth_type(values: Sequence[SSAValue]) -> TileT:
+    """Return the type of a combination of truth values, of which at least one is a tile."""
     shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
     return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
 
 
-def joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
-    """The truth values that an operation and those of its kind which it alone reads join, each once."""
+def iterate_joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
+    """Yield the truth values that a tree of one operation joins, each once.
+
+    Inner operations belong to the tree if it alone reads them.
+    """
     parts: dict[SSAValue, None] = {}
     for value in op.arguments:
         inner = value.owner
         alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        parts |= dict.fromkeys(joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+        parts |= dict.fromkeys(iterate_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
     yield from parts
 
 
-__all__ = ["Affine", "affine", "is_limit", "joined", "run", "truths"]
+__all__ = ["Affine", "decompose", "is_limit", "iterate_joined", "run", "truth_type"]

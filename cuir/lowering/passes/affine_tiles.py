@@ -1,7 +1,8 @@
-"""Tiles made of column indices, numbers a row and scalars by sums and products become lines: rows[r] + slope * column, one operation an element.
+"""Turn tiles of column indices, numbers per row and scalars into lines, one operation an element.
 
-A bias linear in the distance is one. i32 lines are exact. An f32 line differs from what was written by two roundings of its largest term, so what a
-comparison follows from (`exact`) stays as it is; and it is made of i32 tiles that do not wrap alone (`near`).
+A line is rows[r] + slope * column; sums and products make it, such as a bias linear in the distance. i32 lines are
+exact. An f32 line differs from the program's by two roundings of its largest term, so operations that feed a comparison
+(`exact`) are left alone; and it is made only of i32 tiles that do not wrap (`near`).
 """
 
 from __future__ import annotations
@@ -34,32 +35,35 @@ class _Line:
 
 
 def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> None:
-    """`near`: whether an i32 value is far from the ends of 32 bits, and so is what it is made of; as facts/ranges says, if it is not given."""
+    """Replace tiles by lines.
+
+    `near` returns whether an i32 value and its operands are far from the ends of 32 bits; it defaults to facts/ranges.
+    """
     if near is None:
         near_ends = ranges(kernel).near_ends
         near = lambda value: not near_ends(value)  # noqa: E731
-    for op in _tiles(kernel, F32):
+    for op in _iterate_tiles(kernel, F32):
         as_line = None
         if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
-            as_line = _converted(op, op.arguments[0])
+            as_line = _line_of_cast(op, op.arguments[0])
             if as_line is None and ops.kind_of(op.arguments[0]).magnitude:
-                _distance(op)
+                _replace_distance(op)
                 continue
-        elif _of_lines(op) and any(isinstance(a.owner, Line) for a in op.arguments):
-            as_line = _combined(op)
+        elif _may_be_line(op) and any(isinstance(a.owner, Line) for a in op.arguments):
+            as_line = _line_of_lines(op)
         _replace(op, as_line)
-    for op in _tiles(kernel, I32):
-        if _of_lines(op):
-            _replace(op, _of_indices(op.result, op), near(op.result))
+    for op in _iterate_tiles(kernel, I32):
+        if _may_be_line(op):
+            _replace(op, _line_of_indices(op.result, op), near(op.result))
 
 
-def _of_lines(op: ops.Apply) -> bool:
-    """Whether it may give a line of lines."""
+def _may_be_line(op: ops.Apply) -> bool:
+    """Return whether an operation may give a line of lines."""
     return bool(op.kind.linear) or op.kind.multiplies
 
 
-def _tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
-    """The operations that make a tile with columns, and from which no comparison follows."""
+def _iterate_tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
+    """Yield the operations that make a tile with columns and feed no comparison."""
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or op.exact is not None or not isinstance(op.result.type, TileT):
             continue
@@ -72,26 +76,26 @@ def _replace(op: ops.Apply, as_line: _Line | None, near: bool = False) -> None:
         replace(op, [insert(op, line(as_line.slope, as_line.rows, op.result.type, near))])
 
 
-def _of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
-    columns = affine_columns.affine(value, at)
+def _line_of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
+    columns = affine_columns.decompose(value, at)
     if columns is None or columns.slope == 0:
         return None
     return _Line(columns.base, insert(at, ops.constant(columns.slope, I32)))
 
 
-def _distance(op: ops.Apply) -> None:
-    """The magnitude of an index tile as floats is that of a line."""
+def _replace_distance(op: ops.Apply) -> None:
+    """Replace the magnitude of an index tile, cast to floats, by that of a line."""
     magnitude = op.arguments[0].owner
     assert isinstance(magnitude, ops.Apply)
-    as_line = _converted(op, magnitude.arguments[0])
+    as_line = _line_of_cast(op, magnitude.arguments[0])
     if as_line is not None and as_line.slope is not None:
-        made = insert(op, line(as_line.slope, as_line.rows, op.result.type))
-        replace(op, [insert(op, make.of_kind(magnitude, [made], op.result.type))])
+        new_line = insert(op, line(as_line.slope, as_line.rows, op.result.type))
+        replace(op, [insert(op, make.of_kind(magnitude, [new_line], op.result.type))])
 
 
-def _converted(op: ops.Apply, index: SSAValue) -> _Line | None:
-    """An index tile as floats."""
-    columns = affine_columns.affine(index, op)
+def _line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
+    """Return an index tile, cast to floats, as a line."""
+    columns = affine_columns.decompose(index, op)
     if columns is None or columns.slope == 0:
         return None
     rows = columns.base
@@ -101,53 +105,53 @@ def _converted(op: ops.Apply, index: SSAValue) -> _Line | None:
     return _Line(rows, insert(op, ops.constant(float(columns.slope), F32)))
 
 
-def _combined(op: ops.Apply) -> _Line | None:
-    """A sum or product of lines and numbers a row."""
-    parts = [_part(a) for a in op.arguments]
+def _line_of_lines(op: ops.Apply) -> _Line | None:
+    """Return a sum or product of lines and numbers per row as a line."""
+    parts = [_to_line(a) for a in op.arguments]
     if any(p is None for p in parts):
         return None
     x, y = (parts * 2)[:2]
     assert x is not None and y is not None
-    of = op.kind
-    if of.linear == NEGATIVE:
-        return _Line(_negated(op, x.rows), _negated(op, x.slope))
-    if not of.multiplies:
-        return _Line(_sum(op, x.rows, y.rows), _sum(op, x.slope, y.slope))
+    kind = op.kind
+    if kind.linear == NEGATIVE:
+        return _Line(_negate(op, x.rows), _negate(op, x.slope))
+    if not kind.multiplies:
+        return _Line(_add(op, x.rows, y.rows), _add(op, x.slope, y.slope))
     if x.slope is not None and y.slope is not None:
         return None
     if x.slope is None:
         x, y = y, x
-    if y.rows is None or not is_scalar(y.rows):  # each row has a slope of its own
+    if y.rows is None or not is_scalar(y.rows):  # the slope differs from row to row
         return None
-    return _Line(_product(op, x.rows, y.rows), _product(op, x.slope, y.rows))
+    return _Line(_multiply(op, x.rows, y.rows), _multiply(op, x.slope, y.rows))
 
 
-def _part(value: SSAValue) -> _Line | None:
+def _to_line(value: SSAValue) -> _Line | None:
     if isinstance(value.owner, Line):
         return _Line(value.owner.rows, value.owner.slope)
     return _Line(value, None) if alike_along_rows(value) else None
 
 
-def _sum(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
-    """x + y or x - y, as the operation is."""
+def _add(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+    """Add or subtract, as the operation does."""
     if y is None:
         return x
     if x is None:
-        return y if op.kind.linear == SUM else _negated(op, y)
+        return y if op.kind.linear == SUM else _negate(op, y)
     return insert(op, make.of_kind(op, [x, y], type_of_rows(x, y)))
 
 
-def _negated(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
+def _negate(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
     return None if x is None else insert(op, make.negate(x, type_of_rows(x)))
 
 
-def _product(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+def _multiply(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     if x is None or y is None:
         return None
     return y if number(x) == 1 and is_scalar(x) else insert(op, make.multiply(x, y, type_of_rows(x, y)))
 
 
 def type_of_rows(*operands: SSAValue) -> TileT | ScalarT:
-    """The type of an operation on numbers a row."""
+    """Return the type of an operation on numbers per row."""
     shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
     return tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)

@@ -1,7 +1,8 @@
-"""Bits of words in memory, one an element: each word is read once a row, and an element is a test of a bit that is known when the loop is unrolled.
+"""Read words of bits once per row, and test a bit that is known when the loop is unrolled.
 
-`bit(X[r, c // 32], c)` reads the same word for 32 columns. The words of a row become numbers a row, of which `tile.bits` takes an element's; a limit on columns that holds besides
-is one on the bits of a word. The tensor is one that the kernel does not write. No result changes.
+`bit(X[r, c // 32], c)` reads the same word for 32 columns. The words of a row become numbers per row, from which
+`tile.bits` takes an element's; a limit on columns that is combined with it becomes one on the bits of a word. The
+kernel does not write the tensor. No result changes.
 """
 
 from __future__ import annotations
@@ -18,46 +19,48 @@ from ..ir.walk import every
 from .affine_columns import is_limit
 from .rewriting import insert, replace
 
-MOST = 16  # words of a row: they are all in registers at once
+MOST = 16  # words of a row, which are all in registers at once
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Replace bit tests by `tile.bits`, then merge limits into them."""
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.tests_bit:
-            _tested(op)
+            _replace_test(op)
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.decided_by is False and dtype_of(op.result) == BOOL:
-            _limited(op)
+            _merge_limit(op)
 
 
-def _tested(op: ops.Apply) -> None:
+def _replace_test(op: ops.Apply) -> None:
+    """Replace one bit test, if its words lie along the row."""
     word, number = op.arguments
     read, t = word.owner, op.result.type
-    if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] > WORD * MOST or not _bit_of_column(number):
+    if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] > WORD * MOST or not _is_bit_of_column(number):
         return
     if not isinstance(read, ops.Perform) or not read.gathers or not reads_constant(read):
         return
     (place,) = (a.owner for a in read.arguments)
     assert isinstance(place, ops.At)
-    along = [i for i, (start, _) in enumerate(place.parts) if start is not None and _word_of_column(start)]
-    given = [(start if start is None or i in along else _number(start), size) for i, (start, size) in enumerate(place.parts)]
-    others = [start for i, (start, _) in enumerate(given) if i not in along]
-    if len(along) != 1 or not all(start is None or _alike_along_rows(start) for start in others):
+    word_dims = [i for i, (start, _) in enumerate(place.parts) if start is not None and _is_word_of_column(start)]
+    indices = [(start if start is None or i in word_dims else _unwrap_scalar(start), size) for i, (start, size) in enumerate(place.parts)]
+    other_starts = [start for i, (start, _) in enumerate(indices) if i not in word_dims]
+    if len(word_dims) != 1 or not all(start is None or _is_constant_along_rows(start) for start in other_starts):
         return
     one_a_row = tile(I32, t.shape[0], 1)
     words = []
     for w in range(-(-t.shape[1] // WORD)):
         index = insert(read, ops.constant(w, I32))
-        if all(start is None or is_scalar(start) for start in others):  # of a word for all rows each has its own index
+        if all(start is None or is_scalar(start) for start in other_starts):  # a word for all rows: repeat its index
             index = insert(read, make.full(index, one_a_row))
-        parts = [(index, size) if i == along[0] else (start, size) for i, (start, size) in enumerate(given)]
+        parts = [(index, size) if i == word_dims[0] else (start, size) for i, (start, size) in enumerate(indices)]
         at = insert(read, ops.at(place.array, parts, element(I32, t.shape[0], 1)))
         words.append(insert(read, ops.perform(read.op, {p.data: at for p in read.params.data}, [one_a_row])))
     replace(op, [insert(op, bits(words, t))])
 
 
-def _limited(op: ops.Apply) -> None:
-    """Bits and a limit on columns: what lies behind it is cleared in the words."""
+def _merge_limit(op: ops.Apply) -> None:
+    """Merge bits and a limit on columns: the bits beyond it are cleared in the words."""
     for x, y in (op.arguments, op.arguments[::-1]):
         tested, limit = x.owner, y.owner
         if (
@@ -71,25 +74,25 @@ def _limited(op: ops.Apply) -> None:
             return
 
 
-def _number(value: SSAValue) -> SSAValue:
-    """The scalar that a tile repeats, else the value."""
+def _unwrap_scalar(value: SSAValue) -> SSAValue:
+    """Return the scalar that a tile repeats, else the value."""
     return value.owner.arguments[0] if isinstance(value.owner, ops.Apply) and value.owner.kind.repeats else value
 
 
-def _alike_along_rows(value: SSAValue) -> bool:
+def _is_constant_along_rows(value: SSAValue) -> bool:
     return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
 
 
-def _bit_of_column(value: SSAValue) -> bool:
-    """The column, or what it leaves of a division by a number of whole words."""
+def _is_bit_of_column(value: SSAValue) -> bool:
+    """Return whether a value is the column, or its remainder by a number of whole words."""
     op = value.owner
     if isinstance(op, ops.Apply) and op.kind.remainder and isinstance(n := ops.known(op.arguments[1]), int) and n > 0 and n % WORD == 0:
-        return _bit_of_column(op.arguments[0])
+        return _is_bit_of_column(op.arguments[0])
     return ops.kind_of(value).index_of == "column"
 
 
-def _word_of_column(value: SSAValue) -> bool:
-    """column // 32."""
+def _is_word_of_column(value: SSAValue) -> bool:
+    """Return whether a value is column // 32."""
     op = value.owner
     return (
         isinstance(op, ops.Apply)

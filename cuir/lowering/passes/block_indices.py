@@ -1,8 +1,8 @@
-"""Quotients and remainders of indices by the size of a block in which a tile lies whole: a number for the tile, and what is left counted from its first element.
+"""Compute quotients and remainders of indices once per tile, where a tile lies within one block.
 
-An index is s + 0, 1, .. t - 1 with a scalar s. Where s and the divisor c are multiples of some number from t on, no quotient by c steps inside of the tile:
-(s + i) // c is s // c, and (s + i) % c is s % c + i. An index that a tensor holds at
-one place for the whole tile is read once. No result changes.
+An index is s + 0, 1, .. t - 1 with a scalar s. Where s and the divisor c are multiples of some number of at least t, no
+quotient by c steps inside the tile: (s + i) // c is s // c, and (s + i) % c is s % c + i. An element of a tensor at one
+place for the whole tile is read once. No result changes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .rewriting import insert, replace
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite divisions of indices, then gathers whose indices have become one number."""
     facts = ranges(kernel)
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.divides_integers and op.kind.rounds != "up":
@@ -34,23 +35,23 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _read_once(op: ops.Perform) -> None:
-    """An element for all of a tile of indices, where each of its own indices is one number."""
+    """Read one element for a tile of indices that are all the same."""
     result, (place,) = op.results[0], (a.owner for a in op.arguments)
     assert isinstance(place, ops.At) and isinstance(result.type, TileT)
-    numbers = [None if start is None else _number(start) for start, _ in place.parts]
+    numbers = [None if start is None else _unwrap_scalar(start) for start, _ in place.parts]
     if any(n is None and start is not None for n, (start, _) in zip(numbers, place.parts)) or not any(numbers):
         return
     if result.type.shape == (1, 1) or not all(isinstance(use.operation, ops.At) for use in result.uses):
         return
     t = tile(result.type.element, 1, 1)
     first = next(i for i, n in enumerate(numbers) if n is not None)
-    given = [insert(op, make.full(n, tile(I32, 1, 1))) if i == first and n is not None else n for i, n in enumerate(numbers)]
-    at = insert(op, ops.at(place.array, [(n, size) for n, (_, size) in zip(given, place.parts)], element(t.element, 1, 1)))
+    indices = [insert(op, make.full(n, tile(I32, 1, 1))) if i == first and n is not None else n for i, n in enumerate(numbers)]
+    at = insert(op, ops.at(place.array, [(n, size) for n, (_, size) in zip(indices, place.parts)], element(t.element, 1, 1)))
     replace(op, [insert(op, ops.perform(op.op, {p.data: at for p in op.params.data}, [t]))])
 
 
-def _number(value: SSAValue) -> SSAValue | None:
-    """The scalar that a value is, or repeats."""
+def _unwrap_scalar(value: SSAValue) -> SSAValue | None:
+    """Return the scalar that a value is or repeats."""
     if is_scalar(value):
         return value
     return value.owner.arguments[0] if isinstance(value.owner, ops.Apply) and value.owner.kind.repeats else None
@@ -58,22 +59,23 @@ def _number(value: SSAValue) -> SSAValue | None:
 
 @dataclass(frozen=True)
 class _Index:
-    """The sum of scalars and of the numbers of rows, or columns, of a tile."""
+    """The sum of scalars and of the row or column indices of a tile."""
 
     counts: SSAValue
     scalars: tuple[SSAValue, ...]
 
 
 def _divide(op: ops.Apply, facts: Ranges) -> None:
+    """Rewrite a quotient or remainder of an index, if no quotient steps inside the tile."""
     x, y = op.arguments
-    c, index = ops.known(y), _index(x)
+    c, index = ops.known(y), _decompose(x)
     if not isinstance(c, int) or c < 1 or index is None or not index.scalars:
         return
     t = op.result.type
     assert isinstance(t, TileT) and t.shape == x.type.shape  # type: ignore[attr-defined]
-    if not any(all(is_multiple(s, n, facts.fits) for s in index.scalars) for n in _sizes(c, max(t.shape))):
+    if not any(all(is_multiple(s, n, facts.fits) for s in index.scalars) for n in _candidate_divisors(c, max(t.shape))):
         return
-    base = _sum(index.scalars, op)
+    base = _insert_sum(index.scalars, op)
     if op.kind.rounds:
         replace(op, [insert(op, make.full(insert(op, make.of_kind(op, [base, y], scalar(I32))), t))])
     elif all(is_multiple(s, c, facts.fits) for s in index.scalars):
@@ -82,14 +84,14 @@ def _divide(op: ops.Apply, facts: Ranges) -> None:
         replace(op, [insert(op, make.add(insert(op, make.of_kind(op, [base, y], scalar(I32))), index.counts, t))])
 
 
-def _sizes(c: int, least: int) -> list[int]:
-    """Divisors of c, from `least` on, that are worth a try: c, and the first power of two."""
+def _candidate_divisors(c: int, least: int) -> list[int]:
+    """Return divisors of c, from `least` on, that are worth a try: c, and the first power of two."""
     power = 1 << (least - 1).bit_length()
     return [n for n in (c, power) if n >= least and c % n == 0]
 
 
-def _index(value: SSAValue) -> _Index | None:
-    """A tile as such a sum."""
+def _decompose(value: SSAValue) -> _Index | None:
+    """Decompose a tile into such a sum."""
     if not isinstance(value.type, TileT):
         return None
     op = value.owner
@@ -101,13 +103,13 @@ def _index(value: SSAValue) -> _Index | None:
         return None
     x, y = op.arguments
     for indices, number in ((x, y), (y, x)):
-        if is_scalar(number) and (inner := _index(indices)) is not None:
+        if is_scalar(number) and (inner := _decompose(indices)) is not None:
             return _Index(inner.counts, (*inner.scalars, number))
     return None
 
 
-def _sum(scalars: tuple[SSAValue, ...], at: Operation) -> SSAValue:
-    total, *others = scalars
-    for s in others:
+def _insert_sum(scalars: tuple[SSAValue, ...], at: Operation) -> SSAValue:
+    total, *remaining = scalars
+    for s in remaining:
         total = insert(at, make.add(total, s, scalar(I32)))
     return total

@@ -1,9 +1,12 @@
-"""Sums of products whose right operand is widened row by row keep their columns in the order in which lanes get these, as long as nothing asks for a column.
+"""Keep columns of sums in the order in which lanes load the right operand, if no reader needs another.
 
-A lane reads two neighbours of a row of 8-bit floats at once, where mma.sync takes one; to exchange them among lanes takes more instructions than to multiply them. In *dealt order* each
-16 columns have those of even numbers first. A sum that a loop carries is dealt if all that flows into it is such a product, a number, or made of the sum element by element, with no more
-than numbers a row; what else reads it gets it in order, and must do so behind the loop. A store to panels of shared memory puts it in order as it goes: of 16 columns a lane has four
-neighbours.
+The right operand of these products is widened row by row. A lane reads two neighbours of a row of 8-bit floats at once,
+where mma.sync takes one; exchanging them among lanes takes more instructions than multiplying them. In *dealt order*
+each 16 columns have those of even numbers first.
+
+A sum that a loop carries is dealt if all values that flow into it are such products, constants, or computed from the
+sum element by element, with no more than numbers per row. Other readers get it in order, and must come after the loop.
+A store to panels of shared memory restores the order as it goes: of 16 columns a lane has four neighbours.
 """
 
 from __future__ import annotations
@@ -25,42 +28,48 @@ from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Web, webs
 
-ROWS_OF_A_WARP = 16  # of a tile whose rows a warp has no second time
+ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Deal the webs of sums that allow it."""
     for role in kernel.roles:
         products = [op for op in every(role) if _widens_rows(op)]
         for web in webs(role, _summands) if products else ():
             dealt = [op for op in products if op.results[0] in web]
-            if dealt and all(v in web.joined or number(v) is not None or _made(v) for v in (*web.joined, *web.made)):
+            if dealt and all(v in web.joined or number(v) is not None or _is_dealt_result(v) for v in (*web.joined, *web.definitions)):
                 _deal(role, web, dealt)
 
 
 def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
+    """Deal a web, unless a loop around its products contains a reader that needs order."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
-    leaving = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves(use, web)]
-    loops = {loop for p in products if (loop := _loop(p)) is not None}
-    if any(_within(use.operation, loops) for _, use in leaving):
+    leaving = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
+    loops = {loop for p in products if (loop := _innermost_loop(p)) is not None}
+    if any(_is_within(use.operation, loops) for _, use in leaving):
         return
     for value, use in leaving:
-        if _orders(use.operation, role.threads.data // LANES):
-            _say_dealt(use.operation)
+        if _restores_order(use.operation, role.threads.data // LANES):
+            _mark_dealt(use.operation)
         else:
             use.operation.operands[use.index] = insert(use.operation, in_order(value))
     for op in products:
-        _say_dealt(op)
+        _mark_dealt(op)
 
 
-def _say_dealt(op: Operation) -> None:
+def _mark_dealt(op: Operation) -> None:
+    """Mark an operation as one in dealt order."""
     assert isinstance(op, ops.Perform)
     new = ops.perform(op.op, op.args, [r.type for r in op.results], {**{k: op.const(k) for k in op.consts.data}, DEALT: True})
     before(op, new)
     replace(op, new.results)
 
 
-def _orders(op: Operation, warps: int) -> bool:
-    """Whether it stores a whole tile of rows of each warp's own to panels of shared memory, which puts dealt columns in order as it goes."""
+def _restores_order(op: Operation, warps: int) -> bool:
+    """Return whether an operation stores a tile to panels of shared memory, and so restores the order.
+
+    Each warp must have whole rows of its own.
+    """
     if (
         not isinstance(op, ops.Perform)
         or not {"place", "tile"} <= op.args.keys()
@@ -81,7 +90,7 @@ def _orders(op: Operation, warps: int) -> bool:
 
 
 def _widens_rows(op: object) -> TypeGuard[ops.Perform]:
-    """Whether it is a product of halves by 8-bit floats that lie row by row."""
+    """Return whether an operation is a product of halves by 8-bit floats that lie row by row."""
     if not isinstance(op, ops.Perform) or not op.entry.traits.product or op.entry.effects.group is not None:
         return False
     a, b = op.arg("a").type, op.arg("b").type
@@ -89,33 +98,38 @@ def _widens_rows(op: object) -> TypeGuard[ops.Perform]:
     return isinstance(b, SharedT) and not b.transposed.data and b.element != a.element
 
 
-def _full(value: SSAValue) -> bool:
+def _is_full(value: SSAValue) -> bool:
     t = value.type
     return isinstance(t, TileT) and t.layout.data == "full" and dtype_of(value) == F32 and t.shape[1] % 16 == 0
 
 
 def _summands(value: SSAValue) -> list[SSAValue]:
-    """What has its columns, of a value that is made of others."""
+    """Return the operands of a value's definition that have its columns."""
     op = value.owner
     if isinstance(op, ops.Perform):
         return [op.args["c"]] if _widens_rows(op) and "c" in op.args else []
-    return [a for a in op.arguments if _full(a)] if isinstance(op, ops.Apply) and _full(value) else []
+    return [a for a in op.arguments if _is_full(a)] if isinstance(op, ops.Apply) and _is_full(value) else []
 
 
-def _made(value: SSAValue) -> bool:
-    """Whether an operation makes a dealt value of dealt ones."""
+def _is_dealt_result(value: SSAValue) -> bool:
+    """Return whether an operation computes a dealt value from dealt ones."""
     op = value.owner
     if not isinstance(op, ops.Apply):
-        return _full(value) and _widens_rows(op)
-    return _full(value) and op.kind.elementwise and op.exact is None and all(_of_no_column(a) or _full(a) for a in op.arguments)
+        return _is_full(value) and _widens_rows(op)
+    return (
+        _is_full(value)
+        and op.kind.elementwise
+        and op.exact is None
+        and all(_is_constant_along_rows(a) or _is_full(a) for a in op.arguments)
+    )
 
 
-def _of_no_column(value: SSAValue) -> bool:
+def _is_constant_along_rows(value: SSAValue) -> bool:
     return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
 
 
-def _leaves(use: Use, web: Web) -> bool:
-    """Whether something reads a dealt value that gives no dealt one."""
+def _leaves_web(use: Use, web: Web) -> bool:
+    """Return whether a use of a dealt value gives no dealt one."""
     op = use.operation
     if into := targets(use):
         return not all(v in web for v in into)
@@ -124,16 +138,16 @@ def _leaves(use: Use, web: Web) -> bool:
     return not (isinstance(op, ops.Apply) and op.result in web)
 
 
-def _within(op: Operation, loops: set[ops.Loop]) -> bool:
-    at = _loop(op)
-    while at is not None and at not in loops:
-        at = _loop(at)
-    return at is not None
+def _is_within(op: Operation, loops: set[ops.Loop]) -> bool:
+    loop = _innermost_loop(op)
+    while loop is not None and loop not in loops:
+        loop = _innermost_loop(loop)
+    return loop is not None
 
 
-def _loop(op: Operation) -> ops.Loop | None:
-    """The innermost loop around an operation."""
-    around = op.parent_op()
-    while around is not None and not isinstance(around, ops.Loop):
-        around = around.parent_op()
-    return around
+def _innermost_loop(op: Operation) -> ops.Loop | None:
+    """Return the innermost loop around an operation."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, ops.Loop):
+        parent = parent.parent_op()
+    return parent

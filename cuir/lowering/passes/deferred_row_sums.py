@@ -1,7 +1,8 @@
-"""Sums of rows stay in parts as long as what is made of them is linear: the four threads of a row add their parts when the sum itself is read.
+"""Keep sums of rows in parts while they are used linearly; a row's four threads add them on a read.
 
-A number a row is kept so if, wherever it is made, it is a row's sum, zeros, a sum or difference of such numbers, such a number times or over a whole one, or a
-choice between such ones by a whole condition. The order of additions changes, so the last bits of such a sum do.
+A number per row is kept in parts if each of its definitions is a row's sum, zeros, a sum or difference of such numbers,
+such a number times or over one that is not in parts, or a choice between such by a condition that is not in parts. The
+order of additions changes, and with it the last bits of such a sum.
 """
 
 from __future__ import annotations
@@ -21,50 +22,51 @@ ROUNDING = True
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite the sums of each role."""
     for role in kernel.roles:
-        _role(role)
+        _rewrite_role(role)
 
 
-def _role(role: ops.Role) -> None:
+def _rewrite_role(role: ops.Role) -> None:
     flows = dict(joins(role))
-    values = [v for v in [*flows, *(r for op in every(role) if isinstance(op, ops.Apply) for r in op.results)] if _of_rows(v)]
-    kept = set(values)
+    values = [v for v in [*flows, *(r for op in every(role) if isinstance(op, ops.Apply) for r in op.results)] if _is_per_row(v)]
+    parts = set(values)
     while True:
-        while (linear := {v for v in kept if _linear(v, kept, flows)}) != kept:
-            kept = linear
-        products = {v for v in kept if _of_parts(v, kept)}
+        while (linear := {v for v in parts if _is_linear(v, parts, flows)}) != parts:
+            parts = linear
+        products = {v for v in parts if _is_nonlinear(v, parts)}
         if not products:
             break
-        kept -= products
-    kept = _needed(kept, flows)
-    ordered = [v for v in values if v in kept]  # the program's order, so that its text is the same in every process
+        parts -= products
+    parts = _select_needed(parts, flows)
+    ordered = [v for v in values if v in parts]  # the program's order, so that its text is the same in every process
     for value in ordered:
-        _summed_where_read(value, kept)
+        _sum_on_read(value, parts)
     for value in ordered:
-        _parted(value, kept)
+        _convert_to_parts(value, parts)
 
 
-def _of_rows(value: SSAValue) -> bool:
+def _is_per_row(value: SSAValue) -> bool:
     t = value.type
     return isinstance(t, TileT) and t.layout.data == "rows" and dtype_of(value) == F32
 
 
-def _sum(value: SSAValue) -> bool:
+def _is_row_sum(value: SSAValue) -> bool:
     return isinstance(value.owner, ops.Apply) and value.owner.entry.sums and value.owner.entry.reduces
 
 
-def _needed(kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
-    """Of the values that may be kept in parts those that a row's sum reaches, and what these are made of: the others are made of zeros alone."""
-    fed: set[SSAValue] = set()
-    while (more := {v for v in kept if v in fed or _sum(v) or any(o in fed for o in _operands(v, flows))}) != fed:
-        fed = more
-    left = list(fed)
-    while left:
-        for operand in _operands(left.pop(), flows):
-            if operand in kept and operand not in fed:
-                fed.add(operand)
-                left.append(operand)
-    return fed
+def _select_needed(parts: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
+    """Return the values in parts that a row's sum reaches, with their operands; others are only zeros."""
+    reached: set[SSAValue] = set()
+    while (grown := {v for v in parts if v in reached or _is_row_sum(v) or any(o in reached for o in _operands(v, flows))}) != reached:
+        reached = grown
+    worklist = list(reached)
+    while worklist:
+        for operand in _operands(worklist.pop(), flows):
+            if operand in parts and operand not in reached:
+                reached.add(operand)
+                worklist.append(operand)
+    return reached
 
 
 def _operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:
@@ -73,67 +75,67 @@ def _operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SS
     op = value.owner
     if not isinstance(op, ops.Apply):
         return []
-    of = op.kind
-    if of.linear or of.multiplies or of.divides_floats:
+    kind = op.kind
+    if kind.linear or kind.multiplies or kind.divides_floats:
         return list(op.arguments)
-    return list(op.arguments[1:]) if of.chooses else []
+    return list(op.arguments[1:]) if kind.chooses else []
 
 
-def _linear(value: SSAValue, kept: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> bool:
+def _is_linear(value: SSAValue, parts: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> bool:
     if value in flows:
-        return all(_part(v, kept) for v in flows[value])
+        return all(_is_part(v, parts) for v in flows[value])
     op = value.owner
     assert isinstance(op, ops.Apply)
-    if _sum(value):
+    if _is_row_sum(value):
         t = op.arguments[0].type
         return isinstance(t, TileT) and t.layout.data == "full"
     if op.exact is not None:
         return False
-    of = op.kind
-    if of.linear:
-        return all(_part(a, kept) for a in op.arguments)
-    if of.multiplies:
-        return any(_part(a, kept) for a in op.arguments)
-    if of.divides_floats:
-        return _part(op.arguments[0], kept)
-    return of.chooses is not None and all(_part(a, kept) for a in op.arguments[1:])
+    kind = op.kind
+    if kind.linear:
+        return all(_is_part(a, parts) for a in op.arguments)
+    if kind.multiplies:
+        return any(_is_part(a, parts) for a in op.arguments)
+    if kind.divides_floats:
+        return _is_part(op.arguments[0], parts)
+    return kind.chooses is not None and all(_is_part(a, parts) for a in op.arguments[1:])
 
 
-def _of_parts(value: SSAValue, kept: set[SSAValue]) -> bool:
-    """Whether a product or quotient is one of two numbers that are both kept in parts: that is not linear."""
+def _is_nonlinear(value: SSAValue, parts: set[SSAValue]) -> bool:
+    """Return whether a product, quotient or choice has an operand in parts that makes it nonlinear."""
     op = value.owner
     if not isinstance(op, ops.Apply):
         return False
-    of = op.kind
-    if of.chooses:
-        return op.arguments[0] in kept
-    return (of.multiplies and all(a in kept for a in op.arguments)) or (of.divides_floats and op.arguments[1] in kept)
+    kind = op.kind
+    if kind.chooses:
+        return op.arguments[0] in parts
+    return (kind.multiplies and all(a in parts for a in op.arguments)) or (kind.divides_floats and op.arguments[1] in parts)
 
 
-def _part(value: SSAValue, kept: set[SSAValue]) -> bool:
-    """Whether a value is kept in parts, or is zero, whose parts are zero."""
-    return value in kept or number(value) == 0
+def _is_part(value: SSAValue, parts: set[SSAValue]) -> bool:
+    """Return whether a value is in parts, or is zero, whose parts are zero."""
+    return value in parts or number(value) == 0
 
 
-def _summed_where_read(value: SSAValue, kept: set[SSAValue]) -> None:
+def _sum_on_read(value: SSAValue, parts: set[SSAValue]) -> None:
     for use in tuple(value.uses):
         op = use.operation
         into = targets(use) or ([op.result] if isinstance(op, ops.Apply) else [])
-        if any(v in kept for v in into):
+        if any(v in parts for v in into):
             continue
-        whole = insert(op, rows.quad_sum(value))
-        whole.name_hint = value.name_hint
-        op.operands[use.index] = whole
+        row_sum = insert(op, rows.quad_sum(value))
+        row_sum.name_hint = value.name_hint
+        op.operands[use.index] = row_sum
 
 
-def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
-    """Gives a value the type of parts, and parts of zero where it is made of zeros."""
+def _convert_to_parts(value: SSAValue, members: set[SSAValue]) -> None:
+    """Give a value the type of parts, and parts of zero where it is defined as zeros."""
     t = value.type
     assert isinstance(t, TileT)
     parts = tile(t.element, t.shape[0], 1, "partial")
     for use in tuple(value.uses):
-        _zeros_beside(use.operation, parts, kept)
-    if _sum(value):
+        _convert_zeros(use.operation, parts, members)
+    if _is_row_sum(value):
         op = value.owner
         assert isinstance(op, ops.Apply)
         new = rows.row_part(op.arguments[0])
@@ -142,11 +144,11 @@ def _parted(value: SSAValue, kept: set[SSAValue]) -> None:
         return
     value._type = parts
     if isinstance(value.owner, ops.Apply):
-        _zeros_of(value.owner, parts)
+        _convert_zero_operands(value.owner, parts)
 
 
-def _zeros_beside(op: object, parts: TileT, kept: set[SSAValue]) -> None:
-    """Zeros that meet parts at the end of a branch or in a loop are parts of zero."""
+def _convert_zeros(op: object, parts: TileT, members: set[SSAValue]) -> None:
+    """Replace zeros that meet parts at the end of a branch or in a loop by parts of zero."""
     if isinstance(op, ops.Yield):
         parent = op.parent_op()
         assert parent is not None
@@ -154,19 +156,24 @@ def _zeros_beside(op: object, parts: TileT, kept: set[SSAValue]) -> None:
             end = region.block.last_op
             assert isinstance(end, ops.Yield)
             for i, result in enumerate(parent.results):
-                if result in kept and isinstance(end.values[i].type, TileT) and number(end.values[i]) == 0 and end.values[i].type != parts:
+                if (
+                    result in members
+                    and isinstance(end.values[i].type, TileT)
+                    and number(end.values[i]) == 0
+                    and end.values[i].type != parts
+                ):
                     end.operands[i] = _zero_parts(end, parts)
         if isinstance(parent, ops.Loop):
-            _zeros_beside(parent, parts, kept)
+            _convert_zeros(parent, parts, members)
     elif isinstance(op, ops.Loop):
         first = len(op.operands) - len(op.carried)
         for i, result in enumerate(op.results):
             start = op.operands[first + i]
-            if result in kept and number(start) == 0 and start.type != parts:
+            if result in members and number(start) == 0 and start.type != parts:
                 op.operands[first + i] = _zero_parts(op, parts)
 
 
-def _zeros_of(op: ops.Apply, parts: TileT) -> None:
+def _convert_zero_operands(op: ops.Apply, parts: TileT) -> None:
     for i, a in enumerate(op.arguments):
         if isinstance(a.type, TileT) and a.type.layout.data == "rows" and number(a) == 0:
             op.operands[i] = _zero_parts(op, parts)

@@ -1,8 +1,11 @@
-"""Division of i32 numbers that are not negative is unsigned; by a divisor that is the same all through the launch it is a product with an inverse made once.
+"""Replace divisions of nonnegative i32 numbers by unsigned ones, or by products with an inverse.
 
-Of numbers whose signs nobody knows, but which are far from the ends of 32 bits, so is division by such a divisor, with the inverse of its magnitude.
+By a divisor that is the same in the whole launch, a division is a product with an inverse that is computed once. So is
+a division, by such a divisor, of numbers of unknown sign that are far from the ends of 32 bits, with the inverse of the
+divisor's magnitude.
 
-A division of a dividend that never changes either is done once itself. Where a worker runs on one lane, none of this: it has time to divide, and few registers. Shifts and masks by a power of two stay as they are.
+A division whose dividend does not change either is hoisted itself. Workers on one lane keep divisions: they have time
+to divide, and few registers. Shifts and masks by a power of two are left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from ..ir.walk import every, operations
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite the divisions of all roles and of the queue."""
     facts = _Facts(kernel)
     for op in kernel.body.block.ops:
         if isinstance(op, ops.Role):
@@ -27,114 +31,123 @@ def run(kernel: ops.Kernel) -> None:
 
 
 class _Facts:
-    """What holds of values as they were before the pass; `was`: which value stood where a new one stands."""
+    """Facts about values before the pass; `was` maps new values to those that they replace."""
 
     def __init__(self, kernel: ops.Kernel):
         self.ranges, self.uniformity = ranges(kernel), uniformity(kernel)
-        self.was: dict[SSAValue, SSAValue] = {}
+        self.originals: dict[SSAValue, SSAValue] = {}
 
     def nonnegative(self, value: SSAValue) -> bool:
-        return self.ranges.nonnegative(self.was.get(value, value))
+        return self.ranges.nonnegative(self.originals.get(value, value))
 
     def near_ends(self, value: SSAValue) -> bool:
-        return self.ranges.near_ends(self.was.get(value, value))
+        return self.ranges.near_ends(self.originals.get(value, value))
 
-    def of_cta(self, value: SSAValue) -> bool:
-        """Whether it is the same in a CTA all through the launch."""
-        return self.uniformity[self.was.get(value, value)] in (Uniformity.LAUNCH, Uniformity.CTA)
+    def is_uniform_in_cta(self, value: SSAValue) -> bool:
+        """Return whether a value is the same in a CTA during the whole launch."""
+        return self.uniformity[self.originals.get(value, value)] in (Uniformity.LAUNCH, Uniformity.CTA)
 
 
 class _Divisions:
-    """The divisions of a role, or of a queue's body. Inverses, and what they are made of, go before the statement of `block` where the first is needed."""
+    """The divisions of a role, or of a queue's body.
+
+    Inverses and their operands go before the statement of `block` that needs the first one.
+    """
 
     def __init__(self, facts: _Facts, block: Block, inverses: bool):
         self.facts, self.block, self.inverses = facts, block, inverses
-        self.made: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
+        self.inverse_by_divisor: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
         self.magnitudes: dict[SSAValue, SSAValue] = {}  # divisor -> inverse of its magnitude
-        self.movable: dict[SSAValue, bool] = {}
+        self.movable_values: dict[SSAValue, bool] = {}
 
     def run(self) -> None:
         for top in operations(self.block):
             for op in [top, *every(top)]:
                 if isinstance(op, ops.Apply) and op.kind.divides_integers:
                     if all(map(self.facts.nonnegative, op.arguments)):
-                        self.division(op, top)
+                        self.rewrite_division(op, top)
                     else:
-                        self.signed(op, top)
+                        self.rewrite_signed_division(op, top)
 
-    def division(self, op: ops.Apply, top: Operation) -> None:
+    def rewrite_division(self, op: ops.Apply, top: Operation) -> None:
+        """Rewrite a division of nonnegative numbers."""
         x, y = op.arguments
-        known = ops.known(y)
-        if known == 1 or (isinstance(known, int) and known > 0 and known & (known - 1) == 0 and op.kind.rounds != "up"):
+        constant = ops.known(y)
+        if constant == 1 or (isinstance(constant, int) and constant > 0 and constant & (constant - 1) == 0 and op.kind.rounds != "up"):
             return
-        once = self.inverses and known is None and all(self.facts.of_cta(v) and self._movable(v) for v in (x, y))
-        inverse = self.inverse(y, top) if self.inverses and known is None and not once else None
-        made = machine.division(op.kind, x, y, op.result.type, inverse)
-        self._replace(op, made)
-        if once:
-            self._move(made.result, top)
+        hoisted = self.inverses and constant is None and all(self.facts.is_uniform_in_cta(v) and self._is_movable(v) for v in (x, y))
+        inverse = self.inverse(y, top) if self.inverses and constant is None and not hoisted else None
+        quotient = machine.division(op.kind, x, y, op.result.type, inverse)
+        self._replace(op, quotient)
+        if hoisted:
+            self._move(quotient.result, top)
 
-    def signed(self, op: ops.Apply, top: Operation) -> None:
-        """A tile by a divisor that does not change, of any signs."""
+    def rewrite_signed_division(self, op: ops.Apply, top: Operation) -> None:
+        """Rewrite a division of a tile by a constant divisor, both of any sign."""
         x, y = op.arguments
         if is_scalar(x) or not self.inverses or op.kind.rounds == "up" or ops.known(y) is not None or self.facts.near_ends(x):
             return
         if y not in self.magnitudes:
-            if not is_scalar(y) or not self.facts.of_cta(y) or not self._movable(y):
+            if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y):
                 return
             self._move(y, top)
             opposite = make.negate(y, y.type)
             self.block.insert_op_before(opposite, top)
             magnitude = make.greatest(y, opposite.result, y.type)
             self.block.insert_op_before(magnitude, top)
-            made = machine.inverse(magnitude.result)
-            made.result.name_hint = "inverse"
-            self.block.insert_op_before(made, top)
-            self.magnitudes[y] = made.result
+            inverse = machine.inverse(magnitude.result)
+            inverse.result.name_hint = "inverse"
+            self.block.insert_op_before(inverse, top)
+            self.magnitudes[y] = inverse.result
         self._replace(op, machine.division(op.kind, x, y, op.result.type, self.magnitudes[y], signed=True))
 
-    def _replace(self, op: ops.Apply, made: machine.Quotient | machine.Remainder) -> None:
-        made.location, made.result.name_hint = op.location, op.result.name_hint
-        self.facts.was[made.result] = op.result
+    def _replace(self, op: ops.Apply, new: machine.Quotient | machine.Remainder) -> None:
+        new.location, new.result.name_hint = op.location, op.result.name_hint
+        self.facts.originals[new.result] = op.result
         block = op.parent_block()
         assert block is not None
-        block.insert_op_before(made, op)
-        op.result.replace_all_uses_with(made.result)
+        block.insert_op_before(new, op)
+        op.result.replace_all_uses_with(new.result)
         op.detach()
         op.erase()
 
     def inverse(self, y: SSAValue, top: Operation) -> SSAValue | None:
-        if y not in self.made:
-            if not is_scalar(y) or not self.facts.of_cta(y) or not self._movable(y):
+        """Return the inverse of a divisor, inserted before `top`; None if it is not uniform."""
+        if y not in self.inverse_by_divisor:
+            if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y):
                 return None
             self._move(y, top)
-            made = machine.inverse(y)
-            made.result.name_hint = "inverse"
-            self.block.insert_op_before(made, top)
-            self.made[y] = made.result
-        return self.made[y]
+            result = machine.inverse(y)
+            result.result.name_hint = "inverse"
+            self.block.insert_op_before(result, top)
+            self.inverse_by_divisor[y] = result.result
+        return self.inverse_by_divisor[y]
 
-    # ---- what a divisor is made of, before `top`
-    def _stands(self, value: SSAValue) -> bool:
-        """Whether a value stands outside of every loop and branch of the block."""
+    # ---- hoisting of a divisor's operands before `top`
+    def _is_outside(self, value: SSAValue) -> bool:
+        """Return whether a value is defined outside of every loop and branch of the block."""
         owner = value.owner
         block = owner if isinstance(owner, Block) else owner.parent_block()
         return block is self.block or isinstance(block.parent_op() if block else None, ops.Kernel)
 
-    def _movable(self, value: SSAValue) -> bool:
-        """Whether it can be computed before every loop and branch: where nothing asks for it either, without a division by 0 or a read outside of a tensor."""
-        if value not in self.movable:
-            self.movable[value] = self._stands(value) or self._total(value.owner)
-        return self.movable[value]
+    def _is_movable(self, value: SSAValue) -> bool:
+        """Return whether a value can be hoisted out of every loop and branch.
 
-    def _total(self, op: Operation | Block) -> bool:
-        total = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
+        It is speculatable then: no division by 0 and no read outside of a tensor where the program does not compute it.
+        """
+        if value not in self.movable_values:
+            self.movable_values[value] = self._is_outside(value) or self._is_operation_movable(value.owner)
+        return self.movable_values[value]
+
+    def _is_operation_movable(self, op: Operation | Block) -> bool:
+        """Return whether an operation and its operands can be hoisted."""
+        movable = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
         if isinstance(op, ops.Apply):
-            total = not op.kind.divides_integers or bool(ops.known(op.arguments[1]))
-        return total and isinstance(op, Operation) and all(map(self._movable, op.operands))
+            movable = not op.kind.divides_integers or bool(ops.known(op.arguments[1]))
+        return movable and isinstance(op, Operation) and all(map(self._is_movable, op.operands))
 
     def _move(self, value: SSAValue, top: Operation) -> None:
-        if not self._stands(value):
+        if not self._is_outside(value):
             op = value.owner
             assert isinstance(op, Operation)
             for operand in op.operands:

@@ -1,7 +1,8 @@
-"""Reads of tensors that a wait for a product stands before are issued in front of it, so that memory answers meanwhile.
+"""Issue reads of tensors before a wait for a product, so that memory answers during the wait.
 
-Meant are numbers, and numbers a row, of tensors that the kernel does not write, whose indices are known before the wait: what masks and score rules read for a block of
-keys. A read in a branch behind the wait goes into a branch on the same condition in front of it. No result changes.
+Moved are numbers, and numbers per row, of tensors that the kernel does not write, whose indices are known before the
+wait: reads of masks and score rules for a block of keys. A read in a branch after the wait goes into a branch on the
+same condition before it. No result changes.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from .rewriting import before
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Move the reads behind each wait."""
     for op in every(kernel):
         if waits(op):
-            _early(op)
+            _move_reads(op)
 
 
-def _early(wait: Operation) -> None:
-    """What is read behind a wait, as far as the next one or the end of the block."""
+def _move_reads(wait: Operation) -> None:
+    """Move the reads behind a wait, up to the next wait or the end of the block."""
     behind: list[Operation] = [wait]
     op = wait.next_op
     while op is not None and not waits(op):
@@ -34,69 +36,73 @@ def _early(wait: Operation) -> None:
         op = op.next_op
     for op in behind[1:]:
         if isinstance(op, ops.If):
-            for taken in (True, False):
-                _out_of_branch(op, taken, wait, behind)
-        elif _reads(op):
-            _move(_needed(op, behind) or (), wait)
+            for in_then in (True, False):
+                _move_from_branch(op, in_then, wait, behind)
+        elif _is_movable_read(op):
+            _move(_collect_chain(op, behind) or (), wait)
 
 
-def _out_of_branch(branch: ops.If, taken: bool, wait: Operation, behind: Sequence[Operation]) -> None:
-    """Reads of one side of a branch into a branch before the wait, whose other side gives zeros."""
-    inside = operations((branch.then if taken else branch.orelse).block)
-    reads = {op: whole for op in inside if _reads(op) and (whole := _needed(op, [*behind, *inside])) is not None}
-    condition = _made_by([branch.condition], behind)
+def _move_from_branch(branch: ops.If, in_then: bool, wait: Operation, behind: Sequence[Operation]) -> None:
+    """Move reads of one side of a branch into a branch before the wait, whose other side yields zeros."""
+    inside = operations((branch.then if in_then else branch.orelse).block)
+    reads = {op: chain for op in inside if _is_movable_read(op) and (chain := _collect_chain(op, [*behind, *inside])) is not None}
+    condition = _collect_definitions([branch.condition], behind)
     if not reads or condition is None:
         return
-    needed = dict.fromkeys(op for each in reads.values() for op in each)
+    needed = dict.fromkeys(op for read_chain in reads.values() for op in read_chain)
     _move([*condition, *(op for op in needed if op not in inside)], wait)
-    side, other, copies = Block(), Block(), dict[SSAValue, SSAValue]()
+    side, zero_side, copies = Block(), Block(), dict[SSAValue, SSAValue]()
     for op in inside:
         if op in needed:
             copy = op.clone(copies)
             copy.location = op.location
             side.add_op(copy)
     side.add_op(ops.end([copies[op.results[0]] for op in reads]))
-    other.add_op(ops.end([_zero(op.results[0], other) for op in reads]))
-    made = ops.branch(branch.condition, *map(Region, (side, other) if taken else (other, side)))
-    before(wait, made)
-    for op, result in zip(reads, made.results, strict=True):
+    zero_side.add_op(ops.end([_zero(op.results[0], zero_side) for op in reads]))
+    new_branch = ops.branch(branch.condition, *map(Region, (side, zero_side) if in_then else (zero_side, side)))
+    before(wait, new_branch)
+    for op, result in zip(reads, new_branch.results, strict=True):
         result.name_hint = op.results[0].name_hint
         op.results[0].replace_all_uses_with(result)
 
 
-def _reads(op: Operation) -> bool:
-    return isinstance(op, ops.Perform) and reads_constant(op) and len(op.results) == 1 and _small(op.results[0])
+def _is_movable_read(op: Operation) -> bool:
+    return isinstance(op, ops.Perform) and reads_constant(op) and len(op.results) == 1 and _is_small(op.results[0])
 
 
-def _small(value: SSAValue) -> bool:
-    """Whether a thread holds few numbers of it."""
+def _is_small(value: SSAValue) -> bool:
+    """Return whether a thread holds few elements of a value."""
     return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
 
 
-def _needed(op: Operation, late: Collection[Operation]) -> list[Operation] | None:
-    """An operation and those among `late` that its operands are made of, in order; None if one of them cannot be worked out earlier."""
-    made = _made_by(op.operands, late)
-    return None if made is None else [*made, op]
+def _collect_chain(op: Operation, late: Collection[Operation]) -> list[Operation] | None:
+    """Return an operation and those of its operands' definitions among `late`, in order.
+
+    None if one of them cannot be computed earlier.
+    """
+    definitions = _collect_definitions(op.operands, late)
+    return None if definitions is None else [*definitions, op]
 
 
-def _made_by(values: Sequence[SSAValue], late: Collection[Operation]) -> list[Operation] | None:
-    found: dict[Operation, None] = {}
+def _collect_definitions(values: Sequence[SSAValue], late: Collection[Operation]) -> list[Operation] | None:
+    """Return the definitions of values among `late`, in order; None if one cannot be computed earlier."""
+    definitions: dict[Operation, None] = {}
     for value in values:
         op = value.owner
         if not isinstance(op, Operation) or op not in late:
             continue
-        pure = isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure) or _reads(op)
-        if not pure or not (isinstance(op, ops.At) or all(map(_small, op.results))):
+        movable = isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure) or _is_movable_read(op)
+        if not movable or not (isinstance(op, ops.At) or all(map(_is_small, op.results))):
             return None
-        made = _needed(op, late)
-        if made is None:
+        chain = _collect_chain(op, late)
+        if chain is None:
             return None
-        found |= dict.fromkeys(made)
-    return list(found)
+        definitions |= dict.fromkeys(chain)
+    return list(definitions)
 
 
-def _move(moved: Sequence[Operation], wait: Operation) -> None:
-    for op in moved:
+def _move(operations: Sequence[Operation], wait: Operation) -> None:
+    for op in operations:
         if wait.is_before_in_block(op):
             op.detach()
             assert wait.parent is not None

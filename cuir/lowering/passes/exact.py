@@ -1,12 +1,15 @@
-"""Mark float operations that feed comparisons, casts to i32 or bool, and step functions: computed as written.
+"""Mark float operations that feed comparisons, casts and step functions: no contraction, no reordering.
 
-A fused multiply-add or another order of operations changes a value by a rounding. That can change the truth of a comparison, which removes keys from a mask,
-or the whole number that `floor` gives. Marked are the operands of such operations and what they are computed from, through what loops and branches carry, up
-to memory, reductions and products.
+FMA contraction or another order of operations changes a value by a rounding. That can change the truth of a comparison,
+which removes keys from a mask, or the integer that `floor` gives. Marked are the operands of comparisons, casts to i32
+or bool and step functions, with the operations that compute them, through loops and branches, up to memory, reductions
+and products.
 
-For comparisons, sums of rows that a loop carries are excepted, with what flows into them: a kernel may keep them in parts, and their last bits depend on the
-order anyway. For step functions they are marked, since sums of whole numbers are exact in any order. The walk then also passes through maxima, and through
-memory to what the kernel stores there. All scalars of the kernel's frame are marked: several roles use them, and an equal value may decide in one.
+For comparisons, sums of rows that a loop carries are excepted, with the values that flow into them: a kernel may keep
+them in parts, and their last bits depend on the order anyway. For step functions they are marked, since sums of
+integers are exact in any order. The walk then also passes through maxima, and through memory to the values that the
+kernel stores there. All scalars of the kernel's frame are marked: several roles use them, and an equal value may feed a
+decision in one.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from .simplify import number
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Mark operands of comparisons and casts, scalars of the frame, and operands of step functions."""
     compared = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _floats(op)]
     compared += [op.results[0] for op in _frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
     _mark(compared, _sums(kernel))
@@ -36,13 +40,13 @@ def run(kernel: ops.Kernel) -> None:
 
 def _jumps(op: ops.Apply) -> bool:
     """Return whether a rounding moves the result by a whole step (`jumps` of checking/decisions.py)."""
-    of, dtype = op.kind, dtype_of(op.result)
-    rounds = dtype == F32 and bool(of.linear) and any((n := number(a)) is not None and rounds_beside(n) for a in op.arguments)
-    return of.jumps or (of.converts is not None and dtype == I32) or rounds
+    kind, dtype = op.kind, dtype_of(op.result)
+    rounds = dtype == F32 and bool(kind.linear) and any((n := number(a)) is not None and rounds_beside(n) for a in op.arguments)
+    return kind.jumps or (kind.converts is not None and dtype == I32) or rounds
 
 
 class _Stores:
-    """Values that a kernel stores in each of its arrays and tensors."""
+    """The values that a kernel stores in each of its arrays and tensors."""
 
     def __init__(self, kernel: ops.Kernel):
         self.values: dict[Array, list[SSAValue]] = {}
@@ -55,39 +59,42 @@ class _Stores:
                 self.copied.setdefault(to, []).extend(p.array for p in places if not p.writes)
 
     def read(self, op: Operation) -> list[SSAValue]:
-        """Values that an operation may read from memory."""
-        left, seen, values = [p.array for p in accesses(op) if not p.writes], set[Array](), list[SSAValue]()
-        while left:
-            array = left.pop()
-            if array not in seen:
-                seen.add(array)
+        """Return the values that an operation may read from memory."""
+        worklist, visited, values = [p.array for p in accesses(op) if not p.writes], set[Array](), list[SSAValue]()
+        while worklist:
+            array = worklist.pop()
+            if array not in visited:
+                visited.add(array)
                 values += self.values.get(array, [])
-                left += self.copied.get(array, [])
+                worklist += self.copied.get(array, [])
         return values
 
 
-def _mark(left: list[SSAValue], ends: set[SSAValue], stores: _Stores | None = None) -> None:
-    """Mark the operations behind these values, up to `ends`. stores: through maxima and memory, too."""
-    seen: set[SSAValue] = set()
-    while left:
-        value = left.pop()
-        if value in seen or value in ends:
+def _mark(worklist: list[SSAValue], ends: set[SSAValue], stores: _Stores | None = None) -> None:
+    """Mark the operations from which these values are computed, up to `ends`.
+
+    With `stores`, the walk goes through maxima and memory, too.
+    """
+    visited: set[SSAValue] = set()
+    while worklist:
+        value = worklist.pop()
+        if value in visited or value in ends:
             continue
-        seen.add(value)
+        visited.add(value)
         op = value.owner
-        if (given := sources(value)) is not None:
-            left += given
+        if (inputs := sources(value)) is not None:
+            worklist += inputs
         elif isinstance(op, ops.Apply) and not op.entry.reduces:
             op.properties["exact"] = UnitAttr()
-            left += _floats(op)
+            worklist += _floats(op)
         elif stores is not None and isinstance(op, ops.Apply) and not op.entry.sums:
-            left += op.arguments
+            worklist += op.arguments
         elif stores is not None and isinstance(op, ops.Perform) and not op.entry.sums:
-            left += stores.read(op)
+            worklist += stores.read(op)
 
 
 def _frame(kernel: ops.Kernel) -> Iterator[Operation]:
-    """The operations outside of all roles."""
+    """Yield the operations outside of all roles."""
     for op in kernel.body.block.ops:
         if not isinstance(op, ops.Role):
             yield op
@@ -95,23 +102,23 @@ def _frame(kernel: ops.Kernel) -> Iterator[Operation]:
 
 
 def _floats(op: ops.Apply) -> list[SSAValue]:
-    """The float operands of an operation on values; none of reductions."""
+    """Return the float operands of an operation on values; none of reductions."""
     return [] if op.entry.reduces else [a for a in op.arguments if dtype_of(a).is_float]
 
 
 def _sums(kernel: ops.Kernel) -> set[SSAValue]:
-    """Numbers a row that a sum of rows reaches, and that a loop carries or that flow into such."""
-    reached: dict[SSAValue, list[SSAValue]] = {}  # with what they flow into
-    same: dict[SSAValue, list[SSAValue]] = {}  # with what they are under another name
-    left: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
-    while left:
-        value = left.pop()
+    """Return numbers per row that a sum of rows reaches, and that a loop carries or that flow into such."""
+    reached: dict[SSAValue, list[SSAValue]] = {}  # with the values that they flow into
+    same: dict[SSAValue, list[SSAValue]] = {}  # with those that receive them unchanged
+    worklist: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
+    while worklist:
+        value = worklist.pop()
         if value in reached or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
             continue
         same[value] = [v for use in value.uses for v in targets(use)]
         users = (use.operation for use in value.uses)
         reached[value] = same[value] + [op.result for op in users if isinstance(op, ops.Apply) and not op.entry.reduces]
-        left += reached[value]
+        worklist += reached[value]
     carried = {v for v in reached if isinstance(v.owner.parent_op() if isinstance(v, BlockArgument) else v.owner, ops.Loop)}
     size = 0
     while size < len(carried):

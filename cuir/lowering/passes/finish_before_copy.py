@@ -1,7 +1,8 @@
-"""A product in flight whose registers must be copied is waited for first.
+"""Insert a wait for a product in flight before its registers are copied.
 
-Where paths meet, or where a product goes on with an accumulator, a value may have to be copied, since another one that is still needed lies where it should be.
-A copy of registers in flight would read what is not there yet, and make ptxas serialise every product of the kernel.
+Where paths meet, or where a product goes on with an accumulator, a value may have to be copied, since its registers
+hold another one that is still live. A copy of registers in flight would read them too early, and make ptxas serialise
+every product of the kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ CHOICE = (
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Insert waits in each role until no product in flight is copied."""
     for role in kernel.roles:
         if any(isinstance(op, ops.Perform) and op.entry.effects.group == PRODUCTS for op in every(role)):
             while _finish_one(role):
@@ -32,17 +34,17 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _finish_one(role: ops.Role) -> bool:
-    """Waits before the first operation that copies products in flight; whether there was one."""
-    where = Variables(role)
+    """Insert a wait before the first operation that copies products in flight; return whether one does."""
+    variables = Variables(role)
     for op in every(role):
-        ages = where.flight.before[op]
-        copied = [v for v in dict.fromkeys(copies(op, where)) if v in ages]
-        if copied:
+        ages = variables.flight.before[op]
+        in_flight = [v for v in dict.fromkeys(copies(op, variables)) if v in ages]
+        if in_flight:
             before(op, note(CHOICE))
-            pending = min(ages[v] for v in copied)
-            wait = ops.perform(WAIT, {f"x{i}": v for i, v in enumerate(copied)}, [v.type for v in copied], {"pending": pending})
+            pending = min(ages[v] for v in in_flight)
+            wait = ops.perform(WAIT, {f"x{i}": v for i, v in enumerate(in_flight)}, [v.type for v in in_flight], {"pending": pending})
             before(op, wait)
-            for value, finished in zip(copied, wait.results, strict=True):
+            for value, finished in zip(in_flight, wait.results, strict=True):
                 finished.name_hint = value.name_hint
                 for i, operand in enumerate(op.operands):
                     if operand is value:
@@ -51,17 +53,21 @@ def _finish_one(role: ops.Role) -> bool:
     return False
 
 
-def copies(op: Operation, where: Variables) -> Iterator[SSAValue]:
-    """The values that are copied before an operation, or where it hands them on: of a loop's results also what it starts with, and what each turn yields."""
+def copies(op: Operation, variables: Variables) -> Iterator[SSAValue]:
+    """Yield the values that are copied before an operation, or where it passes them on.
 
-    def apart(a: SSAValue, b: SSAValue) -> bool:
-        return where.of.get(a) is not where.of.get(b)
+    For a loop these are its initial values, and for its yield the values of a turn, if they do not end in the result's
+    registers.
+    """
 
-    if isinstance(op, ops.Perform) and op.entry.effects.group and "c" in op.args and apart(op.args["c"], op.results[0]):
+    def differ(a: SSAValue, b: SSAValue) -> bool:
+        return variables.of.get(a) is not variables.of.get(b)
+
+    if isinstance(op, ops.Perform) and op.entry.effects.group and "c" in op.args and differ(op.args["c"], op.results[0]):
         yield op.args["c"]
     loop = op.parent_op() if isinstance(op, ops.Yield) else op
     if isinstance(loop, ops.Loop):
-        given = last(loop.body).values if loop is not op else loop.carried
-        yield from (v for v, a, r in zip(given, loop.inner, loop.results, strict=True) if apart(v, a) or apart(a, r))
+        values = last(loop.body).values if loop is not op else loop.carried
+        yield from (v for v, a, r in zip(values, loop.inner, loop.results, strict=True) if differ(v, a) or differ(a, r))
     elif isinstance(op, ops.Yield) and isinstance(loop, ops.Branch):
-        yield from (v for v, r in zip(op.values, loop.results, strict=True) if apart(v, r))
+        yield from (v for v, r in zip(op.values, loop.results, strict=True) if differ(v, r))

@@ -1,4 +1,4 @@
-"""The body of a queue: what the warp that hands out units computes, from the numbers of the values that travel."""
+"""The body of a queue: the code of the warp that hands out work items, from value numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ from ..ir import machine, ops
 from ..ir.types import dtype_of, scalar
 
 
-def body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -> Region:
-    """What is the same for all units first, if it can be computed for no unit too; then `tile.hand_out` of the words, in their order. `names`: of the values, for people."""
+def build_body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -> Region:
+    """Build the region of a queue.
+
+    Values that are the same for all work items come first, if they are speculatable; then `tile.hand_out` of the words,
+    in their order.
+
+    Args:
+        numbers: The kernel's value numbers.
+        words: The broadcast values, by number, with their first word.
+        names: Names of values, for people.
+    """
     once, each = Block(), Block(arg_types=[scalar(I32)])
     each.args[0].name_hint = "unit"
-    maker = _Maker(numbers, once)
+    maker = _ValueMaker(numbers, once)
     yielded: list[SSAValue] = []
     for n in sorted(words):
         for worker in range(numbers.table[n].copies):
@@ -31,59 +40,68 @@ def body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -
 Scope = dict[int, SSAValue]
 
 
-class _Maker:
-    """Makes values anew by their numbers, each once for a scope."""
+class _ValueMaker:
+    """Makes values anew by their numbers, each once in a scope."""
 
     def __init__(self, numbers: Numbers, once: Block):
         self.numbers, self.once = numbers, once
-        self.same: Scope = dict(numbers.frame)  # for all units
-        self.shared: Scope = {}  # of a unit, for all workers
-        self.own: dict[int, Scope] = {}  # of a worker
+        self.same: Scope = dict(numbers.frame)  # for all work items
+        self.shared: Scope = {}  # of a work item, for all workers
+        self.by_worker: dict[int, Scope] = {}
 
     def scope_of(self, worker: int) -> Scope:
-        return self.own.setdefault(worker, {})
+        return self.by_worker.setdefault(worker, {})
 
-    def make(self, number: int, worker: int, block: Block, own: Scope, inner: Scope | None = None) -> SSAValue:
-        """The value in `block`, or above it. inner: what a branch has made, which is no one else's."""
-        for n in self._missing(number, own, inner):
+    def make(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None = None) -> SSAValue:
+        """Return the value in `block`, or above it.
+
+        `inner`: values that an enclosing branch has made.
+        """
+        for n in self._collect_missing(number, worker_scope, inner):
             value = self.numbers.table[n]
-            if inner is not None and not self._same(n):
-                inner[n] = self._one(n, worker, block, own, inner)
-            elif self._same(n):
-                self.same[n] = self._one(n, worker, self.once, own, inner)
+            if inner is not None and not self._is_invariant(n):
+                inner[n] = self._make_one(n, worker, block, worker_scope, inner)
+            elif self._is_invariant(n):
+                self.same[n] = self._make_one(n, worker, self.once, worker_scope, inner)
             else:
-                (own if value.worker else self.shared)[n] = self._one(n, worker, block, own, inner)
-        return self._operand(number, own, inner)
+                (worker_scope if value.worker else self.shared)[n] = self._make_one(n, worker, block, worker_scope, inner)
+        return self._operand(number, worker_scope, inner)
 
-    def _operand(self, number: int, own: Scope, inner: Scope | None) -> SSAValue:
-        for scope in (self.same, self.shared, own, inner or {}):
+    def _operand(self, number: int, worker_scope: Scope, inner: Scope | None) -> SSAValue:
+        for scope in (self.same, self.shared, worker_scope, inner or {}):
             if number in scope:
                 return scope[number]
         raise KeyError(number)
 
-    def _missing(self, number: int, own: Scope, inner: Scope | None) -> list[int]:
-        """What stands below a number and is not made, operands first. The sides of a branch are its own business."""
+    def _collect_missing(self, number: int, worker_scope: Scope, inner: Scope | None) -> list[int]:
+        """Return the numbers below a number that are not made, operands first.
+
+        Sides of a branch are left to the branch.
+        """
         needed: set[int] = set()
-        left = [number]
-        while left:
-            n = left.pop()
-            if n not in needed and not any(n in scope for scope in (self.same, self.shared, own, inner or {})):
+        worklist = [number]
+        while worklist:
+            n = worklist.pop()
+            if n not in needed and not any(n in scope for scope in (self.same, self.shared, worker_scope, inner or {})):
                 needed.add(n)
                 value = self.numbers.table[n]
-                left += value.operands[:1] if isinstance(value.op, ops.If) else value.operands
+                worklist += value.operands[:1] if isinstance(value.op, ops.If) else value.operands
         return sorted(needed)
 
-    def _same(self, number: int) -> bool:
-        """Whether a value is made once: it is the same for all units, and no division by 0 or read outside of a tensor if there is no unit."""
+    def _is_invariant(self, number: int) -> bool:
+        """Return whether a value is made once, before all work items.
+
+        It is the same for all of them, and speculatable: no division by 0 or read outside of a tensor if there is none.
+        """
         value = self.numbers.table[number]
         if value.of_unit or value.worker:
             return False
         if number in self.same or isinstance(value.op, ops.Constant):
             return True
         total = isinstance(value.op, ops.Apply) and (not value.op.kind.divides_integers or bool(ops.known(value.op.arguments[1])))
-        return total and all(map(self._same, value.operands))
+        return total and all(map(self._is_invariant, value.operands))
 
-    def _one(self, number: int, worker: int, block: Block, own: Scope, inner: Scope | None) -> SSAValue:
+    def _make_one(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None) -> SSAValue:
         value = self.numbers.table[number]
         if value.op is None:
             if value.worker is None:
@@ -93,29 +111,31 @@ class _Maker:
                 return unit.args[0]
             return self._add(ops.constant(worker, I32), None, block)
         if isinstance(value.op, ops.If):
-            return self._branch(number, worker, block, own, inner)
-        given = [self._operand(n, own, inner) for n in value.operands]
-        if isinstance(value.op, ops.Apply):  # equal floats may be compared in one role and not in another: computed as written
-            exact = any(dtype_of(v).is_float for v in given)
-            return self._add(ops.apply(value.op.op, given, value.type, exact), value.op, block)
+            return self._branch(number, worker, block, worker_scope, inner)
+        operands = [self._operand(n, worker_scope, inner) for n in value.operands]
+        if isinstance(value.op, ops.Apply):  # exact: equal floats may be compared in one role and not in another
+            exact = any(dtype_of(v).is_float for v in operands)
+            return self._add(ops.apply(value.op.op, operands, value.type, exact), value.op, block)
         if isinstance(value.op, ops.Perform):
             place = element_of(value.op)
             assert place is not None
-            at = self._add(ops.at(place.array, [(g, -1) for g in given], place.result.type), place, block)
+            at = self._add(ops.at(place.array, [(g, -1) for g in operands], place.result.type), place, block)
             return self._add(ops.perform(value.op.op, {value.op.params.data[0].data: at}, [value.type]), value.op, block)
         assert isinstance(value.op, ops.Constant)
         return self._add(value.op.clone(), value.op, block)
 
-    def _branch(self, number: int, worker: int, block: Block, own: Scope, inner: Scope | None) -> SSAValue:
+    def _branch(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None) -> SSAValue:
         condition, *sides = self.numbers.table[number].operands
-        given = self._operand(condition, own, inner)
+        condition_value = self._operand(condition, worker_scope, inner)
         source = self.numbers.table[number].op
-        made = ops.If(operands=[given], regions=[Region(Block()), Region(Block())], result_types=[[self.numbers.table[number].type]])
-        self._add(made, source, block)
-        for side, region in zip(sides, made.regions, strict=True):
-            value = self.make(side, worker, region.block, own, dict(inner or {}))
+        new_branch = ops.If(
+            operands=[condition_value], regions=[Region(Block()), Region(Block())], result_types=[[self.numbers.table[number].type]]
+        )
+        self._add(new_branch, source, block)
+        for side, region in zip(sides, new_branch.regions, strict=True):
+            value = self.make(side, worker, region.block, worker_scope, dict(inner or {}))
             region.block.add_op(ops.end([value]))
-        return made.results[0]
+        return new_branch.results[0]
 
     def _add(self, op: Operation, source: Operation | None, block: Block) -> SSAValue:
         if source is not None:
@@ -126,4 +146,4 @@ class _Maker:
         return op.results[0]
 
 
-__all__ = ["body"]
+__all__ = ["build_body"]

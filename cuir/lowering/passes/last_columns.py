@@ -1,8 +1,9 @@
-"""A limit on columns that nearly every block is within goes under a branch, where a mask asks each element besides: only a block that reaches it asks the limit.
+"""Peel the ragged mask: test a limit on columns only in the block of columns that reaches it.
 
-A block of keys meets the end of a sequence once, while its mask is asked everywhere: each element is spared a comparison. The limit is the same for all rows, so the branch is
-one of the worker. `where(mask & (column < n), x, y)` is taken apart for it; a choice by the limit alone is put there if it stands before or behind one by a mask. Limits that meet
-no mask stay as they are: one comparison asks them. No result changes.
+A block of keys meets the end of a sequence once, while its mask is tested everywhere: each element is spared a
+comparison. The limit is the same for all rows, so the branch is one of the worker. `where(mask & (column < n), x, y)`
+is split for it; a choice by the limit alone is peeled if it stands before or after one by a mask. Limits that meet no
+mask are left alone: they take one comparison. No result changes.
 """
 
 from __future__ import annotations
@@ -14,30 +15,32 @@ from ...syntax.types import BOOL, I32
 from ..ir import make, ops
 from ..ir.types import TileT, is_scalar, scalar
 from ..ir.walk import every
-from .affine_columns import is_limit, joined, truths
+from .affine_columns import is_limit, iterate_joined, truth_type
 from .rewriting import before, insert, replace
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Peel the choices of the kernel."""
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.chooses:
-            _choice(op)
+            _peel(op)
 
 
-def _choice(op: ops.Apply) -> None:
+def _peel(op: ops.Apply) -> None:
+    """Peel one choice, if it has exactly one such limit and a mask."""
     test, x, y = op.arguments
-    t, parts = op.result.type, _parts(test)
-    at_the_end = [p for p in parts if _last(p)]
-    others = [p for p in parts if p not in at_the_end]
-    asked = any(map(_elementwise, others)) if others else x.type == t and (_by_mask(x) or _masked_alone(op.result))
-    if not isinstance(t, TileT) or t.layout.data != "full" or len(at_the_end) != 1 or not asked:
+    t, parts = op.result.type, _split_condition(test)
+    limits = [p for p in parts if _is_ragged_limit(p)]
+    masks = [p for p in parts if p not in limits]
+    has_mask = any(map(_is_elementwise_mask, masks)) if masks else x.type == t and (_is_masked(x) or _is_read_by_mask_alone(op.result))
+    if not isinstance(t, TileT) or t.layout.data != "full" or len(limits) != 1 or not has_mask:
         return
-    (limit,) = at_the_end
+    (limit,) = limits
     assert isinstance(limit.owner, ops.Apply)
-    if others:
-        mask = others[0]
-        for part in others[1:]:
-            mask = insert(op, make.of_kind(test.owner, [mask, part], truths([mask, part])))  # type: ignore[arg-type]
+    if masks:
+        mask = masks[0]
+        for part in masks[1:]:
+            mask = insert(op, make.of_kind(test.owner, [mask, part], truth_type([mask, part])))  # type: ignore[arg-type]
         x = insert(op, make.where(mask, x, y, t))
     columns = insert(op, ops.constant(t.shape[1], I32))
     reaches = insert(op, make.less(limit.owner.arguments[1], columns, scalar(BOOL)))
@@ -51,34 +54,34 @@ def _choice(op: ops.Apply) -> None:
     replace(op, [new.results[0]])
 
 
-def _parts(test: SSAValue) -> list[SSAValue]:
-    """The conditions that a test joins by &."""
+def _split_condition(test: SSAValue) -> list[SSAValue]:
+    """Return the conditions that a test joins by &."""
     op = test.owner
-    return list(joined(op, op.op)) if isinstance(op, ops.Apply) and op.kind.decided_by is False else [test]
+    return list(iterate_joined(op, op.op)) if isinstance(op, ops.Apply) and op.kind.decided_by is False else [test]
 
 
-def _by_mask(x: SSAValue) -> bool:
-    """Whether a condition of each element chooses it."""
+def _is_masked(x: SSAValue) -> bool:
+    """Return whether an elementwise condition chooses a value."""
     op = x.owner
-    return isinstance(op, ops.Apply) and bool(op.kind.chooses) and any(map(_elementwise, _parts(op.arguments[0])))
+    return isinstance(op, ops.Apply) and bool(op.kind.chooses) and any(map(_is_elementwise_mask, _split_condition(op.arguments[0])))
 
 
-def _masked_alone(x: SSAValue) -> bool:
-    """Whether only a choice by a mask reads it, which may choose it."""
+def _is_read_by_mask_alone(x: SSAValue) -> bool:
+    """Return whether a choice by a mask is the only reader of a value, as the chosen side."""
     users = [use.operation for use in x.uses]
-    if len(users) != 1 or not isinstance(users[0], ops.Apply) or not _by_mask(users[0].result):
+    if len(users) != 1 or not isinstance(users[0], ops.Apply) or not _is_masked(users[0].result):
         return False
     return users[0].arguments[1] is x
 
 
-def _last(part: SSAValue) -> bool:
-    """Whether it is `column < bound` with a bound for all rows."""
+def _is_ragged_limit(part: SSAValue) -> bool:
+    """Return whether a condition is `column < bound` with a bound for all rows."""
     op = part.owner
     return isinstance(op, ops.Apply) and op.kind.compares == LESS and is_limit(op) and is_scalar(op.arguments[1])
 
 
-def _elementwise(part: SSAValue) -> bool:
-    """Whether each element is asked by itself, and by no limit."""
+def _is_elementwise_mask(part: SSAValue) -> bool:
+    """Return whether a condition differs from element to element and is no limit."""
     op = part.owner
     return isinstance(part.type, TileT) and part.type.layout.data == "full" and not (isinstance(op, ops.Apply) and is_limit(op))
 

@@ -1,7 +1,8 @@
-"""Accumulators that begin as zeros are not written: the product that takes them over starts anew.
+"""Leave out the zeros of accumulators: the product that takes them over starts from zeros.
 
-Where on some paths an accumulator is still zeros and on others it holds a sum, a truth value beside it says which, and the product starts from zeros or adds
-by it. That is done for zeros that nothing but products reads, through waits and where paths meet.
+Where an accumulator is zeros on some paths and holds a sum on others, a truth value is carried with it, and the product
+starts from zeros or adds according to that. This is done for zeros that only products read, through waits and where
+paths meet.
 """
 
 from __future__ import annotations
@@ -23,97 +24,101 @@ from .webs import Companions, Web, webs
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite products with known zeros, then the webs of accumulators."""
     for role in kernel.roles:
         for op in every(role):
-            if _product(op) and "c" in op.args and number(op.args["c"]) == 0:
-                _with_accumulator(op, None)
-        for web in webs(role, _passed):
-            _web(role, web)
+            if _is_product(op) and "c" in op.args and number(op.args["c"]) == 0:
+                _replace_accumulator(op, None)
+        for web in webs(role, _pass_through):
+            _rewrite_web(role, web)
 
 
-def _product(op: Operation) -> TypeGuard[ops.Perform]:
+def _is_product(op: Operation) -> TypeGuard[ops.Perform]:
     return isinstance(op, ops.Perform) and op.entry.effects.group == PRODUCTS
 
 
-def _passed(value: SSAValue) -> list[SSAValue]:
-    """What an accumulating product, or a wait, gives on."""
+def _pass_through(value: SSAValue) -> list[SSAValue]:
+    """Return the operand that an accumulating product, or a wait, passes on."""
     op = value.owner
     if waits(op):
         return [op.arguments[op.results.index(value)]]
-    return [op.args["c"]] if isinstance(op, Operation) and _product(op) and "c" in op.args else []
+    return [op.args["c"]] if isinstance(op, Operation) and _is_product(op) and "c" in op.args else []
 
 
-def _zero(value: SSAValue) -> bool:
+def _is_zero(value: SSAValue) -> bool:
     t = value.type
     return isinstance(t, TileT) and t.layout.data == "full" and dtype_of(value) == F32 and number(value) == 0
 
 
-def _web(role: ops.Role, web: Web) -> None:
-    zeros = [v for v in web.made if _zero(v)]
+def _rewrite_web(role: ops.Role, web: Web) -> None:
+    zeros = [v for v in web.definitions if _is_zero(v)]
     if not zeros or not web.joined:
         return
-    flowing = _flowing(web)
-    if not all(_reads_none(v, flowing) for v in flowing if v not in zeros):
+    flowing = _collect_flowing(web)
+    if not all(_is_unread(v, flowing) for v in flowing if v not in zeros):
         return
-    if not any(_product(u.operation) for v in flowing for u in v.uses):
+    if not any(_is_product(u.operation) for v in flowing for u in v.uses):
         return
-    beside = Companions(role, web, _make)
+    companions = Companions(role, web, _make_flag)
     for op in every(role):
-        if _product(op) and "c" in op.args and (taken := _before_waits(op.args["c"])) in beside.known:
-            holds = beside.known[taken][0]
+        if _is_product(op) and "c" in op.args and (source := _before_waits(op.args["c"])) in companions.by_value:
+            holds = companions.by_value[source][0]
             if ops.known(holds) is not True:
-                _with_accumulator(op, holds)
+                _replace_accumulator(op, holds)
     for zero in zeros:
-        _forget(zero, web)
+        _replace_zeros(zero, web)
 
 
 def _before_waits(value: SSAValue) -> SSAValue:
-    """A tile before the waits that it passed through."""
+    """Return a tile before the waits that it passed through."""
     while waits(op := value.owner):
         value = op.arguments[op.results.index(value)]
     return value
 
 
-def _flowing(web: Web) -> set[SSAValue]:
-    """The values that may be zeros which nobody wrote: of the web, and tiles behind the last wait, which join nothing and are read."""
-    left = [v for v in web.made if _zero(v)]
-    flowing = set(left)
-    while left:
-        value = left.pop()
+def _collect_flowing(web: Web) -> set[SSAValue]:
+    """Return the values that may be zeros which are not written.
+
+    These are values of the web, and tiles behind the last wait, which join nothing and are read.
+    """
+    worklist = [v for v in web.definitions if _is_zero(v)]
+    flowing = set(worklist)
+    while worklist:
+        value = worklist.pop()
         for use in value.uses:
             for target in targets(use):
                 if target not in flowing and (target in web or waits(use.operation)):
                     flowing.add(target)
-                    left.append(target)
+                    worklist.append(target)
     return flowing
 
 
-def _reads_none(value: SSAValue, flowing: set[SSAValue]) -> bool:
-    """Whether a value only flows on to values that are looked at, too, or is taken over by products."""
+def _is_unread(value: SSAValue, flowing: set[SSAValue]) -> bool:
+    """Return whether all uses pass a value on to values in `flowing`, or are products that take it over."""
 
     def unread(use: Use) -> bool:
         if into := targets(use):
             return flowing.issuperset(into)
-        return _product(use.operation) and _accumulates(use.operation, value)
+        return _is_product(use.operation) and _accumulates(use.operation, value)
 
     return all(map(unread, value.uses))
 
 
 def _accumulates(product: ops.Perform, value: SSAValue) -> bool:
-    """Whether a product reads a value as its accumulator alone."""
+    """Return whether a product reads a value as its accumulator alone."""
     return product.args.get("c") is value and product.args["a"] is not value
 
 
-def _make(beside: Companions, value: SSAValue) -> list[SSAValue]:
-    """Whether an accumulator holds a sum."""
+def _make_flag(companions: Companions, value: SSAValue) -> list[SSAValue]:
+    """Return the truth value that says whether an accumulator holds a sum."""
     if waits(op := value.owner):
-        return beside.of(op.arguments[op.results.index(value)])
-    holds = beside.behind(value, ops.constant(not _zero(value), BOOL))
+        return companions.of(op.arguments[op.results.index(value)])
+    holds = companions.behind(value, ops.constant(not _is_zero(value), BOOL))
     return [holds]
 
 
-def _with_accumulator(op: ops.Perform, holds: SSAValue | None) -> None:
-    """The product with `holds` beside its accumulator, or without one."""
+def _replace_accumulator(op: ops.Perform, holds: SSAValue | None) -> None:
+    """Replace a product by one with `holds` for its accumulator, or without accumulator."""
     args = {k: v for k, v in op.args.items() if holds is not None or k != "c"}
     if holds is not None:
         args["holds"] = holds
@@ -123,8 +128,8 @@ def _with_accumulator(op: ops.Perform, holds: SSAValue | None) -> None:
     replace(op, new.results)
 
 
-def _forget(zero: SSAValue, web: Web) -> None:
-    """Registers that hold nothing in the place of zeros, wherever these flow into the web; who reads the zeros otherwise still has them."""
+def _replace_zeros(zero: SSAValue, web: Web) -> None:
+    """Replace zeros by undefined registers wherever they flow into the web; other readers keep the zeros."""
     for use in tuple(zero.uses):
         op = use.operation
         if any(target in web for target in targets(use)) and not waits(op):

@@ -1,5 +1,8 @@
-"""Tiles of 8-bit floats that go from one array of shared memory to another as halves, and are needed for nothing else, travel in chunks: each thread converts 16 neighbours of a
-row, which it loads at once, where an accumulator's layout would give it two."""
+"""Copy tiles of 8-bit floats between arrays of shared memory, widened to halves, in chunks.
+
+Each thread converts 16 neighbours of a row, which it loads at once, where an accumulator's layout would give it two.
+The tiles must have no other reader.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from ..ir.layouts import HALVES, LANES
 from ..ir.types import SharedT, TileT, tile
 from ..ir.walk import every
 from .rewriting import insert, replace
-from .widened_loads import narrow_load
+from .widened_loads import find_narrow_load
 
-ROWS, COLUMNS = 8, 64  # what a warp takes at a time: a chunk of 16 numbers a lane
+ROWS, COLUMNS = 8, 64  # copied by a warp at a time: a chunk of 16 numbers a lane
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite the stores of widened tiles."""
     if not TARGETS[kernel.arch.data].has("narrow_floats"):
         return
     for role in kernel.roles:
@@ -28,16 +32,17 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _move(store: ops.Perform, warps: int) -> None:
+    """Rewrite one store with its load, if both are of whole panels."""
     cast, t = store.args["tile"].owner, store.args["tile"].type
     if not isinstance(cast, ops.Apply) or cast.kind.converts is None or not isinstance(t, TileT) or t.element not in HALVES:
         return
-    load = narrow_load(cast)
+    load = find_narrow_load(cast)
     if load is None or load.parent is not store.parent or len(list(cast.result.uses)) != 1:
         return
     rows, columns = t.shape
     if rows % ROWS or columns % COLUMNS or rows // ROWS * (columns // COLUMNS) % warps:
         return
-    if not all(_in_panels(a, rows) for a in (*accesses(load), *accesses(store))):
+    if not all(_is_in_panels(a, rows) for a in (*accesses(load), *accesses(store))):
         return
     moved = tile(t.element, rows, columns, "chunks")
     replace(cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[moved]]))])
@@ -45,13 +50,13 @@ def _move(store: ops.Perform, warps: int) -> None:
     load.erase()
 
 
-def _in_panels(accessed: Accessed, rows: int) -> bool:
-    """Whether a place is of all rows of an array that lies in panels, and begins with one."""
+def _is_in_panels(accessed: Accessed, rows: int) -> bool:
+    """Return whether a place has all rows of an array that lies in panels, and begins with a panel."""
     t, view, array = accessed.place.type, accessed.place.owner, accessed.array
     if not isinstance(t, SharedT) or not isinstance(array, ops.Shared) or not is_panelled(array):
         return False
-    whole = array.result.type
-    if t.transposed.data or not isinstance(whole, SharedT) or int(whole.sizes[-2]) != rows:
+    array_type = array.result.type
+    if t.transposed.data or not isinstance(array_type, SharedT) or int(array_type.sizes[-2]) != rows:
         return False
     while isinstance(view, ops.At):
         start, _ = view.parts[-1]

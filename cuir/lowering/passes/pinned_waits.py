@@ -1,10 +1,12 @@
-"""Exponentials that the program computes while products run stay above the wait for these.
+"""Pin exponentials that the program computes during products above the wait for these.
 
-Compilers sink arithmetic below a wait, where the tensor core idles meanwhile. A branch before the wait that needs the results keeps them: one on a number that
-all of them have gone into, if there is one. A wait for a barrier under a condition that stands there anyway becomes that branch.
+Compilers sink arithmetic below a wait, during which the tensor core idles. A branch before the wait that needs the
+results keeps them above: one on a number that all of them have gone into, if there is one. A wait for a barrier under a
+condition that stands there anyway becomes that branch.
 
-They are left to the compiler where arithmetic on all elements of the product follows the wait, which takes less time mixed with them: where they meet the product itself, as the
-weights of a backward pass do (P * (dP - delta)), for which the tensor core idles anyway, and where a loop carries on the product times something (acc * alpha in every block).
+They are left to the compiler where arithmetic on all elements of the product follows the wait, which takes less time
+interleaved with them: where they meet the product itself, as the weights of a backward pass do (P * (dP - delta)), for
+which the tensor core idles anyway, and where a loop carries on the product times a factor (acc * alpha in every block).
 """
 
 from __future__ import annotations
@@ -23,25 +25,26 @@ from .rewriting import before
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Pin values before each wait for products."""
     for op in every(kernel):
         if isinstance(op, ops.Perform) and op.entry.effects.drains == PRODUCTS and op.results:
             _pin(op)
 
 
 def _pin(wait: ops.Perform) -> None:
-    since = _since(wait)
-    special = [r for op in since for r in _special(op)]
+    since = _operations_since_issue(wait)
+    special = [r for op in since for r in _special_results(op)]
     if not special:
         return
-    made_of: dict[SSAValue, set[SSAValue]] = {}
+    inputs_by_value: dict[SSAValue, set[SSAValue]] = {}
     for op in since:
-        _trace(op, made_of)
-    special = [v for v in special if not _meets(v, wait, made_of)]
-    if not special or _carried(wait):
+        _trace(op, inputs_by_value)
+    special = [v for v in special if not _meets_product(v, wait, inputs_by_value)]
+    if not special or _is_product_carried(wait):
         return
-    best = next((v for v in reversed(list(made_of)) if _number_a_row(v) and set(special) <= made_of[v]), None)
-    last = [v for v in special if not any(v in made_of[o] and o is not v for o in special)]
-    guard = _guard(wait)
+    best = next((v for v in reversed(list(inputs_by_value)) if _is_float_per_row(v) and set(special) <= inputs_by_value[v]), None)
+    last = [v for v in special if not any(v in inputs_by_value[o] and o is not v for o in special)]
+    guard = _find_guard(wait)
     condition = None
     if guard is not None:
         inner = next(op for op in guard.then.block.ops if isinstance(op, ops.Perform))
@@ -56,50 +59,56 @@ def _pin(wait: ops.Perform) -> None:
         guard.erase()
 
 
-def _trace(op: Operation, made_of: dict[SSAValue, set[SSAValue]]) -> None:
-    """Notes what an operation's results are made of."""
+def _trace(op: Operation, inputs_by_value: dict[SSAValue, set[SSAValue]]) -> None:
+    """Record the values from which an operation's results are computed."""
     inside = {o for inner in [op, *every(op)] for o in inner.operands}
     for r in op.results:
-        made_of[r] = {r} | {x for o in inside for x in made_of.get(o, {o})}
+        inputs_by_value[r] = {r} | {x for o in inside for x in inputs_by_value.get(o, {o})}
 
 
-def _meets(value: SSAValue, wait: ops.Perform, made_of: Mapping[SSAValue, set[SSAValue]]) -> bool:
-    """Whether elements of a tile meet those of the product that is waited for in arithmetic behind the wait, as far as the next product."""
-    if not _elements(value):
+def _meets_product(value: SSAValue, wait: ops.Perform, inputs_by_value: Mapping[SSAValue, set[SSAValue]]) -> bool:
+    """Return whether a tile meets the product in elementwise arithmetic after the wait.
+
+    The search ends at the next product.
+    """
+    if not _is_full(value):
         return False
-    known, op = dict(made_of), wait.next_op
+    inputs, op = dict(inputs_by_value), wait.next_op
     while op is not None and not (isinstance(op, ops.Perform) and op.entry.traits.product):
-        _trace(op, known)
+        _trace(op, inputs)
         for r in op.results:
-            if _elements(r) and value in known[r] and not known[r].isdisjoint(wait.results):
+            if _is_full(r) and value in inputs[r] and not inputs[r].isdisjoint(wait.results):
                 return True
         op = op.next_op
     return False
 
 
-def _carried(wait: ops.Perform) -> bool:
-    """Whether a loop carries on what arithmetic behind the wait, outside of branches, makes of the product that is waited for."""
-    known: dict[SSAValue, set[SSAValue]] = {}
+def _is_product_carried(wait: ops.Perform) -> bool:
+    """Return whether a loop carries the result of arithmetic on the product, outside of branches."""
+    inputs: dict[SSAValue, set[SSAValue]] = {}
     op = wait.next_op
     while op is not None:
-        _trace(op, known)
+        _trace(op, inputs)
         if (
             isinstance(op, (ops.Apply, Function))
-            and _elements(made := op.results[0])
-            and not known[made].isdisjoint(wait.results)
-            and any(isinstance(use.operation, ops.Yield) for use in made.uses)
+            and _is_full(result := op.results[0])
+            and not inputs[result].isdisjoint(wait.results)
+            and any(isinstance(use.operation, ops.Yield) for use in result.uses)
         ):
             return True
         op = op.next_op
     return False
 
 
-def _elements(value: SSAValue) -> bool:
+def _is_full(value: SSAValue) -> bool:
     return isinstance(value.type, TileT) and value.type.layout.data == "full"
 
 
-def _since(wait: ops.Perform) -> list[Operation]:
-    """The operations of the wait's block since the issue of what it waits for; all, if that is not in this block."""
+def _operations_since_issue(wait: ops.Perform) -> list[Operation]:
+    """Return the operations of the wait's block since the issue of its products.
+
+    These are all operations before it if the issue is in another block.
+    """
     since: list[Operation] = []
     op = wait.prev_op
     while op is not None and not (any(r in wait.arguments for r in op.results) and isinstance(op, ops.Perform)):
@@ -108,8 +117,8 @@ def _since(wait: ops.Perform) -> list[Operation]:
     return since[::-1]
 
 
-def _special(op: Operation) -> list[SSAValue]:
-    """Tiles made with the unit of exponentials and reciprocals."""
+def _special_results(op: Operation) -> list[SSAValue]:
+    """Return the tiles that an operation makes with the unit of exponentials and reciprocals."""
     if isinstance(op, WarpIf):
         return []
     if isinstance(op, Function) and op.SPECIAL:
@@ -119,13 +128,13 @@ def _special(op: Operation) -> list[SSAValue]:
     return []
 
 
-def _number_a_row(value: SSAValue) -> bool:
+def _is_float_per_row(value: SSAValue) -> bool:
     t = value.type
     return isinstance(t, TileT) and t.layout.data in ("rows", "partial") and t.element.is_float
 
 
-def _guard(wait: ops.Perform) -> ops.If | None:
-    """A branch right before the wait whose only effect is a wait for a barrier."""
+def _find_guard(wait: ops.Perform) -> ops.If | None:
+    """Return a branch right before the wait whose only effect is a wait for a barrier."""
     op = wait.prev_op
     while isinstance(op, (ops.At, ops.Constant)):
         op = op.prev_op

@@ -1,4 +1,7 @@
-"""The passes in order, each with what it is for. Between any two of them the IR is valid and computes the same, up to the rounding that a pass declares (`ROUNDING`)."""
+"""The passes in order, each with its purpose.
+
+Between any two of them the IR is valid and computes the same, up to the rounding that a pass declares (`ROUNDING`).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ from . import (
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of the pipeline. `needed`: without it the IR cannot be printed, so that nobody may leave it out."""
+    """A pass of the pipeline.
+
+    `needed`: the IR cannot be printed without it, so that it cannot be left out.
+    """
 
     module: ModuleType
     purpose: str
@@ -48,6 +54,7 @@ class Pass:
 
     @property
     def name(self) -> str:
+        """Name of the pass's module."""
         return self.module.__name__.rpartition(".")[2]
 
     @property
@@ -57,7 +64,7 @@ class Pass:
 
     @property
     def rounding(self) -> bool:
-        """Whether results may change by roundings, as the pass's docstring says."""
+        """The pass may change results by roundings, as its docstring says."""
         return bool(getattr(self.module, "ROUNDING", False))
 
 
@@ -100,19 +107,19 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optional() -> tuple[str, ...]:
-    """Names of the passes that may be left out."""
+    """Return the names of the passes that may be left out."""
     return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
 
 
 def chosen(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
-    """The passes that run if those named `without` are left out, each with its number in the pipeline, from 1."""
+    """Yield the passes that run without those named, each with its number in the pipeline, from 1."""
     for number, p in enumerate(PASSES, 1):
         if p.needed or p.name not in without:
             yield number, p
 
 
 def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
-    """Runs the passes on a kernel, in place."""
+    """Run the passes on a kernel, in place."""
     for _, p in chosen(without):
         p.run(kernel)
     kernel.verify()

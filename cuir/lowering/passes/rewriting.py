@@ -1,4 +1,4 @@
-"""What passes do to the IR besides exchanging operands: putting operations elsewhere, changing what loops and branches carry."""
+"""Rewriting of IR beyond the exchange of operands: moving operations, rebuilding loops and branches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ir.walk import last, operations
 
 
 def before(op: Operation, new: Operation) -> SSAValue | None:
-    """Puts an operation before another one, with its location; gives its first result."""
+    """Insert an operation before another one, with its location, and return its first result."""
     assert op.parent is not None
     new.location = op.location
     op.parent.insert_op_before(new, op)
@@ -19,14 +19,14 @@ def before(op: Operation, new: Operation) -> SSAValue | None:
 
 
 def insert(op: Operation, new: Operation) -> SSAValue:
-    """As `before`, of an operation with a result."""
+    """Insert an operation with a result before another one, as `before` does."""
     result = before(op, new)
     assert result is not None
     return result
 
 
 def replace(op: Operation, values: Sequence[SSAValue]) -> None:
-    """Removes an operation whose results are these values from now on."""
+    """Remove an operation and replace its results by these values."""
     for old, new in zip(op.results, values, strict=True):
         hint = new.name_hint or old.name_hint
         old.replace_all_uses_with(new)
@@ -37,7 +37,7 @@ def replace(op: Operation, values: Sequence[SSAValue]) -> None:
 
 
 def set_yield(region: Region, values: Sequence[SSAValue]) -> None:
-    """Has a region yield these values."""
+    """Replace the values that a region yields."""
     old = last(region)
     new = ops.end(values)
     new.location = old.location
@@ -47,7 +47,7 @@ def set_yield(region: Region, values: Sequence[SSAValue]) -> None:
 
 
 def move_body(region: Region) -> Region:
-    """The contents of a region as a region that belongs to no operation."""
+    """Move the contents of a region to a new region without parent."""
     new = Region()
     block = region.block
     region.detach_block(block)
@@ -56,29 +56,32 @@ def move_body(region: Region) -> Region:
 
 
 def carry(loop: ops.Loop, starts: Sequence[SSAValue]) -> tuple[ops.Loop, list[SSAValue]]:
-    """A loop that carries further values, which it yields as it gets them until `set_yield` says otherwise: the new loop and the arguments of its block."""
+    """Rebuild a loop that carries further values, and return it with the arguments of its block.
+
+    It yields the new values as it gets them until `set_yield` replaces that.
+    """
     block, old = loop.body.block, last(loop.body)
     arguments = [block.insert_arg(v.type, len(block.args)) for v in starts]
     for argument, start in zip(arguments, starts, strict=True):
         argument.name_hint = start.name_hint
     set_yield(loop.body, [*old.values, *arguments])
-    return _remade(loop, [*loop.carried, *starts]), list(arguments)
+    return _rebuild_loop(loop, [*loop.carried, *starts]), list(arguments)
 
 
-def uncarry(loop: ops.Loop, kept: Sequence[int]) -> ops.Loop:
-    """A loop that carries these of its values alone; nobody uses the others but to carry them on."""
+def uncarry(loop: ops.Loop, indices: Sequence[int]) -> ops.Loop:
+    """Rebuild a loop that carries these of its values alone; the others must be dead."""
     block = loop.body.block
     values = list(last(loop.body).values)
-    set_yield(loop.body, [values[i] for i in kept])
+    set_yield(loop.body, [values[i] for i in indices])
     carried = list(loop.carried)
     first = len(block.args) - len(carried)
     for i in reversed(range(len(carried))):
-        if i not in kept:
+        if i not in indices:
             block.erase_arg(block.args[first + i])
-    return _remade(loop, [carried[i] for i in kept], kept)
+    return _rebuild_loop(loop, [carried[i] for i in indices], indices)
 
 
-def _remade(loop: ops.Loop, carried: Sequence[SSAValue], kept: Sequence[int] | None = None) -> ops.Loop:
+def _rebuild_loop(loop: ops.Loop, carried: Sequence[SSAValue], indices: Sequence[int] | None = None) -> ops.Loop:
     words = [word for word, _ in loop.reads] if isinstance(loop, ops.ForUnits) else []
     body = move_body(loop.body)
     new: ops.Loop
@@ -90,24 +93,30 @@ def _remade(loop: ops.Loop, carried: Sequence[SSAValue], kept: Sequence[int] | N
     before(loop, new)
     old = list(loop.results)
     for i, result in enumerate(new.results):
-        was = (kept[i] if kept is not None else i) if kept is not None or i < len(old) else None
-        if was is not None:
-            result.name_hint = old[was].name_hint
-            old[was].replace_all_uses_with(result)
+        old_index = (indices[i] if indices is not None else i) if indices is not None or i < len(old) else None
+        if old_index is not None:
+            result.name_hint = old[old_index].name_hint
+            old[old_index].replace_all_uses_with(result)
     loop.detach()
     loop.erase()
     return new
 
 
-def give(
-    branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], kept: Sequence[int] | None = None
+def extend_branch(
+    branch: ops.Branch, values: Sequence[tuple[SSAValue, SSAValue]], indices: Sequence[int] | None = None
 ) -> tuple[ops.Branch, list[SSAValue]]:
-    """A branch that gives these of its results (all, if not said) and further ones, pairs of what its regions yield: the new branch and its new results."""
-    keep = list(range(len(branch.results))) if kept is None else list(kept)
+    """Rebuild a branch with further results, and return it with these.
+
+    Args:
+        branch: The branch.
+        values: Pairs of values that its regions yield in addition.
+        indices: Results to keep; None keeps all.
+    """
+    keep = list(range(len(branch.results))) if indices is None else list(indices)
     for k, region in enumerate((branch.then, branch.orelse)):
-        given = last(region).values
-        set_yield(region, [*(given[i] for i in keep), *(pair[k] for pair in values)])
-    new = branch.made(branch.decision, move_body(branch.then), move_body(branch.orelse))
+        yielded = last(region).values
+        set_yield(region, [*(yielded[i] for i in keep), *(pair[k] for pair in values)])
+    new = branch.from_regions(branch.decision, move_body(branch.then), move_body(branch.orelse))
     before(branch, new)
     for i, result in zip(keep, new.results, strict=False):
         result.name_hint = branch.results[i].name_hint
@@ -120,7 +129,7 @@ def give(
 
 
 def inline(block: Block, op: Operation) -> Sequence[SSAValue]:
-    """Moves the operations of a block without arguments before another operation; gives what the block yielded."""
+    """Move a block without arguments before an operation, and return the values that it yielded."""
     end = block.last_op
     assert isinstance(end, ops.Yield)
     values = list(end.values)

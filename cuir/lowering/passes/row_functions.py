@@ -1,6 +1,6 @@
-"""Functions of a number a row that are rarely more than one instruction: the warp takes one branch for all its rows.
+"""Take one branch of the warp for functions of a number per row whose long case is rare.
 
-1 / x and log2(x) of the ends of the range take several instructions, anything else one. No result changes.
+1 / x and log2(x) of the ends of the range take several instructions, other arguments one. No result changes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from .simplify import number
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Replace these functions by `tile.by_rows`."""
     for op in every(kernel):
-        if isinstance(op, ops.Apply) and (function := _function(op)) is not None and op.arguments[-1].type == op.result.type:
+        if isinstance(op, ops.Apply) and (function := _match_function(op)) is not None and op.arguments[-1].type == op.result.type:
             replace(op, [insert(op, by_rows(function, op.arguments[-1]))])
 
 
-def _function(op: ops.Apply) -> str | None:
+def _match_function(op: ops.Apply) -> str | None:
     t = op.result.type
     if not isinstance(t, TileT) or t.element != F32 or t.layout.data != "rows":
         return None

@@ -1,8 +1,9 @@
-"""Divisions of tiles by numbers of a known range become products with reciprocals, which four neighbours in a row share; so does tanh.
+"""Turn divisions by numbers of a known range into products with reciprocals that neighbours share.
 
-The unit of exponentials and reciprocals does an eighth of what the multipliers do: of four numbers from 1 to 2^31 + 1, whose product is a float, one
-reciprocal and some products give all four. A quotient differs from the rounded one by up to 5 units in the last place, tanh by as much as the function of the
-table of primitives may. Where a NaN makes NaNs of its whole row anyway, its neighbours need no care (`spoils_row`).
+tanh is computed alike. The unit of exponentials and reciprocals does an eighth of the multipliers' work: of four
+numbers from 1 to 2^31 + 1, whose product is a float, one reciprocal and some products give all four. A quotient differs
+from the rounded one by up to 5 units in the last place, tanh by as much as the table of primitives permits. Where a NaN
+makes NaNs of its whole row anyway, its neighbours need no care (`spoils_row`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ SHARED = "four divisions by numbers of a known range share one reciprocal"
 
 
 def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils_row) -> None:
-    """`spoils_row`: whether a NaN in an element of a tile makes every result that follows from its row a NaN."""
+    """Rewrite divisions and tanh.
+
+    `spoils_row` returns whether a NaN in a tile makes every result that follows from its row a NaN.
+    """
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or not is_tile(op.result) or dtype_of(op.result) != F32:
             continue
         if op.kind.logistic == SharedTanh.RATE and can_share(op.result.type):
             before(op, note(SHARED))
-            replace(op, [insert(op, shared_tanh(*_argument(op.arguments[0])))])
-        elif op.kind.divides_floats and op.exact is None and in_range(op.arguments[1]):
+            replace(op, [insert(op, shared_tanh(*_split_argument(op.arguments[0])))])
+        elif op.kind.divides_floats and op.exact is None and is_in_range(op.arguments[1]):
             x, y = op.arguments
             shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.data == "full"
             spreads = shared and spoils_row(op.result)
@@ -43,14 +47,17 @@ def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils
             replace(op, [insert(op, by_reciprocal(None if number(x) == 1 else x, y, op.result.type, shared, spreads))])
 
 
-def in_range(divisor: SSAValue) -> bool:
-    """Whether the product of four such numbers, and its reciprocal, are floats far from the ends of the range."""
+def is_in_range(divisor: SSAValue) -> bool:
+    """Return whether the product of four such numbers, and its reciprocal, are far from overflow."""
     least, most = float_range(divisor)
     return least >= 1 and most <= 2.0**LARGEST + 1
 
 
-def _argument(x: SSAValue) -> tuple[SSAValue, SSAValue | None]:
-    """x and f of tanh(x * f) with a scalar f: the factor of the exponential is multiplied with that, not with each element."""
+def _split_argument(x: SSAValue) -> tuple[SSAValue, SSAValue | None]:
+    """Return x and f of tanh(x * f) with a scalar f.
+
+    The factor of the exponential is multiplied with f, not with each element.
+    """
     op = x.owner
     if isinstance(op, ops.Apply) and op.kind.multiplies and op.exact is None:
         for tile, factor in (op.arguments, op.arguments[::-1]):

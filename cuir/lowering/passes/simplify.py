@@ -1,6 +1,7 @@
-"""Brings equal values to one form: constants folded and put last, comparisons turned one way, negations gone, choices that are none removed.
+"""Canonicalise: fold constants, order operands and comparisons, remove negations and choices.
 
-Exact: no result changes, not even the last bit of a float (a NaN may look different). What a program's author may write this way or that gives the same IR.
+Exact: no result changes, not even the last bit of a float (a NaN may look different). Equivalent spellings of a program
+give the same IR.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ Rule = Callable[[ops.Apply], Operation | SSAValue | None]
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Simplify all operations of a kernel."""
     _Simplify().block(kernel.body.block)
 
 
 class _Simplify:
+    """The walk over a kernel that applies the rules."""
+
     def block(self, block: Block) -> None:
         for op in operations(block):
             if op.parent is not None:
@@ -40,16 +44,16 @@ class _Simplify:
         if isinstance(op, ops.If):
             self._if(op)
             return
-        if isinstance(op, ops.For) and _without_turns(op):
+        if isinstance(op, ops.For) and _is_empty_loop(op):
             replace(op, op.carried)
             return
         for region in op.regions:
             self.block(region.block)
         if isinstance(op, ops.Branch):
-            _alike(op)
+            _drop_equal_results(op)
 
     def apply(self, op: ops.Apply) -> None:
-        """Applies rules to a fixed point, following an operation through what replaces it."""
+        """Apply rules to a fixed point, following an operation through its replacements."""
         new: Operation | None = op
         while isinstance(new, ops.Apply):
             simpler = self._rule(new)
@@ -74,12 +78,12 @@ class _Simplify:
     def _if(self, op: ops.If) -> None:
         test = op.condition.owner
         if isinstance(test, ops.Apply) and test.kind.complements:
-            op = self._turned(op, test.arguments[0])
+            op = self._invert(op, test.arguments[0])
             test = op.condition.owner
         if isinstance(test, ops.Apply) and test.kind.compares == UNEQUAL:
-            op = self._turned(op, insert(op, make.compare(EQUAL, test.arguments, scalar(BOOL))))
+            op = self._invert(op, insert(op, make.compare(EQUAL, test.arguments, scalar(BOOL))))
         if isinstance(test, ops.Apply) and test.kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32:
-            op = self._turned(op, insert(op, make.compare(LESS, test.arguments[::-1], scalar(BOOL))))
+            op = self._invert(op, insert(op, make.compare(LESS, test.arguments[::-1], scalar(BOOL))))
         value = ops.known(op.condition)
         if value is not None:
             region = op.then if value else op.orelse
@@ -88,30 +92,30 @@ class _Simplify:
             return
         for region in op.regions:
             self.block(region.block)
-        _alike(op)
+        _drop_equal_results(op)
 
-    def _turned(self, op: ops.If, condition: SSAValue) -> ops.If:
-        """The branch on the opposite condition."""
+    def _invert(self, op: ops.If, condition: SSAValue) -> ops.If:
+        """Return the branch on the opposite condition."""
         new = ops.branch(condition, move_body(op.orelse), move_body(op.then))
         before(op, new)
         replace(op, new.results)
         return new
 
 
-def _without_turns(loop: ops.For) -> bool:
-    """Whether it is known that a loop has no turn."""
+def _is_empty_loop(loop: ops.For) -> bool:
+    """Return whether a loop is known to have no turn."""
     start, stop = ops.known(loop.start), ops.known(loop.stop)
     return start is not None and stop is not None and not range(int(start), int(stop), loop.step.data)
 
 
-def _alike(op: ops.Branch) -> None:
-    """What both sides of a branch yield needs no branch."""
+def _drop_equal_results(op: ops.Branch) -> None:
+    """Replace results of a branch whose sides yield the same value."""
     for result, a, b in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
-        if a is b or (same_number(a, b) and not _inside(a, op)):
+        if a is b or (is_same_number(a, b) and not _is_inside(a, op)):
             result.replace_all_uses_with(a)
 
 
-def _inside(value: SSAValue, op: Operation) -> bool:
+def _is_inside(value: SSAValue, op: Operation) -> bool:
     owner: object = value.owner
     while owner is not None:
         if owner is op:
@@ -121,7 +125,7 @@ def _inside(value: SSAValue, op: Operation) -> bool:
 
 
 def _constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
-    """A known number in the place of a scalar or a tile."""
+    """Return a constant in place of a scalar or a tile."""
     t = op.result.type
     assert isinstance(t, (ScalarT, TileT))
     number = ops.constant(value, t.element)
@@ -131,21 +135,21 @@ def _constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
 
 
 def number(value: SSAValue) -> int | float | bool | None:
-    """The known number that a scalar, or every element of a tile, is."""
+    """Return the constant that a scalar, or every element of a tile, is; None if it is no constant."""
     owner = value.owner
     if isinstance(owner, ops.Apply) and owner.kind.repeats:
         value = owner.arguments[0]
     return ops.known(value)
 
 
-def same_number(a: SSAValue, b: SSAValue) -> bool:
-    """Whether both are one known number, its sign included: 0.0 is not -0.0."""
+def is_same_number(a: SSAValue, b: SSAValue) -> bool:
+    """Return whether both are the same constant, its sign included: 0.0 is not -0.0."""
     return number(a) is not None and repr(number(a)) == repr(number(b))
 
 
-# ---- rules: what an operation may be replaced by, or None
-def _folded(op: ops.Apply) -> Operation | None:
-    """Of known numbers the result, where all evaluators have the same bits."""
+# ---- rules: the replacement of an operation, or None
+def _fold(op: ops.Apply) -> Operation | None:
+    """Fold constants, where all evaluators have the same bits."""
     numbers = list[int | float | bool]()
     for argument in op.arguments:
         if (n := number(argument)) is None:
@@ -167,24 +171,24 @@ def _folded(op: ops.Apply) -> Operation | None:
         return None
 
 
-def _spread(op: ops.Apply) -> Operation | None:
-    """A number in the place of a tile of it, where another operand gives the result its shape."""
+def _unwrap_tiles(op: ops.Apply) -> Operation | None:
+    """Use a number in place of a tile of it, where another operand gives the result its shape."""
     t = op.result.type
     if not isinstance(t, TileT):
         return None
-    made = [ops.kind_of(a).repeats is not None for a in op.arguments]
-    if not any(made):
+    repeats = [ops.kind_of(a).repeats is not None for a in op.arguments]
+    if not any(repeats):
         return None
-    kept = [a.type.shape for a, m in zip(op.arguments, made, strict=True) if not m and isinstance(a.type, TileT)]
-    if not kept or (max(r for r, _ in kept), max(c for _, c in kept)) != t.shape:
+    shapes = [a.type.shape for a, m in zip(op.arguments, repeats, strict=True) if not m and isinstance(a.type, TileT)]
+    if not shapes or (max(r for r, _ in shapes), max(c for _, c in shapes)) != t.shape:
         return None
-    if op.kind.chooses and made[0]:
+    if op.kind.chooses and repeats[0]:
         return None
-    return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, made, strict=True)])  # type: ignore[union-attr]
+    return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, repeats, strict=True)])  # type: ignore[union-attr]
 
 
 def _rank(value: SSAValue) -> int:
-    """Known numbers last, parameters before them, then elements read from memory; what is worked out first."""
+    """Return the order of a commutative operand: computed values, elements, parameters, constants."""
     if number(value) is not None:
         return 3
     if isinstance(value.owner, ops.Parameter) or isinstance(value, BlockArgument):
@@ -192,39 +196,39 @@ def _rank(value: SSAValue) -> int:
     return int(isinstance(value.owner, ops.Perform) and value.owner.kind.indexed)
 
 
-def _ordered(op: ops.Apply) -> Operation | None:
-    of = op.kind
-    if turned(of.compares) in BELOW:  # a > b is b < a
-        return _compared(op, turned(of.compares), op.arguments[::-1])
-    if of.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
+def _order_operands(op: ops.Apply) -> Operation | None:
+    kind = op.kind
+    if turned(kind.compares) in BELOW:  # a > b is b < a
+        return _make_comparison(op, turned(kind.compares), op.arguments[::-1])
+    if kind.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
         return make.like(op, op.arguments[::-1])
     return None
 
 
-def _compared(op: ops.Apply, signs: tuple[int, ...], operands: Sequence[SSAValue]) -> Operation:
+def _make_comparison(op: ops.Apply, signs: tuple[int, ...], operands: Sequence[SSAValue]) -> Operation:
     return make.compare(signs, operands, op.result.type, op.exact is not None)
 
 
-def _not(op: ops.Apply) -> Operation | SSAValue | None:
+def _simplify_not(op: ops.Apply) -> Operation | SSAValue | None:
     inner = op.arguments[0].owner
     if dtype_of(op.arguments[0]) != BOOL or not isinstance(inner, ops.Apply):
         return None
-    of = inner.kind
-    if of.complements and dtype_of(inner.arguments[0]) == BOOL:
+    kind = inner.kind
+    if kind.complements and dtype_of(inner.arguments[0]) == BOOL:
         return inner.arguments[0]
-    if of.compares in (EQUAL, UNEQUAL):
-        return _compared(op, opposite(of.compares), inner.arguments)
-    if of.compares in BELOW and dtype_of(inner.arguments[0]) in (I32, BOOL):  # of integers not (a < b) is b <= a
-        return _compared(op, turned(opposite(of.compares)), inner.arguments[::-1])
+    if kind.compares in (EQUAL, UNEQUAL):
+        return _make_comparison(op, opposite(kind.compares), inner.arguments)
+    if kind.compares in BELOW and dtype_of(inner.arguments[0]) in (I32, BOOL):  # of integers not (a < b) is b <= a
+        return _make_comparison(op, turned(opposite(kind.compares)), inner.arguments[::-1])
     # the opposites of comparisons are comparisons, and limits of one direction meet
-    if of.decided_by is not None and dtype_of(inner.result) == BOOL:
+    if kind.decided_by is not None and dtype_of(inner.result) == BOOL:
         sides = [insert(op, make.of_kind(op, [x], x.type)) for x in inner.arguments]
         return make.dual(inner, sides, op.result.type, op.exact is not None)
     return None
 
 
-def _choice(op: ops.Apply) -> Operation | SSAValue | None:
-    """Of equal values, by a known or a negated condition."""
+def _simplify_choice(op: ops.Apply) -> Operation | SSAValue | None:
+    """Simplify a choice of equal values, or by a known or a negated condition."""
     c, x, y = op.arguments
     same_type = x.type == op.result.type
     if x is y and same_type:
@@ -236,18 +240,21 @@ def _choice(op: ops.Apply) -> Operation | SSAValue | None:
     test = c.owner
     if not isinstance(test, ops.Apply):
         return None
-    of = test.kind
-    if of.complements:
+    kind = test.kind
+    if kind.complements:
         return make.like(op, [test.arguments[0], y, x])
-    if of.compares == UNEQUAL:
+    if kind.compares == UNEQUAL:
         return make.like(op, [insert(op, make.compare(EQUAL, test.arguments, test.result.type)), y, x])
-    if of.compares == AT_MOST and dtype_of(test.arguments[0]) == I32 and number(x) is not None and number(y) is None:
+    if kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32 and number(x) is not None and number(y) is None:
         return make.like(op, [insert(op, make.compare(LESS, test.arguments[::-1], test.result.type)), y, x])
     return None
 
 
-def _neutral(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
-    """x op value is x, of integers; `keeps`: which operands may be the value."""
+def _neutral_element(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
+    """Return the rule for a neutral element: x op value is x, of integers.
+
+    `keeps`: the indices of operands that may be the value.
+    """
 
     def rule(op: ops.Apply) -> SSAValue | None:
         if dtype_of(op.result) != I32:
@@ -261,8 +268,11 @@ def _neutral(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
     return rule
 
 
-def _sum_of_constants(op: ops.Apply) -> Operation | None:
-    """(x + c) + d is x + (c + d) of integers, which wrap; a known number is subtracted by adding its negative."""
+def _fold_sums(op: ops.Apply) -> Operation | None:
+    """Replace (x + c) + d by x + (c + d) of integers, which wrap.
+
+    A constant is subtracted by adding its negative.
+    """
     if dtype_of(op.result) != I32:
         return None
     x, y = op.arguments
@@ -280,14 +290,14 @@ def _sum_of_constants(op: ops.Apply) -> Operation | None:
     return make.add(first, insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)), t, exact)
 
 
-def _times_zero(op: ops.Apply) -> Operation | None:
+def _fold_zero_product(op: ops.Apply) -> Operation | None:
     if dtype_of(op.result) == I32 and 0 in (number(op.arguments[0]), number(op.arguments[1])):
         return _constant_like(0, op)
     return None
 
 
-def _logic(op: ops.Apply) -> Operation | SSAValue | None:
-    """Truth values joined with themselves and with known ones."""
+def _simplify_logic(op: ops.Apply) -> Operation | SSAValue | None:
+    """Simplify truth values joined with themselves and with constants."""
     x, y = op.arguments
     if dtype_of(op.result) != BOOL:
         return None
@@ -302,8 +312,8 @@ def _logic(op: ops.Apply) -> Operation | SSAValue | None:
     return x if x.type == op.result.type else None
 
 
-def _extreme(op: ops.Apply) -> Operation | SSAValue | None:
-    """The least or greatest of equal operands; of known ones folded together."""
+def _simplify_extremum(op: ops.Apply) -> Operation | SSAValue | None:
+    """Simplify the least or greatest of equal operands, and fold that of several constants."""
     x, y = op.arguments
     if x is y:
         return x
@@ -316,29 +326,29 @@ def _extreme(op: ops.Apply) -> Operation | SSAValue | None:
     return None
 
 
-def _cast(op: ops.Apply) -> SSAValue | None:
+def _drop_cast(op: ops.Apply) -> SSAValue | None:
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
-def _constant(op: ops.Apply) -> Operation:
+def _materialise_constant(op: ops.Apply) -> Operation:
     value = op.kind.constant
     assert value is not None
     return _constant_like(value, op)
 
 
-def _vote(op: ops.Apply) -> Operation | None:
-    """A vote on what is known."""
+def _fold_vote(op: ops.Apply) -> Operation | None:
+    """Fold a vote on a constant."""
     value = number(op.arguments[0])
     return None if value is None else _constant_like(value, op)
 
 
-def _times_one(op: ops.Apply) -> SSAValue | None:
-    """x * 1 and x / 1 of floats."""
+def _drop_unit_factor(op: ops.Apply) -> SSAValue | None:
+    """Simplify x * 1 and x / 1 of floats."""
     x, y = op.arguments
     return x if dtype_of(op.result).is_float and number(y) == 1 and x.type == op.result.type else None
 
 
-def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
+def _drop_unit_divisor(op: ops.Apply) -> Operation | SSAValue | None:
     if number(op.arguments[1]) != 1:
         return None
     if op.kind.remainder:
@@ -346,41 +356,45 @@ def _by_one(op: ops.Apply) -> Operation | SSAValue | None:
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
-def _of_all(entry: Op) -> Iterator[Rule]:
-    """The rules for operations of many kinds."""
-    of = entry.traits
+def _general_rules(entry: Op) -> Iterator[Rule]:
+    """Yield the rules for operations of many kinds."""
+    traits = entry.traits
     if entry.evaluate is not None and not entry.reduces:
         if entry.evaluate.rounded:
-            yield _folded
-        yield _spread
-    if of.commutative or turned(of.compares) in BELOW:
-        yield _ordered
+            yield _fold
+        yield _unwrap_tiles
+    if traits.commutative or turned(traits.compares) in BELOW:
+        yield _order_operands
 
 
-def _of_traits(of: Traits) -> tuple[Rule, ...]:
-    if of.linear in (SUM, DIFFERENCE):
-        return _neutral(0, [i for i in (0, 1) if of.linear[1 - i] == 1]), _sum_of_constants
-    if of.multiplies:
-        return _neutral(1), _times_zero, _times_one
-    if of.divides_floats:
-        return (_times_one,)
-    if of.divides_integers:
-        return (_by_one,)
-    if of.decided_by is not None:
-        return (_logic,)
-    if of.constant is not None:
-        return (_constant,)
+def _rules_for_traits(traits: Traits) -> tuple[Rule, ...]:
+    if traits.linear in (SUM, DIFFERENCE):
+        return _neutral_element(0, [i for i in (0, 1) if traits.linear[1 - i] == 1]), _fold_sums
+    if traits.multiplies:
+        return _neutral_element(1), _fold_zero_product, _drop_unit_factor
+    if traits.divides_floats:
+        return (_drop_unit_factor,)
+    if traits.divides_integers:
+        return (_drop_unit_divisor,)
+    if traits.decided_by is not None:
+        return (_simplify_logic,)
+    if traits.constant is not None:
+        return (_materialise_constant,)
     rules: tuple[tuple[object, Rule], ...] = (
-        (of.complements, _not), (of.chooses, _choice), (of.votes, _vote), (of.extremum, _extreme), (of.converts, _cast),
-    )  # fmt: skip
+        (traits.complements, _simplify_not),
+        (traits.chooses, _simplify_choice),
+        (traits.votes, _fold_vote),
+        (traits.extremum, _simplify_extremum),
+        (traits.converts, _drop_cast),
+    )
     return tuple(rule for holds, rule in rules if holds)
 
 
 @functools.cache
 def _rules(primitive: str) -> tuple[Rule, ...]:
-    """The rules for a primitive, in the order in which they are tried."""
+    """Return the rules for a primitive, in the order in which they are tried."""
     entry = ops.entry(primitive)
-    return (*_of_all(entry), *_of_traits(entry.traits))
+    return (*_general_rules(entry), *_rules_for_traits(entry.traits))
 
 
-__all__ = ["number", "run", "same_number"]
+__all__ = ["is_same_number", "number", "run"]

@@ -1,10 +1,11 @@
-"""Where the products slope * column of lines are computed: once, and kept in registers, where a role has room for them; else late, by the operation that adds them.
+"""Choose where the products slope * column of lines are computed: early, in registers, or in the sum.
 
-The products of a line without a number a row are the same for all rows, and for all turns of a loop in which the slope does not change. A role has room if, of
-its registers, `ROOM` are left beside the full tiles that are alive. Elsewhere the compiler must not know the slope before the tile is there to which the line is
-added: it would compute all products beforehand, and run out of registers. No result changes.
+The products of a line without a number per row are the same for all rows, and for all turns of a loop in which the
+slope does not change. They are materialised if a role has room, that is `ROOM` registers beside the full tiles that are
+live. Elsewhere the compiler must not know the slope before the tile is there to which the line is added: it would
+compute all products beforehand, and spill. No result changes.
 
-It asks which values have a place of their own: `fusion` runs at its start, and must run again behind it.
+The pass depends on the values that are inlined: `fusion` runs at its start, and must run again behind it.
 """
 
 from __future__ import annotations
@@ -33,107 +34,117 @@ ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler 
 
 @dataclass
 class _Products:
-    """slope * column for each column of a thread, which many operations read. `known`: what comes last of all that the slope is made of."""
+    """slope * column for each column of a thread, which many operations read.
+
+    `known`: the last definition among the operands of the slope.
+    """
 
     slope: SSAValue
     type: TileT
-    known: tuple[Block, Operation | None]
+    available: tuple[Block, Operation | None]
     readers: list[tuple[Operation, int]] = field(default_factory=list)
-    in_loop: bool = False  # a loop computes nothing anew
+    in_loop: bool = False  # hoisted out of a loop
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Place the products of each role."""
     fusion.run(kernel)
     for role in kernel.roles:
         _Role(role).run()
 
 
 class _Role:
+    """A role with its liveness and the order of its operations."""
+
     def __init__(self, role: ops.Role):
         self.role, self.liveness = role, Liveness(role.body.block)
         self.order: dict[Operation, int] = {op: i for i, op in enumerate(every(role))}
         self.numbers = _Numbers()
 
     def run(self) -> None:
+        """Materialise the products that fit into registers, and delay the others."""
         lines = [op for op in every(self.role) if isinstance(op, Line) and dtype_of(op.result) == F32]
         products: dict[object, _Products] = {}
         for op in lines:
             if op.rows is None and op.result.type.layout.data == "columns":
-                known = self._known(op.slope)
-                entry = products.setdefault((self.numbers.of(op.slope), known, op.result.type), _Products(op.slope, op.result.type, known))
+                available = self._find_available(op.slope)
+                entry = products.setdefault(
+                    (self.numbers.of(op.slope), available, op.result.type), _Products(op.slope, op.result.type, available)
+                )
                 for use in op.result.uses:
                     entry.readers.append((use.operation, use.index))
-                    entry.in_loop |= any(isinstance(a, ops.Loop) for a in _between(use.operation, known[0]))
-        taken = 0
+                    entry.in_loop |= any(isinstance(a, ops.Loop) for a in _iterate_parents_within(use.operation, available[0]))
+        used = 0
         for entry in products.values():
             count = registers(entry.type, self.role.threads.data)
-            if entry.in_loop and all(self._room(op) - taken - count >= ROOM for op, _ in entry.readers):
-                taken += count
-                self._keep(entry)
+            if entry.in_loop and all(self._free_registers(op) - used - count >= ROOM for op, _ in entry.readers):
+                used += count
+                self._materialise(entry)
         for op in lines:
             for use in list(op.result.uses):
-                self._late(op, use.operation, use.index)
+                self._delay(op, use.operation, use.index)
             if not any(True for _ in op.result.uses):
                 op.detach()
                 op.erase()
 
     # ---- products in registers
-    def _room(self, op: Operation) -> int:
-        """Registers left beside the full tiles alive behind an operation, its own among them, and the exponentials of its own.
+    def _free_registers(self, op: Operation) -> int:
+        """Return the registers left beside the full tiles live after an operation, and its own exponentials.
 
-        Those are halves, and take the place of halves alive: what a product in flight still reads was made the turn before.
+        These are halves, and take the place of live halves: those that a product in flight still reads were made the
+        turn before.
         """
-        made = {r for r in op.results if isinstance(r.type, TileT)}
-        alive = {v for v in self.liveness.after[op] | made if isinstance(v.type, TileT) and v.type.layout.data == "full"}
-        alive = {v for v in alive if number(v) is None}  # a tile of one number is made where it is needed
+        results = {r for r in op.results if isinstance(r.type, TileT)}
+        alive = {v for v in self.liveness.after[op] | results if isinstance(v.type, TileT) and v.type.layout.data == "full"}
+        alive = {v for v in alive if number(v) is None}  # a tile of one number is rematerialised
         halves = sum(self._registers(v) for v in alive if dtype_of(v) in HALVES)
         whole = sum(self._registers(v) for v in alive if dtype_of(v) not in HALVES)
-        return self.role.registers.data - whole - max(halves, sum(map(self._registers, made)) // 2)
+        return self.role.registers.data - whole - max(halves, sum(map(self._registers, results)) // 2)
 
     def _registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)
         return registers(value.type, self.role.threads.data)
 
-    def _known(self, slope: SSAValue) -> tuple[Block, Operation | None]:
-        """Block and operation behind which all that a slope is made of is there; None: the start of the block."""
-        places = [(self.role.body.block, None), *(_place(leaf) for leaf in _leaves(slope) if self._inside(leaf))]
+    def _find_available(self, slope: SSAValue) -> tuple[Block, Operation | None]:
+        """Return block and operation after which all operands of a slope are defined; None: the block's start."""
+        places = [(self.role.body.block, None), *(_place(leaf) for leaf in _collect_leaves(slope) if self._inside(leaf))]
         return max(places, key=self._rank)
 
     def _inside(self, value: SSAValue) -> bool:
         block, _ = _place(value)
-        return block is self.role.body.block or any(a is self.role for a in _around(block))
+        return block is self.role.body.block or any(a is self.role for a in _iterate_parents(block))
 
     def _rank(self, place: tuple[Block, Operation | None]) -> int:
-        """What comes later is greater: of places that all come before one operation."""
+        """Return a key by which later places are greater, of places that all come before one operation."""
         block, op = place
         parent = block.parent_op()
         return self.order[op] if op is not None else self.order.get(parent, -1) if parent is not None else -1
 
-    def _keep(self, entry: _Products) -> None:
-        block, op = entry.known
+    def _materialise(self, entry: _Products) -> None:
+        block, op = entry.available
         at = block.first_op if op is None else op.next_op
         assert at is not None
-        slope = _copied(entry.slope, at, {})
-        kept = insert(at, pin(insert(at, line(slope, None, entry.type))))
-        kept.name_hint = "products"
+        slope = _copy_scalar(entry.slope, at, {})
+        products = insert(at, pin(insert(at, line(slope, None, entry.type))))
+        products.name_hint = "products"
         before(entry.readers[0][0], note("slope times column stays in registers"))
         for reader, i in entry.readers:
-            reader.operands[i] = kept
+            reader.operands[i] = products
 
     # ---- products that are not kept
-    def _late(self, op: Line, reader: Operation, i: int) -> None:
-        """The line anew before what reads it, its slope not known before a tile that is read there, too."""
+    def _delay(self, op: Line, reader: Operation, i: int) -> None:
+        """Rebuild the line before its reader, its slope hidden until another operand of that is defined."""
         if not inlined(op.result) or isinstance(reader, ops.Yield):
             return
-        anchor = next((leaf for k, o in enumerate(reader.operands) if k != i for leaf in _tiles(o)), None)
+        anchor = next((leaf for k, o in enumerate(reader.operands) if k != i for leaf in _iterate_tiles(o)), None)
         if anchor is None:
             return
         slope = insert(reader, after(op.slope, anchor))
         reader.operands[i] = insert(reader, line(slope, op.rows, op.result.type))
 
 
-def _tiles(value: SSAValue) -> Iterator[SSAValue]:
-    """The full f32 tiles with a place of their own that reading a value reads."""
+def _iterate_tiles(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield the full f32 tiles with registers of their own that reading a value reads."""
     t = value.type
     if not isinstance(t, TileT):
         return
@@ -142,24 +153,24 @@ def _tiles(value: SSAValue) -> Iterator[SSAValue]:
             yield value
     elif isinstance(value.owner, Operation):
         for operand in value.owner.operands:
-            yield from _tiles(operand)
+            yield from _iterate_tiles(operand)
 
 
 # ---- scalars that may be computed earlier
-def _movable(op: object) -> bool:
-    """Whether an operation on scalars may run where the program does not run it: it has no effect and divides no integers."""
+def _is_speculatable(op: object) -> bool:
+    """Return whether a scalar operation is speculatable: it has no effect and divides no integers."""
     if isinstance(op, ops.Constant):
         return True
     return isinstance(op, ops.Apply) and op.entry.evaluate is not None and not (op.entry.evaluate.divides and dtype_of(op.result) != F32)
 
 
-def _leaves(value: SSAValue) -> list[SSAValue]:
-    """What a scalar is made of by operations that may be moved."""
-    return [v for v in made_of(value, lambda v: not _movable(v.owner)) if not _movable(v.owner)]
+def _collect_leaves(value: SSAValue) -> list[SSAValue]:
+    """Return the values from which movable operations compute a scalar."""
+    return [v for v in made_of(value, lambda v: not _is_speculatable(v.owner)) if not _is_speculatable(v.owner)]
 
 
 class _Numbers:
-    """Numbers of scalars: those that are computed alike from the same values have the same."""
+    """Value numbers of scalars: equal for those computed alike from the same values."""
 
     def __init__(self) -> None:
         self._keys: dict[object, int] = {}
@@ -174,20 +185,20 @@ class _Numbers:
         op = value.owner
         if isinstance(op, ops.Constant):
             return op.text.data, value.type
-        if isinstance(op, ops.Apply) and _movable(op):
+        if isinstance(op, ops.Apply) and _is_speculatable(op):
             return op.op, value.type, tuple(map(self.of, op.arguments))
         return value
 
 
-def _copied(value: SSAValue, at: Operation, done: dict[SSAValue, SSAValue]) -> SSAValue:
-    """A scalar computed anew before an operation."""
+def _copy_scalar(value: SSAValue, at: Operation, copies: dict[SSAValue, SSAValue]) -> SSAValue:
+    """Compute a scalar anew before an operation."""
     op = value.owner
-    if not _movable(op):
+    if not _is_speculatable(op):
         return value
-    if value not in done:
+    if value not in copies:
         assert isinstance(op, Operation)
-        done[value] = insert(at, op.clone({o: _copied(o, at, done) for o in op.operands}))
-    return done[value]
+        copies[value] = insert(at, op.clone({o: _copy_scalar(o, at, copies) for o in op.operands}))
+    return copies[value]
 
 
 # ---- places
@@ -199,15 +210,15 @@ def _place(value: SSAValue) -> tuple[Block, Operation | None]:
     return owner.parent, owner
 
 
-def _around(block: Block) -> Iterator[Operation]:
+def _iterate_parents(block: Block) -> Iterator[Operation]:
     op = block.parent_op()
     while op is not None:
         yield op
         op = op.parent_op()
 
 
-def _between(op: Operation, block: Block) -> Iterator[Operation]:
-    """The operations around one that lie inside a block."""
+def _iterate_parents_within(op: Operation, block: Block) -> Iterator[Operation]:
+    """Yield the operations around one that lie inside a block."""
     while op.parent is not block:
         parent = op.parent_op()
         if parent is None:

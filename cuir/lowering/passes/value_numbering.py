@@ -1,6 +1,7 @@
-"""Computes equal values once: an operation whose operands and result type are those of one that comes before it on every path gives way to that.
+"""Compute equal values once: an operation is replaced by an equal one that dominates it.
 
-Reads of tensors that the kernel does not write count as pure. Tiles too: what is cheap to make again is made again where it is read (see `fusion`).
+Equal operations have the same operands and result type. Reads of tensors that the kernel does not write count as pure.
+Tiles are numbered, too: cheap ones are rematerialised in their readers (see `fusion`).
 """
 
 from __future__ import annotations
@@ -17,32 +18,39 @@ Key = tuple[object, ...]
 
 
 def run(kernel: ops.Kernel) -> None:
-    _block(kernel.body.block, {})
+    """Number the values of a kernel."""
+    _number_block(kernel.body.block, {})
 
 
-def _block(block: Block, known: dict[Key, Operation]) -> None:
-    known = dict(known)
+def _number_block(block: Block, available: dict[Key, Operation]) -> None:
+    available = dict(available)
     for op in operations(block):
         for region in op.regions:
-            _block(region.block, _numbers(known) if isinstance(op, (ops.Role, machine.Queue)) else known)
-        key = number(op)
+            _number_block(region.block, _select_constants(available) if isinstance(op, (ops.Role, machine.Queue)) else available)
+        key = value_key(op)
         if key is None:
             continue
-        if key in known:
-            if isinstance(op, ops.Apply) and op.exact is not None:  # what decides for one of the two decides for both
-                known[key].properties["exact"] = op.exact
-            replace(op, known[key].results)
+        if key in available:
+            if isinstance(op, ops.Apply) and op.exact is not None:  # one of the two feeds a decision
+                available[key].properties["exact"] = op.exact
+            replace(op, available[key].results)
         else:
-            known[key] = op
+            available[key] = op
 
 
-def _numbers(known: dict[Key, Operation]) -> dict[Key, Operation]:
-    """What roles share: known numbers. Of what the frame computes a role would have to keep a register from before it began."""
-    return {key: op for key, op in known.items() if isinstance(op, ops.Constant)}
+def _select_constants(available: dict[Key, Operation]) -> dict[Key, Operation]:
+    """Return the constants, which roles share.
+
+    A role would have to keep other values of the frame in registers from its start.
+    """
+    return {key: op for key, op in available.items() if isinstance(op, ops.Constant)}
 
 
-def number(op: Operation) -> Key | None:
-    """What is equal of operations that give equal values; None of those whose value depends on when they run."""
+def value_key(op: Operation) -> Key | None:
+    """Return the key that operations of equal values share.
+
+    None for those whose value depends on the time at which they run.
+    """
     operands = tuple(op.operands)
     if isinstance(op, ops.Constant):
         return ("constant", op.text.data, op.result.type)

@@ -1,7 +1,8 @@
-"""Choices by `warp_any` become branches of each warp, which works out only the side that it needs.
+"""Turn choices by `warp_any` into branches of each warp, which computes only the side that it needs.
 
-Choices of a block by the same vote share a branch: what only they read goes inside. What decides the vote need not be known row by row: where it can only
-become true with a greater row maximum, each thread asks its own elements, and the threads of a row meet inside the branch alone.
+Choices of a block by the same vote share a branch: values that only they read go inside. A vote need not be decided row
+by row: where it can only become true with a greater row maximum, each thread tests its own elements, and the threads of
+a row meet inside the branch alone.
 """
 
 from __future__ import annotations
@@ -18,117 +19,126 @@ from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.walk import every, operations
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, insert, replace
-from .simplify import number, same_number
+from .simplify import is_same_number, number
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite the choices of each block."""
     for role in kernel.roles:
         for block in [role.body.block, *(r.block for op in every(role) for r in op.regions)]:
-            _block(block, role.threads.data // 2)
+            _rewrite_block(block, role.threads.data // 2)
 
 
-def _votes(value: SSAValue) -> SSAValue | None:
-    """x of warp_any(x)."""
+def _vote_operand(value: SSAValue) -> SSAValue | None:
+    """Return x of warp_any(x), None for other values."""
     op = value.owner
     return op.arguments[0] if isinstance(op, ops.Apply) and op.kind.votes else None
 
 
-def _block(block: Block, slab: int) -> None:
+def _rewrite_block(block: Block, slab: int) -> None:
+    """Rewrite the choices of a block.
+
+    `slab` is the number of rows that the warps of a worker hold together.
+    """
     for op in operations(block):
         if isinstance(op, ops.Apply) and op.kind.chooses:
-            _apart(op)
-    done: set[SSAValue] = set()
+            _split_choice(op)
+    visited: set[SSAValue] = set()
     for op in operations(block):
         if op.parent is block and isinstance(op, ops.Apply) and op.kind.chooses:
             vote = op.arguments[0]
-            if _votes(vote) is not None and vote not in done:
-                done.add(vote)
-                _branch(block, vote, slab)
+            if _vote_operand(vote) is not None and vote not in visited:
+                visited.add(vote)
+                _insert_branch(block, vote, slab)
 
 
-def _apart(choice: ops.Apply) -> None:
-    """A choice by a vote and a condition of each row is one by the condition within one by the vote."""
+def _split_choice(choice: ops.Apply) -> None:
+    """Split a choice by a vote and a condition of rows: one by the condition within one by the vote."""
     test, x, y = choice.arguments
     both = test.owner
     if not isinstance(both, ops.Apply) or both.kind.decided_by is not False or dtype_of(test) != BOOL:
         return
-    vote = next((v for v in both.arguments if _votes(v) is not None), None)
+    vote = next((v for v in both.arguments if _vote_operand(v) is not None), None)
     if vote is None:
         return
     rows = both.arguments[1] if both.arguments[0] is vote else both.arguments[0]
     t = choice.result.type
     replace(choice, [insert(choice, make.where(vote, insert(choice, make.where(rows, x, y, t)), y, t))])
-    if not list(both.result.uses):  # it would keep the vote, and what the vote asks, outside of the branch
+    if not list(both.result.uses):  # it would keep the vote and its operands outside of the branch
         both.detach()
         both.erase()
 
 
-def _branch(block: Block, vote: SSAValue, slab: int) -> None:
+def _insert_branch(block: Block, vote: SSAValue, slab: int) -> None:
+    """Replace all choices by a vote by one branch of the warp."""
     group: list[ops.Apply] = []
     for op in block.ops:
         if isinstance(op, ops.Apply) and op.kind.chooses and op.arguments[0] is vote:
-            if group and not _movable(op.arguments[1:], group[0]):
+            if group and not _can_move(op.arguments[1:], group[0]):
                 break
             group.append(op)
     first = group[0]
-    for op in group[1:]:  # what the later choices take comes before the first one; choices before them are known inside the branch
+    for op in group[1:]:  # operands of later choices go before the first; earlier choices are known inside the branch
         for x in op.arguments[1:]:
             _move(x, first, {g.result for g in group})
-    asked = _votes(vote)
-    assert asked is not None
+    condition = _vote_operand(vote)
+    assert condition is not None
     # nearly every warp moves away from a known number: a branch would only cost
     if all(number(op.arguments[2]) is not None for op in group):
         for op in group:
-            _by_rows(op, asked)
+            _use_row_choice(op, condition)
         return
-    part = _partial(asked, first)
+    part = _partial_vote(condition, first)
     sides = []
     for k in (1, 2):
         chosen: dict[SSAValue, SSAValue] = {}
         inner = Block()
         for op in group:
-            value = _as(_inside(op.arguments[k], group[0], inner, chosen), op.result, inner)
+            value = _with_type(_rebuild_inside(op.arguments[k], group[0], inner, chosen), op.result, inner)
             several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
-            # a warp that holds several groups of rows chooses for each; one whose vote may hold where it need not asks again
+            # a warp that holds several groups of rows chooses for each; so does one whose vote is only a bound
             if k == 1 and (several or part is not None):
-                value = _selected(op, value, _inside(op.arguments[2], group[0], inner, chosen), inner)
+                value = _insert_choice(op, value, _rebuild_inside(op.arguments[2], group[0], inner, chosen), inner)
             chosen[op.result] = value
         inner.add_op(ops.end([chosen[op.result] for op in group]))
         sides.append(Region(inner))
-    decided = asked if part is None else part
+    decided = condition if part is None else part
     if is_scalar(decided):
         decided = insert(first, make.full(decided, tile(BOOL, 1, 1)))
-    new = WarpIf.made(decided, *sides)
+    new = WarpIf.from_regions(decided, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
         result.name_hint = op.result.name_hint
         replace(op, [result])
-    if not list(vote.uses) and isinstance(vote.owner, Operation):  # what it asks may go inside now
+    if not list(vote.uses) and isinstance(vote.owner, Operation):  # its operands may go inside now
         vote.owner.detach()
         vote.owner.erase()
     _sink(new)
 
 
-def _by_rows(choice: ops.Apply, asked: SSAValue) -> None:
-    """A choice whose one side chooses by row what the vote asks for the warp is that side."""
+def _use_row_choice(choice: ops.Apply, condition: SSAValue) -> None:
+    """Replace a choice by its chosen side, if that chooses row by row by the condition of the vote."""
     inner = choice.arguments[1].owner
     if not isinstance(inner, ops.Apply) or not inner.kind.chooses or inner.result.type != choice.result.type:
         return
-    if inner.arguments[0] is asked and same_number(inner.arguments[2], choice.arguments[2]):
+    if inner.arguments[0] is condition and is_same_number(inner.arguments[2], choice.arguments[2]):
         replace(choice, [inner.result])
 
 
-def _selected(op: ops.Apply, value: SSAValue, other: SSAValue, inner: Block) -> SSAValue:
-    """A value of the side that is taken if the vote holds, by the vote itself."""
-    made = make.where(op.arguments[0], value, other, op.result.type)
-    inner.add_op(made)
-    return made.result
+def _insert_choice(op: ops.Apply, value: SSAValue, alternative: SSAValue, inner: Block) -> SSAValue:
+    """Choose a value of the side that is taken if the vote holds, by the vote itself."""
+    choice = make.where(op.arguments[0], value, alternative, op.result.type)
+    inner.add_op(choice)
+    return choice.result
 
 
-def _movable(values: Iterable[SSAValue], first: ops.Apply) -> bool:
-    """Whether what makes these values can stand before an operation of its block: it is pure there, or made before."""
+def _can_move(values: Iterable[SSAValue], first: ops.Apply) -> bool:
+    """Return whether the definitions of these values can be moved before an operation of their block.
+
+    They are pure, or stand before it already.
+    """
     for value in values:
-        for v in made_of(value, ends := lambda v: _stands_before(v, first) or _votes_alike(v, first)):
+        for v in made_of(value, ends := lambda v: _stands_before(v, first) or _has_same_vote(v, first)):
             if ends(v):
                 continue
             if not isinstance(v.owner, (ops.Apply, ops.Constant)) or ops.kind_of(v).column_reduction:
@@ -136,13 +146,14 @@ def _movable(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     return True
 
 
-def _votes_alike(value: SSAValue, choice: ops.Apply) -> bool:
-    """Whether a value is chosen by the same vote."""
+def _has_same_vote(value: SSAValue, choice: ops.Apply) -> bool:
+    """Return whether a value is chosen by the same vote."""
     op = value.owner
     return isinstance(op, ops.Apply) and op.kind.chooses is not None and op.arguments[0] is choice.arguments[0]
 
 
 def _move(value: SSAValue, first: Operation, choices: set[SSAValue]) -> None:
+    """Move a value and its operands before an operation, unless it depends on a choice."""
     op = value.owner
     if value in choices or not isinstance(op, Operation) or _stands_before(value, first):
         return
@@ -160,29 +171,32 @@ def _stands_before(value: SSAValue, first: Operation) -> bool:
     return not isinstance(op, Operation) or op.parent is not first.parent or op.is_before_in_block(first)
 
 
-def _inside(value: SSAValue, first: Operation, inner: Block, known: dict[SSAValue, SSAValue]) -> SSAValue:
-    """A value on one side of the branch, where earlier choices are known: what is made of them is worked out anew there. known: values of this side."""
-    if value not in known:
+def _rebuild_inside(value: SSAValue, first: Operation, inner: Block, cache: dict[SSAValue, SSAValue]) -> SSAValue:
+    """Return a value on one side of the branch, where earlier choices are known.
+
+    Values that depend on these are computed anew there. `cache`: values of this side.
+    """
+    if value not in cache:
         op = value.owner
-        known[value] = value
+        cache[value] = value
         if isinstance(op, ops.Apply) and not _stands_before(value, first):
             assert not op.kind.column_reduction, "the warps of a worker meet nowhere inside of a branch of warps"
-            operands = [_inside(o, first, inner, known) for o in op.operands]
+            operands = [_rebuild_inside(o, first, inner, cache) for o in op.operands]
             if operands != list(op.operands):
                 copy = make.like(op, operands)
                 copy.location = op.location
                 inner.add_op(copy)
-                known[value] = copy.result
-    return known[value]
+                cache[value] = copy.result
+    return cache[value]
 
 
-def _as(value: SSAValue, choice: SSAValue, inner: Block) -> SSAValue:
-    """A value with the type of the choice: one number for all rows, or one a row or a column, as a tile."""
+def _with_type(value: SSAValue, choice: SSAValue, inner: Block) -> SSAValue:
+    """Return a value with the type of the choice, which repeats numbers per row or column."""
     if value.type == choice.type or not isinstance(choice.type, TileT):
         return value
     if is_scalar(value):
         new: list[Operation] = [make.full(value, choice.type)]
-    else:  # a choice that is none: what the table has that repeats a row's or a column's number
+    else:  # a choice by True: the operation of the table that repeats a number per row or column
         always = ops.constant(True, BOOL)
         new = [always, make.where(always.result, value, value, choice.type)]
     for op in new:
@@ -192,7 +206,7 @@ def _as(value: SSAValue, choice: SSAValue, inner: Block) -> SSAValue:
 
 
 def _sink(branch: WarpIf) -> None:
-    """Puts inside what only one side of the branch reads."""
+    """Sink values that only one side of the branch reads into it."""
     for region in branch.regions:
         for op in reversed([o for o in branch.parent.ops if o.is_before_in_block(branch)]):  # type: ignore[union-attr]
             if not isinstance(op, ops.Apply) or not list(op.result.uses) or op.kind.column_reduction:
@@ -214,8 +228,11 @@ def _region_of(op: Operation, branch: WarpIf) -> Region | None:
 
 
 # ---- votes by parts
-def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
-    """The vote with each thread's own elements in the place of a row's maximum, if it can only become true with a greater one; None if it cannot be so."""
+def _partial_vote(value: SSAValue, at: Operation) -> SSAValue | None:
+    """Return the vote with each thread's own elements in place of a row's maximum, or None.
+
+    This requires that the vote can only become true with a greater maximum.
+    """
     maxima = [v for v in made_of(value, _is_maximum) if _is_maximum(v)]
     if len(maxima) != 1:
         return None
@@ -224,7 +241,7 @@ def _partial(value: SSAValue, at: Operation) -> SSAValue | None:
 
 
 def _is_maximum(value: SSAValue) -> bool:
-    """Check for the maximum of each row of an accumulator."""
+    """Return whether a value is the maximum of each row of an accumulator."""
     op = value.owner
     if not isinstance(op, ops.Apply) or op.kind.reduction != "max":
         return False
@@ -233,26 +250,29 @@ def _is_maximum(value: SSAValue) -> bool:
 
 
 class _Monotone:
-    """A vote and the maximum of rows that it is made of. `rises`: it does not fall as the maximum rises, given that the factors in `signs` are not negative."""
+    """A vote and the maximum of rows from which it is computed.
+
+    `rises`: it does not fall as the maximum rises, given that the factors in `signs` are not negative.
+    """
 
     def __init__(self, vote: SSAValue, top: SSAValue):
         self.vote, self.top = vote, top
         self.signs: dict[SSAValue, None] = {}
         self.depends: dict[SSAValue, bool] = {top: True}
-        self.known: dict[tuple[SSAValue, bool], bool] = {}
+        self.monotone: dict[tuple[SSAValue, bool], bool] = {}
         self.rises = self._rises(vote, False)
 
     def with_bound(self, at: Operation) -> SSAValue:
-        """The vote with a bound of the maximum in its place, put before `at`."""
+        """Return the vote with a bound of the maximum in its place, inserted before `at`."""
         maximum = self.top.owner
         assert isinstance(maximum, ops.Apply)
         bound = insert(at, RowBound(operands=[maximum.arguments[0]], result_types=[self.top.type]))
-        made = self._anew(self.vote, {self.top: bound}, at)
-        for sign in self.signs:  # a factor that is negative turns the order around: then all rows are looked at
+        bounded = self._rebuild(self.vote, {self.top: bound}, at)
+        for sign in self.signs:  # a negative factor reverses the order: then the bound says nothing, and the vote holds
             zero = insert(at, ops.constant(0.0, F32))
             test = insert(at, make.less(sign, zero, _bool_like(sign)))
-            made = insert(at, make.either(made, test, made.type))
-        return made
+            bounded = insert(at, make.either(bounded, test, bounded.type))
+        return bounded
 
     def _depends(self, value: SSAValue) -> bool:
         if value not in self.depends:
@@ -260,26 +280,26 @@ class _Monotone:
         return self.depends[value]
 
     def _rises(self, value: SSAValue, falling: bool) -> bool:
-        """`falling`: whether it does not rise instead."""
+        """Return whether a value does not fall as the maximum rises, or, with `falling`, does not rise."""
         if value is self.top:
             return not falling
         if not self._depends(value):
             return True
         key = value, falling
-        if key not in self.known:
+        if key not in self.monotone:
             assert isinstance(value.owner, ops.Apply)
-            self.known[key] = self._operation(value.owner, falling)
-        return self.known[key]
+            self.monotone[key] = self._operation(value.owner, falling)
+        return self.monotone[key]
 
     def _operation(self, op: ops.Apply, falling: bool) -> bool:
-        of = op.kind
-        if of.compares in BELOW:
+        kind = op.kind
+        if kind.compares in BELOW:
             a, b = op.arguments
             return dtype_of(a) == F32 and self._rises(b, falling) and self._rises(a, not falling)
-        if of.linear or of.extremum:
-            times = of.linear or (1,) * len(op.arguments)
-            return all(self._rises(a, falling if by > 0 else not falling) for a, by in zip(op.arguments, times, strict=True))
-        if of.multiplies:
+        if kind.linear or kind.extremum:
+            signs = kind.linear or (1,) * len(op.arguments)
+            return all(self._rises(a, falling if by > 0 else not falling) for a, by in zip(op.arguments, signs, strict=True))
+        if kind.multiplies:
             for x, factor in (op.arguments, op.arguments[::-1]):
                 if self._depends(x) and not self._depends(factor):
                     n = number(factor)
@@ -290,14 +310,14 @@ class _Monotone:
                     return self._rises(x, falling)
         return False
 
-    def _anew(self, value: SSAValue, known: dict[SSAValue, SSAValue], at: Operation) -> SSAValue:
+    def _rebuild(self, value: SSAValue, copies: dict[SSAValue, SSAValue], at: Operation) -> SSAValue:
         if not self._depends(value):
             return value
-        if value not in known:
+        if value not in copies:
             op = value.owner
             assert isinstance(op, ops.Apply)
-            known[value] = insert(at, make.like(op, [self._anew(a, known, at) for a in op.arguments]))
-        return known[value]
+            copies[value] = insert(at, make.like(op, [self._rebuild(a, copies, at) for a in op.arguments]))
+        return copies[value]
 
 
 def _bool_like(value: SSAValue) -> TileT | ScalarT:

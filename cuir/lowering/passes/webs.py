@@ -1,7 +1,8 @@
-"""Values that are one variable of the program: what loops carry and branches give, with what flows into them.
+"""Webs: SSA values that are one variable of the program, joined by loops and branches.
 
-A web is closed under this: a loop's argument and result belong to what the loop was given and what its turns yield, a branch's result to what its regions
-yield. Passes that keep something else beside a variable, or in its place, change a web as a whole.
+A web is closed: a loop's argument and result belong to its initial value and the values that its turns yield, a
+branch's result to those that its regions yield. Passes that carry another value beside a variable, or in its place,
+change a web as a whole.
 """
 
 from __future__ import annotations
@@ -13,36 +14,47 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
 from ..ir.walk import every, last, operations
-from .rewriting import carry, give, set_yield
+from .rewriting import carry, extend_branch, set_yield
 
 
 def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
-    """Each value that stands where paths meet, with the values that flow into it. A loop's result is its argument after the last turn."""
+    """Yield each value at which paths meet, with the values that flow into it.
+
+    A loop's result is its argument after the last turn.
+    """
     for op in every(kernel):
         if not op.regions:
             continue
         if isinstance(op, ops.Branch):
-            for result, *given in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
-                yield result, given
+            for result, *sources in zip(op.results, last(op.then).values, last(op.orelse).values, strict=True):
+                yield result, sources
         elif isinstance(op, ops.Loop):
-            for argument, result, *given in zip(op.inner, op.results, op.carried, last(op.body).values, strict=True):
-                yield argument, given
+            for argument, result, *sources in zip(op.inner, op.results, op.carried, last(op.body).values, strict=True):
+                yield argument, sources
                 yield result, [argument]
 
 
 @dataclass
 class Web:
-    """`joined`: values where paths meet; `made`: what flows into them and is made by an operation."""
+    """Values of one variable.
+
+    Attributes:
+        joined: Values at which paths meet.
+        definitions: Values that flow into these and are defined by an operation.
+    """
 
     joined: set[SSAValue] = field(default_factory=set)
-    made: dict[SSAValue, None] = field(default_factory=dict)
+    definitions: dict[SSAValue, None] = field(default_factory=dict)
 
     def __contains__(self, value: SSAValue) -> bool:
-        return value in self.joined or value in self.made
+        return value in self.joined or value in self.definitions
 
 
 def webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lambda _: ()) -> list[Web]:
-    """The webs of a role, in the order of its text. `through`: operands that belong to the web of what is made of them."""
+    """Return the webs of a role, in the order of its text.
+
+    `through` returns the operands of a value's definition that belong to its web.
+    """
     flows = dict(joins(role))
     parent: dict[SSAValue, SSAValue] = {}
 
@@ -51,7 +63,7 @@ def webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lam
             v = p
         return v
 
-    numbers: list[tuple[SSAValue, SSAValue]] = []  # a known number may start many variables
+    numbers: list[tuple[SSAValue, SSAValue]] = []  # a constant may start many variables
     for value, sources in flows.items():
         for source in sources:
             if isinstance(source.owner, ops.Constant):
@@ -59,43 +71,47 @@ def webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lam
                 numbers.append((value, source))
                 continue
             parent[root(source)] = root(value)
-            left = [source]
-            while left:
-                for operand in through(left.pop()):
+            worklist = [source]
+            while worklist:
+                for operand in through(worklist.pop()):
                     if root(operand) is not root(value):
                         parent[root(operand)] = root(value)
-                        left.append(operand)
+                        worklist.append(operand)
     by_root: dict[SSAValue, Web] = {}
     for value in list(parent):
         web = by_root.setdefault(root(value), Web())
         if value in flows:
             web.joined.add(value)
         else:
-            web.made[value] = None
+            web.definitions[value] = None
     for value, number in numbers:
-        by_root[root(value)].made[number] = None
+        by_root[root(value)].definitions[number] = None
     return list(by_root.values())
 
 
 class Companions:
-    """Carries values beside a variable wherever it is carried.
+    """Values that are carried beside a variable wherever it is carried.
 
-    `make` gives the companions of a value that an operation makes: it puts what they take behind that operation (`behind`), and asks `of` for the companions
-    of the web's values that the operation reads.
+    `make` returns the companions of a value that an operation defines: it inserts their operations behind that one
+    (`behind`), and calls `of` for the companions of the web's values that the operation reads.
     """
 
     def __init__(self, role: ops.Role, web: Web, make: Callable[[Companions, SSAValue], list[SSAValue]]):
         self.role, self.web, self.make = role, web, make
-        self.known: dict[SSAValue, list[SSAValue]] = {}
+        self.by_value: dict[SSAValue, list[SSAValue]] = {}
         self._block(role.body.block)
 
     def of(self, value: SSAValue) -> list[SSAValue]:
-        if value not in self.known:
-            self.known[value] = self.make(self, value)
-        return self.known[value]
+        """Return the companions of a value."""
+        if value not in self.by_value:
+            self.by_value[value] = self.make(self, value)
+        return self.by_value[value]
 
     def behind(self, value: SSAValue, new: Operation) -> SSAValue:
-        """Puts an operation behind the one that makes a value, or at the start of the role if that is made outside."""
+        """Insert an operation behind the definition of a value, and return its result.
+
+        It goes to the start of the role if the value is defined outside.
+        """
         owner = value.owner
         if isinstance(owner, Operation) and owner.parent_op() is not self.role.parent_op():
             assert owner.parent is not None
@@ -119,7 +135,7 @@ class Companions:
                 self._loop(op)
             else:
                 for value in op.results:
-                    if value in self.web.made:
+                    if value in self.web.definitions:
                         self.of(value)
 
     def _branch(self, op: ops.Branch) -> None:
@@ -129,11 +145,11 @@ class Companions:
         if not chosen:
             return
         ends = [[self.of(last(region).values[i]) for i in chosen] for region in op.regions]
-        new, results = give(op, [pair for a, b in zip(*ends, strict=True) for pair in zip(a, b, strict=True)])
+        new, results = extend_branch(op, [pair for a, b in zip(*ends, strict=True) for pair in zip(a, b, strict=True)])
         n = len(results) // len(chosen)
         for k, i in enumerate(chosen):
             self.web.joined.add(new.results[i])
-            self.known[new.results[i]] = results[k * n : (k + 1) * n]
+            self.by_value[new.results[i]] = results[k * n : (k + 1) * n]
 
     def _loop(self, op: ops.Loop) -> None:
         count = len(op.carried)
@@ -144,13 +160,13 @@ class Companions:
         new, arguments = carry(op, [v for i in chosen for v in self.of(op.carried[i])])
         n = len(arguments) // len(chosen)
         for k, i in enumerate(chosen):
-            self.known[new.inner[i]] = arguments[k * n : (k + 1) * n]
+            self.by_value[new.inner[i]] = arguments[k * n : (k + 1) * n]
         self._block(new.body.block)
         values = list(last(new.body).values)[:count]
         set_yield(new.body, [*values, *(v for i in chosen for v in self.of(values[i]))])
         for k, i in enumerate(chosen):
             self.web.joined.add(new.results[i])
-            self.known[new.results[i]] = list(new.results[count + k * n : count + (k + 1) * n])
+            self.by_value[new.results[i]] = list(new.results[count + k * n : count + (k + 1) * n])
 
 
 __all__ = ["Companions", "Web", "joins", "webs"]

@@ -1,4 +1,7 @@
-"""8-bit floats of shared memory that a program loads to widen them to f16 are loaded as f16: the conversion that every load of them takes gives two of these, exactly, and floats only after that."""
+"""Load 8-bit floats of shared memory as f16, where the program widens them to that.
+
+The conversion that each load of them takes gives two f16, exactly, and floats only after that.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from .rewriting import insert, replace
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Rewrite the loads whose only reader widens them to f16."""
     for op in list(every(kernel)):
         if not isinstance(op, ops.Apply) or op.kind.converts is None or dtype_of(op.result) != F16:
             continue
-        load = narrow_load(op)
+        load = find_narrow_load(op)
         if load is not None:
             wide = ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[op.result.type]])
             replace(op, [insert(load, wide)])
@@ -22,11 +26,11 @@ def run(kernel: ops.Kernel) -> None:
             load.erase()
 
 
-def narrow_load(cast: ops.Apply) -> ops.Perform | None:
-    """The load of 8-bit floats, needed nowhere else, whose elements this cast converts."""
+def find_narrow_load(cast: ops.Apply) -> ops.Perform | None:
+    """Return the load of 8-bit floats, without other readers, whose elements this cast converts."""
     load, t = cast.arguments[0].owner, cast.arguments[0].type
     if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or t.layout.data != "full" or not t.element.narrow:
         return None
-    read = list(accesses(load))
-    whole = len(read) == 1 and not read[0].writes and isinstance(read[0].place.type, SharedT)
-    return load if whole and len(list(load.results[0].uses)) == 1 else None
+    reads = list(accesses(load))
+    is_shared_read = len(reads) == 1 and not reads[0].writes and isinstance(reads[0].place.type, SharedT)
+    return load if is_shared_read and len(list(load.results[0].uses)) == 1 else None

@@ -1,8 +1,10 @@
-"""Units of work come by a queue where that pays, and values that follow from a unit alone are computed once per CTA, by the warp that hands the units out.
+"""Hoist values that depend on the work item alone to the warp that hands out work items by a queue.
 
-A value travels from that warp to the roles if every unit runs through its computation in some role, if it follows from the unit and from nothing that a role
-does, and if it is more than a few cheap operations away from what is there anyway. A value that also depends on which worker of its role reads it travels once
-for each of them. Without a warp that no role has, a warp of the first role hands out dynamic units, and each role computes its values itself.
+A value is broadcast from that warp to the roles if every work item runs through its computation in some role, if it
+depends on the work item and on nothing that a role does, and if it is more than a few cheap operations away from values
+that are there anyway. A value that also depends on the worker of its role is broadcast once for each worker. Without a
+spare warp, one of the first role hands out dynamic work items, and each role computes its values itself. The queue is
+only made where it is profitable.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from ..ir.types import is_scalar
 from ..ir.walk import every, last
 from . import hand_out
 
-MOST = 23  # words that travel; four slots of them and the unit's number fit into what resources.RESERVED keeps
+MOST = 23  # broadcast words; four slots of them and the work item's index fit into resources.RESERVED
 WARPS = 4  # of a warpgroup
 
 
 def run(kernel: ops.Kernel) -> None:
+    """Insert a queue of work items, if the kernel allows one and profits from it."""
     units = next((op for op in kernel.body.block.ops if isinstance(op, ops.Units)), None)
     readers = [role for role in kernel.roles if _loops(role)]
     if units is None or not readers:
@@ -39,7 +42,7 @@ def run(kernel: ops.Kernel) -> None:
             _note(kernel, units, text)
         return
     numbers = Numbers(kernel)
-    words = _travelling(numbers, readers) if spare is not None else {}
+    words = _select_broadcast_values(numbers, readers) if spare is not None else {}
     costly = any(numbers.cost(n, ()) >= min(DIVISION, LOAD) for n in words)
     if units.dynamic is None and not costly:
         return
@@ -54,7 +57,7 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _loops(role: ops.Role) -> list[ops.ForUnits]:
-    """Loops over units of work, nested ones too."""
+    """Return the loops over work items, nested ones too."""
     return [op for op in every(role) if isinstance(op, ops.ForUnits)]
 
 
@@ -63,9 +66,9 @@ def _warps(role: ops.Role) -> int:
 
 
 def _spare_warp(kernel: ops.Kernel) -> int | None:
-    """The first warp of the CTA that no role has and that stands in a warpgroup with one."""
-    taken = {WARPS * r.warpgroup.data + r.warp.data + i for r in kernel.roles for i in range(_warps(r))}
-    free = (w for w in range(kernel.threads.data // 32) if w not in taken and any(w // WARPS == t // WARPS for t in taken))
+    """Return the first warp of the CTA without a role, in a warpgroup that has one with a role."""
+    used = {WARPS * r.warpgroup.data + r.warp.data + i for r in kernel.roles for i in range(_warps(r))}
+    free = (w for w in range(kernel.threads.data // 32) if w not in used and any(w // WARPS == t // WARPS for t in used))
     return next(free, None)
 
 
@@ -76,22 +79,29 @@ def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | Non
 
 
 def _note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:
-    made = machine.note(text)
-    made.location = units.location
-    kernel.body.block.insert_op_after(made, units)
+    new_note = machine.note(text)
+    new_note.location = units.location
+    kernel.body.block.insert_op_after(new_note, units)
 
 
-def _insert_queue(kernel: ops.Kernel, units: ops.Units, readers: Sequence[ops.Role], spare: int | None, numbers: Numbers,
-                  words: Mapping[int, int], names: Mapping[int, str]) -> None:  # fmt: skip
-    """The queue behind the declaration of the units; the readers' loops read it."""
+def _insert_queue(
+    kernel: ops.Kernel,
+    units: ops.Units,
+    readers: Sequence[ops.Role],
+    spare: int | None,
+    numbers: Numbers,
+    words: Mapping[int, int],
+    names: Mapping[int, str],
+) -> None:
+    """Insert the queue before the roles, and let the readers' loops read it."""
     dynamic = units.dynamic is not None
-    # Static units are known in advance; a dynamic one is drawn late, so that whoever is free takes it: when all have taken the one before, or, where
-    # single lanes fetch for the others, when these have, as they wait for it.
-    single = [r for r in readers if runs_on_one_lane(r)]
-    ahead = sum(r.workers.data for r in single) if dynamic and spare is not None and len(single) < len(readers) else 0
-    made = machine.queue(
+    # Static work items are known in advance; a dynamic one is drawn late, for the first CTA that is free: when all
+    # workers have taken the one before, or, where single lanes fetch for the others, when these have.
+    single_lane = [r for r in readers if runs_on_one_lane(r)]
+    ahead = sum(r.workers.data for r in single_lane) if dynamic and spare is not None and len(single_lane) < len(readers) else 0
+    queue = machine.queue(
         units.result,
-        hand_out.body(numbers, words, names),
+        hand_out.build_body(numbers, words, names),
         slots=2 if ahead else 1 if dynamic else 4,
         words=-(-(1 + sum(numbers.table[n].copies for n in words)) // 4) * 4,
         spare=-1 if spare is None else spare,
@@ -100,89 +110,101 @@ def _insert_queue(kernel: ops.Kernel, units: ops.Units, readers: Sequence[ops.Ro
         ahead=ahead,
         dynamic=dynamic,
     )
-    made.location = units.location
-    made.result.name_hint = "queue"
-    kernel.body.block.insert_op_before(made, kernel.roles[0])
+    queue.location = units.location
+    queue.result.name_hint = "queue"
+    kernel.body.block.insert_op_before(queue, kernel.roles[0])
     for role in readers:
-        _loops(role)[0].operands[0] = made.result
+        _loops(role)[0].operands[0] = queue.result
 
 
-# ---- which values travel
-def _travelling(numbers: Numbers, readers: Sequence[ops.Role]) -> dict[int, int]:
-    """The values that travel, by number, and the first word of each in a slot; a value has one word for each of its copies."""
+# ---- values to broadcast
+def _select_broadcast_values(numbers: Numbers, readers: Sequence[ops.Role]) -> dict[int, int]:
+    """Select the values to broadcast, by number, with the first word of each in a slot.
+
+    A value has one word for each of its copies.
+    """
     table = numbers.table
     computed = {n for role in readers for op in _loops(role)[0].body.block.ops for v in op.results if (n := numbers[v]) is not None}
-    may = {n for n in computed if table[n].of_unit and _pays(numbers, table[n], ())}
-    wanted = {n for role in readers for v in _live(role, numbers, may) if (n := numbers[v]) in may and n is not None}
-    wanted = _shared(numbers, wanted, may)
+    candidates = {n for n in computed if table[n].of_unit and _is_profitable(numbers, table[n], ())}
+    selected = {
+        n for role in readers for v in _collect_live(role, numbers, candidates) if (n := numbers[v]) in candidates and n is not None
+    }
+    selected = _share_operands(numbers, selected, candidates)
     words: dict[int, int] = {}
-    taken = 1
-    for n in sorted(wanted):  # operands come before what is made of them
-        if _pays(numbers, table[n], words) and taken + table[n].copies <= MOST + 1:
-            words[n] = taken
-            taken += table[n].copies
+    used = 1
+    for n in sorted(selected):  # operands come before their readers
+        if _is_profitable(numbers, table[n], words) and used + table[n].copies <= MOST + 1:
+            words[n] = used
+            used += table[n].copies
     return words
 
 
-def _shared(numbers: Numbers, wanted: set[int], may: set[int]) -> set[int]:
-    """The values wanted, where several are one cheap operation away from the same one: that one instead."""
+def _share_operands(numbers: Numbers, selected: set[int], candidates: set[int]) -> set[int]:
+    """Replace values that are one cheap operation away from the same value by that one."""
     table = numbers.table
     while True:
-        best, instead = 0, (-1, set[int]())
-        for base in {n for v in wanted for n in table[v].operands if n in may} - wanted:
-            over = {v for v in wanted if base in table[v].operands and not _pays(numbers, table[v], wanted - {v} | {base})}
-            saved = sum(table[v].copies for v in over) - table[base].copies
-            if (saved, -base) > (best, -instead[0]):
-                best, instead = saved, (base, over)
+        best, replacement = 0, (-1, set[int]())
+        for base in {n for v in selected for n in table[v].operands if n in candidates} - selected:
+            replaced = {v for v in selected if base in table[v].operands and not _is_profitable(numbers, table[v], selected - {v} | {base})}
+            saving = sum(table[v].copies for v in replaced) - table[base].copies
+            if (saving, -base) > (best, -replacement[0]):
+                best, replacement = saving, (base, replaced)
         if not best:
-            return wanted
-        wanted = wanted - instead[1] | {instead[0]}
+            return selected
+        selected = selected - replacement[1] | {replacement[0]}
 
 
-def _pays(numbers: Numbers, value: Number, free: Container[int]) -> bool:
-    """Whether a value is worth its words: each costs a move and a register, where the compiler could make it again, and picking one's own of several a few."""
+def _is_profitable(numbers: Numbers, value: Number, free: Container[int]) -> bool:
+    """Return whether a value is worth its words.
+
+    Each costs a move and a register, where the compiler could rematerialise it; selecting one of several copies costs a
+    few more.
+    """
     return numbers.cost(value.number, free) > 2 * value.copies + 1
 
 
-def _live(role: ops.Role, numbers: Numbers, given: Container[int]) -> set[SSAValue]:
-    """Values of a role from which an effect follows; of a value that is given nothing below is needed."""
+def _collect_live(role: ops.Role, numbers: Numbers, leaves: Container[int]) -> set[SSAValue]:
+    """Return the values of a role on which an effect depends.
+
+    Operands of values in `leaves` are not visited.
+    """
     live: set[SSAValue] = set()
-    left = [v for op in every(role) for v in _always_read(op)]
-    while left:
-        value = left.pop()
+    worklist = [v for op in every(role) for v in _operands_of_effects(op)]
+    while worklist:
+        value = worklist.pop()
         if value not in live:
             live.add(value)
-            if (number := numbers[value]) is None or number not in given:
-                left += _below(value)
+            if (number := numbers[value]) is None or number not in leaves:
+                worklist += _iterate_operands(value)
     return live
 
 
-def _always_read(op: Operation) -> Sequence[SSAValue]:
-    """Operands of what has an effect, or steers what has one."""
+def _operands_of_effects(op: Operation) -> Sequence[SSAValue]:
+    """Return the operands that an effect, or its control flow, reads."""
     if isinstance(op, ops.Apply):  # most are
         return []
     if isinstance(op, ops.For):
         return [op.start, op.stop]
     if isinstance(op, ops.Branch):
-        return [] if _pure(op) else [op.decision]
+        return [] if _is_pure(op) else [op.decision]
     if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.Branch)):
-        return []  # what is read of it says so
-    return [] if isinstance(op, ops.ForUnits) or _pure(op) else op.operands
+        return []  # readers of the results need its operands
+    return [] if isinstance(op, ops.ForUnits) or _is_pure(op) else op.operands
 
 
-def _pure(op: Operation) -> bool:
-    """Whether an operation does nothing but give its results."""
+def _is_pure(op: Operation) -> bool:
+    """Return whether an operation has no effect besides its results."""
     if isinstance(op, (ops.Apply, ops.Constant, ops.At)):
         return True
     if isinstance(op, ops.Perform):
         return reads_constant(op)
     if isinstance(op, ops.Branch):
-        return all(isinstance(inner, ops.Yield) or _pure(inner) for region in op.regions for inner in region.block.ops)
+        return all(isinstance(inner, ops.Yield) or _is_pure(inner) for region in op.regions for inner in region.block.ops)
     return op.has_trait(Pure)
 
 
-def _below(value: SSAValue) -> Iterator[SSAValue]:
-    """What a value is made of, in this turn of its loop or the one before."""
+def _iterate_operands(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield the operands of a value, in this turn of its loop or the one before."""
     op = value.block.parent_op() if isinstance(value, BlockArgument) else value.owner
     if isinstance(op, ops.Apply):  # most are
         yield from op.arguments
@@ -198,20 +220,22 @@ def _below(value: SSAValue) -> Iterator[SSAValue]:
         yield from op.operands
 
 
-# ---- what the roles read
+# ---- words that the roles read
 @dataclass
 class _Reading:
+    """A word that a role reads, and the values of the role that it replaces."""
+
     word: ops.Word
-    values: list[SSAValue]  # of the role, that the word replaces
+    values: list[SSAValue]  # replaced by the word
 
 
 def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[int, int]) -> dict[int, str]:
-    """Makes the roles read the values that travel. Gives their names, for people."""
+    """Let the roles read the broadcast values, and return names of these for people."""
     names: dict[int, str] = {}
     for role in readers:
-        loop, live = _loops(role)[0], _live(role, numbers, words)
+        loop, live = _loops(role)[0], _collect_live(role, numbers, words)
         by_number: dict[int, _Reading] = {}
-        for value in _values(loop):
+        for value in _iterate_results(loop):
             number = numbers[value]
             if number is not None and number in words and value in live:
                 reading = by_number.setdefault(number, _Reading(ops.Word(words[number], numbers.table[number].copies), []))
@@ -227,42 +251,42 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
             if hint:
                 names.setdefault(number, hint)
         loop.properties["words"] = ops.words_attribute([r.word for r in readings])
-        steering = set() if runs_on_one_lane(role) else _steering(role)
+        steering = set() if runs_on_one_lane(role) else _collect_uniform(role)
         uniform = [ops.Word(w.index, w.copies, inside in steering) for w, inside in loop.reads]
         loop.properties["words"] = ops.words_attribute(uniform)
         _sweep(role)
     return names
 
 
-def _values(loop: ops.ForUnits) -> Iterator[SSAValue]:
-    """Results inside of a loop, in the order of the text."""
+def _iterate_results(loop: ops.ForUnits) -> Iterator[SSAValue]:
+    """Yield the results inside a loop, in the order of the text."""
     for op in every(loop):
         yield from op.results
 
 
-def _steering(role: ops.Role) -> set[SSAValue]:
-    """Scalars that branches, loops and descriptors of products follow from."""
+def _collect_uniform(role: ops.Role) -> set[SSAValue]:
+    """Return the scalars on which branches, loops and descriptors of products depend."""
     needed: set[SSAValue] = set()
-    left: list[SSAValue] = []
+    worklist: list[SSAValue] = []
     for op in every(role):
         if isinstance(op, ops.If):
-            left.append(op.condition)
+            worklist.append(op.condition)
         elif isinstance(op, ops.For):
-            left += [op.start, op.stop]
+            worklist += [op.start, op.stop]
         elif isinstance(op, ops.Perform) and op.entry.family == "compute" and op.entry.effects.group:
-            left += [v for a in op.arguments if isinstance(a.owner, ops.At) for v in a.owner.starts]
-    while left:
-        value = left.pop()
+            worklist += [v for a in op.arguments if isinstance(a.owner, ops.At) for v in a.owner.starts]
+    while worklist:
+        value = worklist.pop()
         if value not in needed:
             needed.add(value)
-            left += [v for v in _below(value) if is_scalar(v)]
+            worklist += [v for v in _iterate_operands(value) if is_scalar(v)]
     return needed
 
 
 def _sweep(role: ops.Role) -> None:
-    """Removes what nobody reads any more."""
+    """Remove pure operations whose results are not read any more."""
     for op in reversed(list(every(role))):
-        if op.results and _pure(op) and all(r.first_use is None for r in op.results):
+        if op.results and _is_pure(op) and all(r.first_use is None for r in op.results):
             op.detach()
             op.erase()
 
