@@ -1,6 +1,7 @@
-"""Every schedule of a small launch: the synchronisation of a program without its data, explored up to the order of steps that nobody can tell apart.
+"""Exhaustive exploration of the schedules of a small launch.
 
-Owns the exhaustive exploration and schedules as files; not the meaning of a primitive (cuir/ops, cuir/interp).
+Only the synchronisation of a program is explored, without its data, up to the order of independent steps. The meaning
+of primitives is in cuir/ops and cuir/interp.
 """
 
 from __future__ import annotations

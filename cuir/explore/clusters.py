@@ -1,4 +1,7 @@
-"""Accesses of different clusters to one tensor: nothing orders them, so their conflicts need no schedule. Owns that one rule."""
+"""Conflicts between accesses of different clusters to one tensor.
+
+Nothing orders clusters, so their conflicts need no schedule.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from ..text.diagnostics import Diagnostic, Note
 from .skeleton import Skeleton, Touch
 
 
-def conflict_between(skeletons: Sequence[Skeleton]) -> Diagnostic | None:
-    """Two clusters that access the same element, unless both read or both add (R402)."""
+def find_cluster_conflict(skeletons: Sequence[Skeleton]) -> Diagnostic | None:
+    """Find two clusters that access the same element, unless both read or both add (R402)."""
     if len(skeletons) < 2:
         return None
     accesses: dict[str, list[tuple[int, int, int, Touch]]] = {}
@@ -26,8 +29,12 @@ def conflict_between(skeletons: Sequence[Skeleton]) -> Diagnostic | None:
             open_ = [a for a in open_ if a[1] > now[0]]
             for old in open_:
                 if old[2] != now[2] and not (old[3].mode == now[3].mode and now[3].mode in ("read", "add")):
-                    return Diagnostic("R402", f"the {now[3].mode} of `{now[3].text}` and the {old[3].mode} of `{old[3].text}` reach the same elements of `{tensor}` in different CTAs",
-                                      now[3].span, (Note("the other access", old[3].span), Note(f"in clusters {old[2]} and {now[2]}")),
-                                      "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True")  # fmt: skip
+                    return Diagnostic(
+                        "R402",
+                        f"the {now[3].mode} of `{now[3].text}` and the {old[3].mode} of `{old[3].text}` reach the same elements of `{tensor}` in different CTAs",
+                        now[3].span,
+                        (Note("the other access", old[3].span), Note(f"in clusters {old[2]} and {now[2]}")),
+                        "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True",
+                    )
             open_.append(now)
     return None

@@ -1,9 +1,10 @@
-"""Which executions of a skeleton are run: one of each class of executions that differ in which arrival counts in which phase. Owns no meaning of a step.
+"""Dynamic partial-order reduction: choose the executions of a skeleton that are run.
 
-Dynamic partial-order reduction with source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic partial order reduction, POPL 2014).
-Two steps that arrive at one barrier in neighbouring phases, and that nothing else orders, are a conflict: the later one may as well go first. Without conflicts
-the one execution stands for all schedules; with each conflict the execution in which it went the other way round is explored too. Sleep sets see to it that
-no class is completed twice.
+One execution is run of each class of executions that differ in which arrival counts in which phase. The algorithm has
+source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic partial order reduction, POPL 2014).
+Two steps that arrive at one barrier in neighbouring phases, and that nothing else orders, are a conflict: the later one
+may as well go first. Without conflicts the one execution stands for all schedules; for each conflict the execution in
+reversed order is explored too. Sleep sets prevent that a class is completed twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Progress = Callable[["Counts"], None]
 
 @dataclass
 class Counts:
-    """How much was explored."""
+    """The amount explored so far."""
 
     states: int = 0
     transitions: int = 0
@@ -37,7 +38,7 @@ class Counts:
 
 @dataclass
 class Budget:
-    """What an exploration may cost; None: no limit."""
+    """Limits of an exploration; None: no limit."""
 
     classes: int | None = None
     seconds: float | None = None
@@ -51,7 +52,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _Node:
-    """A state on the current path: the agent chosen there, those to be tried, those that need not be."""
+    """A state on the current path: the agent chosen there, agents to be tried, and sleeping agents."""
 
     chosen: int
     todo: set[int]
@@ -59,16 +60,16 @@ class _Node:
 
 
 @dataclass
-class Found:
-    """What the exploration of one cluster came to."""
+class SearchResult:
+    """Result of the exploration of one cluster."""
 
     counts: Counts
     complete: bool = True
     faulty: Execution | None = None  # an execution with faults
 
 
-def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda counts: None) -> Found:
-    """Explores until a fault is found, all is explored, or the budget is spent."""
+def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda counts: None) -> SearchResult:
+    """Explore until a fault is found, all is explored, or the budget is spent."""
     counts = Counts(states=1)
     path: list[_Node] = []
     while True:
@@ -81,7 +82,7 @@ def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda count
             run.step(node.chosen)
         _extend(run, path, asleep, counts)
         if run.faults:
-            return Found(counts, True, run)
+            return SearchResult(counts, True, run)
         for earlier, later in run.conflicts:
             if later >= fresh:
                 _reverse(run, path, earlier, later)
@@ -89,19 +90,22 @@ def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda count
         while path:
             node = path[-1]
             node.sleep.add(node.chosen)
-            left = node.todo - node.sleep
-            if left:
-                node.chosen = min(left)
+            remaining = node.todo - node.sleep
+            if remaining:
+                node.chosen = min(remaining)
                 break
             path.pop()
         if not path:
-            return Found(counts)
+            return SearchResult(counts)
         if budget.spent(counts):
-            return Found(counts, complete=False)
+            return SearchResult(counts, complete=False)
 
 
 def _extend(run: Execution, path: list[_Node], asleep: set[int], counts: Counts) -> None:
-    """Goes on to the end, each agent as far as it can; enters the states that it comes through. Stops where only agents asleep could go on."""
+    """Run to the end, each agent as far as it can; append the states on the way to the path.
+
+    Stops where only sleeping agents could go on.
+    """
     agent = 0
     while not run.stopped:
         if agent in asleep or not run.enabled(agent):
@@ -120,17 +124,17 @@ def _extend(run: Execution, path: list[_Node], asleep: set[int], counts: Counts)
 
 
 def _reverse(run: Execution, path: list[_Node], earlier: int, later: int) -> None:
-    """Sees to it that `later` is tried before `earlier`: one of the agents that can begin the way there is tried at that state."""
+    """Schedule `later` to be tried before `earlier`: add an agent that can begin the way there."""
     node, bit = path[earlier], 1 << earlier
-    way = [s for s in range(earlier + 1, later) if not run.past[s] & bit] + [later]
+    prefix = [s for s in range(earlier + 1, later) if not run.past[s] & bit] + [later]
     begun = 0
     first: set[int] = set()
-    seen: set[int] = set()
-    for s in way:
+    visited: set[int] = set()
+    for s in prefix:
         agent = run.trace[s]
-        if agent not in seen and not run.past[s] & begun:
+        if agent not in visited and not run.past[s] & begun:
             first.add(agent)
-        seen.add(agent)
+        visited.add(agent)
         begun |= 1 << s
     if not first & node.todo:
-        node.todo.add(run.trace[way[0]])
+        node.todo.add(run.trace[prefix[0]])

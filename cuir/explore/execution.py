@@ -1,10 +1,11 @@
-"""One execution of a skeleton, step by step: barriers, what happened before what, and the faults that follow. Owns no choice of steps.
+"""One execution of a skeleton, step by step: barriers, happens-before, and the faults that follow.
 
-Sets of events are integers, a bit for each event. Two orders are kept. *Happened before* is that of docs/semantics.md: races, fences and laps are judged
-by it, so they are found whichever of the two comes first. *Dependence* is happened before and, beside it, each arrival at a barrier after those of the phase
-before: executions that agree in which arrival counts in which phase have the same dependence, and differ in nothing that can be told.
-
-Laps know of one thing more, which orders no access: a copy that lands was issued, so what its worker had done by then is over.
+Sets of events are integers, a bit for each event. Two orders are kept. *Happened before* is that of docs/semantics.md:
+races, fences and laps are judged by it, so they are found whichever of the two comes first. *Dependence* is happened
+before and, in addition, each arrival at a barrier after those of the phase before: executions that agree in which
+arrival counts in which phase have the same dependence, and are indistinguishable.
+Laps use one more fact, which orders no access: a copy that lands was issued, so what its worker had done by then is
+over.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .skeleton import NOW, Fence, Landing, Retire, Skeleton, Step, Touch
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What went wrong, in which steps. `steps`: a bit for each step without which it does not show."""
+    """A fault and the steps that cause it.
+
+    steps: a bit for each step without which it does not show.
+    """
 
     code: str
     message: str
@@ -26,7 +30,7 @@ class Fault:
     notes: tuple[tuple[str, Span | None], ...]
     hint: str
     steps: int
-    after: tuple[int, ...] = ()  # workers that must go on after them to show it
+    after: tuple[int, ...] = ()  # workers that must run after these steps to show the fault
 
 
 @dataclass(slots=True)
@@ -38,16 +42,36 @@ class _Record:
 
 
 def _after(*records: _Record) -> tuple[int, ...]:
-    """The workers whose accesses lie behind their last step."""
+    """Return the workers whose accesses follow their last step."""
     return tuple(dict.fromkeys(r.worker for r in records if not r.touch.point))
 
 
 class _Bar:
-    """State of a barrier. `phase` counts completed phases (of a named barrier: generations)."""
+    """State of a barrier.
+
+    `phase` counts completed phases (of a named barrier: generations).
+    """
 
     __slots__ = (
-        "before", "bytes", "clock", "complete", "done", "fenced", "landed", "now", "over", "pending", "phase", "progress", "seen", "seen_fenced", "seen_progress", "used", "waits", "warps"
-    )  # fmt: skip
+        "before",
+        "bytes",
+        "clock",
+        "complete",
+        "done",
+        "fenced",
+        "landed",
+        "now",
+        "over",
+        "pending",
+        "phase",
+        "progress",
+        "seen",
+        "seen_fenced",
+        "seen_progress",
+        "used",
+        "waits",
+        "warps",
+    )
 
     def __init__(self, count: int):
         self.phase, self.pending, self.bytes, self.warps = 0, count, 0, 0
@@ -58,11 +82,14 @@ class _Bar:
         self.before: list[int] = []  # and in the one before
         self.done = 0  # all steps that completed phases depend on
         self.used = -1  # the last phase that a copy landed in
-        self.over: list[tuple[int, int, int, int]] = []  # named: what each generation tells
+        self.over: list[tuple[int, int, int, int]] = []  # named: clock, fenced, progress and dependences of each generation
 
 
 class Execution:
-    """Workers come first among the agents, by number; then the landings of copies."""
+    """State of an execution.
+
+    Workers come first among the agents, by number; then the landings of copies.
+    """
 
     def __init__(self, skeleton: Skeleton):
         self.skeleton = skeleton
@@ -70,37 +97,37 @@ class Execution:
         self.workers = n
         self.position = [0] * n
         self.next_bit = n
-        self.event = [1 << w for w in range(n)]  # what a worker does now
-        self.own = list(self.event)
-        self.known = list(self.event)  # what happened before, for each worker
+        self.event = [1 << w for w in range(n)]  # the current event of each worker
+        self.local_events = list(self.event)
+        self.happened_before = list(self.event)  # what happened before, for each worker
         self.fenced = [0] * n
-        self.progress = [0] * n  # events of other workers that are over, beside those that happened before
-        self.issue_progress: dict[int, int] = {}  # agents of copies -> events that were over when they were issued
+        self.progress = [0] * n  # completed events of other workers, without those that happened before
+        self.issue_progress: dict[int, int] = {}  # agents of copies -> events completed when they were issued
         self.tensor_fences: list[list[tuple[int, int]]] = [
             [] for _ in range(n)
         ]  # the event behind each fence for tensors, and what it covers
         self.engines: dict[tuple[int, int], int] = {}
         self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
         self.bars = [_Bar(b.count) for b in skeleton.bars]
-        self.defined: dict[tuple[int | str, str], int] = {}  # bytes of each array of a CTA that were written last through it
+        self.defined: dict[tuple[int | str, str], int] = {}  # bytes of each array of a CTA whose last write was through it
         self.flying: dict[int, int] = {}  # agents of copies in flight -> what their landing depends on
         self.tickets = [0] * n
-        self.taken = [0] * n
-        self.takes: list[int] = []  # what the taking of each unit depends on
+        self.units_taken = [0] * n
+        self.takes: list[int] = []  # dependences of taking each unit
         self.counted: set[tuple[int, int, int, int]] = (
             set()
-        )  # agent, its step, barrier, phase: what an execution is but for the order of independent steps
+        )  # agent, its step, barrier, phase: identifies an execution up to the order of independent steps
         self.trace: list[int] = []  # the agent of each step
         self.past: list[int] = []  # the steps that each step depends on
         self.behind = [0] * n  # a worker's steps and what they depend on
-        self.conflicts: list[tuple[int, int]] = []  # steps that may go the other way round: another execution
+        self.conflicts: list[tuple[int, int]] = []  # pairs of steps whose reversed order is another execution
         self.faults: list[Fault] = []
-        self.stopped = False  # by a fault that leaves no meaning to what follows
+        self.stopped = False  # by a fault after which execution is undefined
         for w, worker in enumerate(skeleton.workers):
-            for what in worker.lead:
-                self._local(w, what, -1)
+            for effect in worker.lead:
+                self._local(w, effect, -1)
 
-    # ---- what may happen
+    # ---- enabled steps
     def next(self, worker: int) -> Step | None:
         steps = self.skeleton.workers[worker].steps
         at = self.position[worker]
@@ -114,32 +141,38 @@ class Execution:
             return False
         if step.kind == "wait":
             bar = self.bars[step.bars[0]]
-            return bar.phase > self._meant(agent, bar, step.value)
+            return bar.phase > self._awaited_phase(agent, bar, step.value)
         if step.kind == "pass":
             return len(self.bars[step.bars[0]].over) > self.tickets[agent]
         if step.kind == "take":
-            mine = self.taken[agent]
-            return all(self.taken[w] >= mine for w, t in enumerate(self.skeleton.workers) if t.takes)
+            mine = self.units_taken[agent]
+            return all(self.units_taken[w] >= mine for w, t in enumerate(self.skeleton.workers) if t.takes)
         return True
 
     def state(self) -> object:
-        """Equal for executions that have come to the same state: positions, copies in flight, and which arrival counted in which phase."""
+        """Return a key that is equal for executions in the same state.
+
+        It holds positions, copies in flight, and which arrival counted in which phase.
+        """
         return tuple(self.position), frozenset(self.flying), frozenset(self.counted)
 
     def agents(self) -> list[int]:
-        """All agents that can do a step."""
+        """List all enabled agents."""
         return [a for a in (*range(self.workers), *self.flying) if self.enabled(a)]
 
     def finished(self) -> bool:
         return not self.flying and all(self.next(w) is None for w in range(self.workers))
 
     def commute(self, a: int, b: int) -> bool:
-        """Do two enabled agents lead to the same state in either order? Not if one of them alone completes a phase that the other arrives in."""
+        """Return whether two enabled agents lead to the same state in either order.
+
+        Not if one of them alone completes a phase that the other arrives in.
+        """
         mine, theirs = self._arrivals(a), self._arrivals(b)
         return not any(bar in theirs and (self._completes(bar, mine[bar]) or self._completes(bar, theirs[bar])) for bar in mine)
 
     def _arrivals(self, agent: int) -> dict[int, tuple[int, int]]:
-        """Barriers that the agent's next step arrives at: arrivals and bytes."""
+        """Return the barriers at which the agent's next step arrives, with arrivals and bytes."""
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
             return {landing.bar: (0, -landing.nbytes)}
@@ -152,16 +185,16 @@ class Execution:
             return len(bar.now) + 1 == self.skeleton.bars[number].count
         return bar.pending == by[0] and bar.bytes + by[1] == 0
 
-    def _meant(self, worker: int, bar: _Bar, parity: int) -> int:
-        """The first phase of this parity that is not before the last one known complete."""
-        known = bar.phase - 1
-        while known >= 0 and not bar.complete[known] & self.known[worker]:
-            known -= 1
-        return known if known % 2 == parity else known + 1
+    def _awaited_phase(self, worker: int, bar: _Bar, parity: int) -> int:
+        """Return the first phase of this parity that is not before the last one known complete."""
+        phase = bar.phase - 1
+        while phase >= 0 and not bar.complete[phase] & self.happened_before[worker]:
+            phase -= 1
+        return phase if phase % 2 == parity else phase + 1
 
-    # ---- what happens
+    # ---- steps
     def step(self, agent: int) -> None:
-        """Does the next step of an enabled agent."""
+        """Execute the next step of an enabled agent."""
         self.trace.append(agent)
         at = self.position[agent] if agent < self.workers else 0
         self.counted.update((agent, at, b, self.bars[b].phase) for b in self._arrivals(agent))
@@ -182,20 +215,20 @@ class Execution:
                 if kind == "arrive":
                     self._arrive(agent, bar, step)
                 else:
-                    self._meet(agent, bar, step)
-            self._released(agent)
+                    self._arrive_named(agent, bar, step)
+            self._begin_event(agent)
         elif kind == "wait":
             past = self._wait(agent, step, pre)
         elif kind == "pass":
-            known, fenced, progress, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
-            self.known[agent] |= known
+            happened, fenced, progress, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
+            self.happened_before[agent] |= happened
             self.progress[agent] |= progress
             self.fenced[agent] |= fenced
             past = self._depend(pre | depends)
         elif kind == "take":
-            unit = self.taken[agent]
+            unit = self.units_taken[agent]
             past = self._depend(pre | (self.takes[unit - 1] if unit else 0))
-            self.taken[agent] += 1
+            self.units_taken[agent] += 1
             if len(self.takes) <= unit:
                 self.takes.append(0)
             self.takes[unit] |= past | 1 << number
@@ -205,19 +238,23 @@ class Execution:
         for landing in step.landings:
             self._engine(agent, landing.engine)
             self.flying[self.workers + landing.number] = self.behind[agent]
-            self.issue_progress[self.workers + landing.number] = self.known[agent] | self.progress[agent]
+            self.issue_progress[self.workers + landing.number] = self.happened_before[agent] | self.progress[agent]
         if step.landings:
-            self._released(agent)  # a wait behind the issue is not over when the copy lands
-        for what in step.locals:
-            self._local(agent, what, number)
+            self._begin_event(agent)  # a wait behind the issue is not over when the copy lands
+        for effect in step.locals:
+            self._local(agent, effect, number)
 
     def _depend(self, past: int, *bars: int) -> int:
-        """Enters what a step depends on. An arrival (at `bars`) depends on all of the phases before, and may go before those that it does not otherwise depend on."""
+        """Record the dependences of a step.
+
+        An arrival (at `bars`) depends on all of the phases before, and may go before those that it does not otherwise
+        depend on.
+        """
         number = len(self.past)
         before = past
         for b in bars:
             bar = self.bars[b]
-            self.conflicts.extend((other, number) for other in bar.before if not before >> other & 1)
+            self.conflicts.extend((earlier, number) for earlier in bar.before if not before >> earlier & 1)
             past |= bar.done
         self.past.append(past)
         return past
@@ -230,8 +267,16 @@ class Execution:
         bar.landed |= self.engines[landing.worker, landing.engine]
         bar.now.append(len(self.past) - 1)
         if bar.pending == 0 and bar.bytes < 0:
-            self._stop(Fault("S403", f"phase {bar.phase} of `{about.text}` gets {-bar.bytes} bytes more than it expects with {landing.name}", landing.span, (),
-                             "expect(nbytes(view)) for each view that is copied on this barrier", self._closure(*bar.now)))  # fmt: skip
+            self._stop(
+                Fault(
+                    "S403",
+                    f"phase {bar.phase} of `{about.text}` gets {-bar.bytes} bytes more than it expects with {landing.name}",
+                    landing.span,
+                    (),
+                    "expect(nbytes(view)) for each view that is copied on this barrier",
+                    self._closure(*bar.now),
+                )
+            )
             return
         self._complete(landing.bar)
 
@@ -239,17 +284,33 @@ class Execution:
         bar, about, label = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker].label
         bar.now.append(len(self.past) - 1)
         if bar.pending == 0:
-            self._stop(Fault("S402", f"`{about.text}` takes {count_noun(about.count, 'arrival')} a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
-                             step.span, (), "arrive for the next phase only after a wait that knows this one over; or the count is too small", self._closure(*bar.now)))  # fmt: skip
+            self._stop(
+                Fault(
+                    "S402",
+                    f"`{about.text}` takes {count_noun(about.count, 'arrival')} a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
+                    step.span,
+                    (),
+                    "arrive for the next phase only after a wait that knows this one over; or the count is too small",
+                    self._closure(*bar.now),
+                )
+            )
             return
-        bar.clock |= self.known[worker]
+        bar.clock |= self.happened_before[worker]
         bar.fenced |= self.fenced[worker]
         bar.progress |= self.progress[worker]
         bar.pending -= 1
         bar.bytes += step.value
         if bar.pending == 0 and bar.bytes < 0:
-            self._stop(Fault("S403", f"phase {bar.phase} of `{about.text}` got {-bar.bytes} bytes more than it expects", step.span, (),
-                             "expect(nbytes(view)) for each view that is copied on this barrier", self._closure(*bar.now)))  # fmt: skip
+            self._stop(
+                Fault(
+                    "S403",
+                    f"phase {bar.phase} of `{about.text}` got {-bar.bytes} bytes more than it expects",
+                    step.span,
+                    (),
+                    "expect(nbytes(view)) for each view that is copied on this barrier",
+                    self._closure(*bar.now),
+                )
+            )
             return
         self._complete(number)
 
@@ -263,8 +324,8 @@ class Execution:
         bar.seen, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
         bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
         finished = self._next_phase(bar)
-        for worker, (phase, done, span, step) in bar.waits.items():
-            if phase == over - 1 and not (bar.seen | bar.seen_progress) & done:
+        for worker, (phase, waited, span, step) in bar.waits.items():
+            if phase == over - 1 and not (bar.seen | bar.seen_progress) & waited:
                 self._lapped(worker, number, phase, span, self._closure(step, *finished))
 
     def _next_phase(self, bar: _Bar) -> list[int]:
@@ -273,16 +334,24 @@ class Execution:
         bar.before, bar.now = bar.now, []
         return bar.before
 
-    def _meet(self, worker: int, number: int, step: Step) -> None:
-        """An arrival at a named barrier, or at the join of a CTA."""
+    def _arrive_named(self, worker: int, number: int, step: Step) -> None:
+        """Arrive at a named barrier, or at the join of a CTA."""
         bar, about, trace = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker]
         bar.now.append(len(self.past) - 1)
         bar.warps += trace.warps
         if (bar.warps < about.warps) != (len(bar.now) < about.count) or bar.warps > about.warps:
-            self._stop(Fault("S406", f"`{about.text}` opens at {count_noun(about.count, 'arrival')} of {count_noun(about.warps, 'warp')} in all; here {len(bar.now)} of {count_noun(bar.warps, 'warp')} can come, the last from {trace.label}",
-                             step.span, (), "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", self._closure(*bar.now)))  # fmt: skip
+            self._stop(
+                Fault(
+                    "S406",
+                    f"`{about.text}` opens at {count_noun(about.count, 'arrival')} of {count_noun(about.warps, 'warp')} in all; here {len(bar.now)} of {count_noun(bar.warps, 'warp')} can come, the last from {trace.label}",
+                    step.span,
+                    (),
+                    "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup",
+                    self._closure(*bar.now),
+                )
+            )
             return
-        bar.clock |= self.known[worker]
+        bar.clock |= self.happened_before[worker]
         bar.fenced |= self.fenced[worker]
         bar.progress |= self.progress[worker]
         if step.kind == "join":
@@ -294,14 +363,14 @@ class Execution:
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]
-        phase = self._meant(worker, bar, step.value)
+        phase = self._awaited_phase(worker, bar, step.value)
         past = self._depend(pre | (bar.done if phase >= 0 else 0))
         if bar.phase > phase + 1:
             self.stopped = True
             self._lapped(worker, step.bars[0], phase, step.span, self._closure(len(self.past) - 1, *bar.before))
             return past
         if phase >= 0:
-            self.known[worker] |= bar.seen
+            self.happened_before[worker] |= bar.seen
             self.fenced[worker] |= bar.seen_fenced
             self.progress[worker] |= bar.seen_progress
         bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)
@@ -310,65 +379,74 @@ class Execution:
     def _lapped(self, worker: int, number: int, phase: int, span: Span, steps: int) -> None:
         about, label = self.skeleton.bars[number], self.skeleton.workers[worker].label
         self.faults.append(
-            Fault("S401", f"{label} waits for phase {phase} of `{about.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart", span,
-                  ((f"`{about.text}` is declared here", about.span),),
-                  "whoever lets the barrier advance must first wait for something that the waiter does after this wait", steps))  # fmt: skip
+            Fault(
+                "S401",
+                f"{label} waits for phase {phase} of `{about.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart",
+                span,
+                ((f"`{about.text}` is declared here", about.span),),
+                "whoever lets the barrier advance must first wait for something that the waiter does after this wait",
+                steps,
+            )
+        )
 
     # ---- local effects
-    def _local(self, worker: int, what: Touch | Fence | Retire, step: int) -> None:
-        if isinstance(what, Touch):
-            self._touch(worker, what, step)
-        elif isinstance(what, Retire):
-            for engine in what.engines:
+    def _local(self, worker: int, effect: Touch | Fence | Retire, step: int) -> None:
+        if isinstance(effect, Touch):
+            self._touch(worker, effect, step)
+        elif isinstance(effect, Retire):
+            for engine in effect.engines:
                 bit = self.engines[worker, engine]
-                self.known[worker] |= bit
-                self.own[worker] |= bit
+                self.happened_before[worker] |= bit
+                self.local_events[worker] |= bit
         else:
-            covers = self.own[worker]
+            covers = self.local_events[worker]
             self.fenced[worker] |= covers
-            self._released(worker)
-            if what.tensors:
+            self._begin_event(worker)
+            if effect.tensors:
                 self.tensor_fences[worker].append((self.event[worker], covers))
 
     def _touch(self, worker: int, new: Touch, step: int) -> None:
-        known, fenced = self.known[worker], self.fenced[worker]
+        happened, fenced = self.happened_before[worker], self.fenced[worker]
         record = _Record(new, worker, self.event[worker] if new.engine == NOW else self._engine(worker, new.engine), step)
         for region, covered in self.skeleton.near[new.region]:
             for old in self.records[region]:
-                was = old.touch
-                if new.mode == was.mode and new.mode != "write":
+                earlier = old.touch
+                if new.mode == earlier.mode and new.mode != "write":
                     continue
-                if not (old.bit & known and (new.array or self._between(record, old))):
+                if not (old.bit & happened and (new.array or self._can_be_ordered(record, old))):
                     self._race(record, old)
-                elif new.proxy == "async" and was.proxy == "generic" and was.mode != "read":
-                    showed = any(event & known and covers & old.bit for event, covers in self.tensor_fences[old.worker])
-                    if not (old.bit & fenced if new.array else showed):
+                elif new.proxy == "async" and earlier.proxy == "generic" and earlier.mode != "read":
+                    is_visible = any(event & happened and covers & old.bit for event, covers in self.tensor_fences[old.worker])
+                    if not (old.bit & fenced if new.array else is_visible):
                         self._unfenced(record, old)
             if covered and new.mode == "write":
                 self.records[region].clear()
         home = self.records[new.region]
         if new.mode == "read":  # a later read of the same worker stands for those before it
-            home[:] = [r for r in home if not (r.touch.mode == "read" and r.worker == worker and r.bit & known)]
+            home[:] = [r for r in home if not (r.touch.mode == "read" and r.worker == worker and r.bit & happened)]
         home.append(record)
         if new.array:
-            self._define(record)
+            self._check_defined(record)
 
-    def _between(self, new: _Record, old: _Record) -> bool:
-        """Can barriers order two accesses to a tensor? Those of different CTAs only where the kernel accesses it in more than one way."""
+    def _can_be_ordered(self, new: _Record, old: _Record) -> bool:
+        """Return whether barriers can order two accesses to a tensor.
+
+        Those of different CTAs only where the kernel accesses it in more than one way.
+        """
         workers = self.skeleton.workers
         return workers[new.worker].cta == workers[old.worker].cta or self.skeleton.regions[new.touch.region].space in self.skeleton.handed
 
-    def _define(self, record: _Record) -> None:
-        """What is read must have been written, and through no other array over the same bytes since."""
+    def _check_defined(self, record: _Record) -> None:
+        """Require that bytes read were written, and not overwritten through another array since."""
         touch = record.touch
         cta, mask = self.skeleton.regions[touch.region].space, self.skeleton.bytes[touch.region]
         if touch.mode != "read":
             self.defined[cta, touch.array] = self.defined.get((cta, touch.array), 0) | mask
-            for other in self.skeleton.aliases[touch.array]:
-                self.defined[cta, other] = self.defined.get((cta, other), 0) & ~mask
+            for alias in self.skeleton.aliases[touch.array]:
+                self.defined[cta, alias] = self.defined.get((cta, alias), 0) & ~mask
         elif mask & ~self.defined.get((cta, touch.array), 0):
             over = self.skeleton.aliases[touch.array]
-            message = f"{self._who(record)} reads what was never written" + (
+            message = f"{self._describe_access(record)} reads what was never written" + (
                 f", or was overwritten through {' or '.join(f'`{o}`' for o in over)}" if over else ""
             )
             self.faults.append(
@@ -383,10 +461,10 @@ class Execution:
                 )
             )
 
-    def _who(self, r: _Record) -> str:
+    def _describe_access(self, r: _Record) -> str:
         label = self.skeleton.workers[r.worker].label
         return (
-            f"the {r.touch.mode} of `{r.touch.text}` by {r.touch.what} of {label}"
+            f"the {r.touch.mode} of `{r.touch.text}` by {r.touch.operation} of {label}"
             if r.touch.engine != NOW
             else f"the {r.touch.mode} of `{r.touch.text}` by {label}"
         )
@@ -394,28 +472,45 @@ class Execution:
     def _race(self, new: _Record, old: _Record) -> None:
         shared = isinstance(self.skeleton.regions[new.touch.region].space, int)
         hint = f"it is over after {old.touch.awaited}" if old.touch.engine != NOW else "a barrier must lie between the two"
-        self.faults.append(Fault("R401" if shared else "R402", f"{self._who(new)} is not ordered after {self._who(old)}", new.touch.span,
-                                 (("it must be over before; it is done here", old.touch.span),), hint, self._closure(old.step, new.step), _after(old, new)))  # fmt: skip
+        self.faults.append(
+            Fault(
+                "R401" if shared else "R402",
+                f"{self._describe_access(new)} is not ordered after {self._describe_access(old)}",
+                new.touch.span,
+                (("it must be over before; it is done here", old.touch.span),),
+                hint,
+                self._closure(old.step, new.step),
+                _after(old, new),
+            )
+        )
 
     def _unfenced(self, new: _Record, old: _Record) -> None:
-        self.faults.append(Fault("R403", f"{self._who(new)} may miss {self._who(old)}: an ordinary write reaches the async proxy after a fence", new.touch.span,
-                                 (("written here", old.touch.span),), f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
-                                 self._closure(old.step, new.step), _after(old, new)))  # fmt: skip
+        self.faults.append(
+            Fault(
+                "R403",
+                f"{self._describe_access(new)} may miss {self._describe_access(old)}: an ordinary write reaches the async proxy after a fence",
+                new.touch.span,
+                (("written here", old.touch.span),),
+                f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
+                self._closure(old.step, new.step),
+                _after(old, new),
+            )
+        )
 
     # ---- events
     def _new(self) -> int:
         self.next_bit += 1
         return 1 << self.next_bit - 1
 
-    def _released(self, worker: int) -> None:
-        """What follows was not told to anyone yet."""
+    def _begin_event(self, worker: int) -> None:
+        """Begin a new event of a worker, which no release has covered yet."""
         event = self._new()
         self.event[worker] = event
-        self.own[worker] |= event
-        self.known[worker] |= event
+        self.local_events[worker] |= event
+        self.happened_before[worker] |= event
 
     def _engine(self, worker: int, engine: int) -> int:
-        """The event at which an engine is done."""
+        """Return the event at which an engine completes."""
         if (worker, engine) not in self.engines:
             self.engines[worker, engine] = self._new()
         return self.engines[worker, engine]
@@ -425,7 +520,10 @@ class Execution:
         self.stopped = True
 
     def _closure(self, *steps: int) -> int:
-        """The steps and all that they depend on. The step that is being done counts with what it depends on so far."""
+        """Return the steps and all that they depend on.
+
+        The current step counts with its dependences so far.
+        """
         closure = 0
         for s in steps:
             if s >= 0:
@@ -434,20 +532,36 @@ class Execution:
 
     # ---- the end
     def end(self) -> None:
-        """Judges a state in which no agent can do a step: complete, or a deadlock."""
-        everything = (1 << len(self.trace)) - 1
+        """Report faults of a state without enabled agents: an unawaited copy, or a deadlock."""
+        all_steps = (1 << len(self.trace)) - 1
         if not self.finished():
             for w in range(self.workers):
                 step = self.next(w)
                 if step is not None:
-                    self.faults.append(Fault("D401", f"deadlock: {self.skeleton.workers[w].label} {self._blocked(step)}", step.span, (),
-                                             "every wait needs its arrivals (and bytes) on every path, for empty tiles too", everything))  # fmt: skip
+                    self.faults.append(
+                        Fault(
+                            "D401",
+                            f"deadlock: {self.skeleton.workers[w].label} {self._blocked(step)}",
+                            step.span,
+                            (),
+                            "every wait needs its arrivals (and bytes) on every path, for empty tiles too",
+                            all_steps,
+                        )
+                    )
             return
         for bar, about in zip(self.bars, self.skeleton.bars):
-            if bar.used >= 0 and (bar.used >= len(bar.complete) or not any(bar.complete[bar.used] & k for k in self.known)):
-                where = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
-                self.faults.append(Fault("M403", f"nobody waits for the copy that lands in phase {bar.used} of `{about.text}`: it may be in flight when the kernel ends", where.span, (),
-                                         "every copy is waited for before the end", everything))  # fmt: skip
+            if bar.used >= 0 and (bar.used >= len(bar.complete) or not any(bar.complete[bar.used] & k for k in self.happened_before)):
+                landing = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
+                self.faults.append(
+                    Fault(
+                        "M403",
+                        f"nobody waits for the copy that lands in phase {bar.used} of `{about.text}`: it may be in flight when the kernel ends",
+                        landing.span,
+                        (),
+                        "every copy is waited for before the end",
+                        all_steps,
+                    )
+                )
 
     def _blocked(self, step: Step) -> str:
         if step.kind == "take":

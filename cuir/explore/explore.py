@@ -1,4 +1,4 @@
-"""explore(): all schedules of all clusters of a launch, and the report. Owns what is claimed."""
+"""Exploration of all schedules of all clusters of a launch, and its report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..calls.binding import Argument
 from ..checking.checked import Checked
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .clusters import conflict_between
+from .clusters import find_cluster_conflict
 from .dpor import Budget, Counts, search
-from .extract import one_unit_each, skeletons
+from .extract import extract_single_units, skeletons
 from .file import Written
 from .shortest import Short, shortest
 from .skeleton import Skeleton
@@ -27,11 +27,12 @@ SHORTEN = 3.0  # seconds for looking for a shorter schedule
 
 @dataclass
 class Exploration:
-    """What was explored of one launch, and what came of it.
+    """Result of the exploration of one launch.
 
-    verdict: "clean": no deadlock, race, overrun or lapped wait in any schedule of this launch. "faulty": `diagnostics` say what goes wrong and `schedule` how.
-    "unknown": the budget was spent before all was explored, and nothing was found so far. classes: executions that differ in which arrival counts
-    in which phase of a barrier; `alike` if there is one of each cluster, and for each way to hand out units of work: then all schedules are alike.
+    verdict: "clean": no deadlock, race, overrun or lapped wait in any schedule of this launch. "faulty": `diagnostics`
+    describe the fault and `schedule` leads to it. "unknown": the budget was spent before all was explored, and nothing
+    was found so far. classes: executions that differ in which arrival counts in which phase of a barrier; `alike` if
+    there is one of each cluster, and for each way to hand out units of work: then all schedules are equivalent.
     """
 
     verdict: str = "clean"
@@ -51,7 +52,7 @@ class Exploration:
         return f"Exploration({self.summary()})"
 
     def __bool__(self) -> bool:
-        """True if `ok`, so that `assert explore(...)` holds for what is right alone."""
+        """Return `ok`, so that `assert explore(...)` holds only for correct programs."""
         return self.ok
 
     @property
@@ -59,7 +60,7 @@ class Exploration:
         return self.verdict == "clean"
 
     def summary(self) -> str:
-        """One sentence."""
+        """Summarise the exploration in one sentence."""
         classes = f"{self.classes:,} class{'es' if self.classes != 1 else ''} of schedules"
         size = f"{self.states:,} states, {self.transitions:,} transitions, {classes}"
         if self.verdict == "clean":
@@ -73,9 +74,18 @@ class Exploration:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict, "states": self.states, "transitions": self.transitions, "classes": self.classes, "clusters": self.clusters, "alike": self.alike,
-            "agents": self.agents, "steps": self.steps, "seconds": self.seconds, "lengths": dict(self.lengths), "schedule": self.schedule.as_json() if self.schedule else None,
-        }  # fmt: skip
+            "verdict": self.verdict,
+            "states": self.states,
+            "transitions": self.transitions,
+            "classes": self.classes,
+            "clusters": self.clusters,
+            "alike": self.alike,
+            "agents": self.agents,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "lengths": dict(self.lengths),
+            "schedule": self.schedule.as_json() if self.schedule else None,
+        }
 
 
 def explore(
@@ -87,11 +97,14 @@ def explore(
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Exploration:
-    """Explores every schedule of a launch, data taken away. Few units of work that are handed out dynamically are handed out in every way.
+    """Explore every schedule of a launch without its data.
 
-    arguments: as for `cuir.run`; tensors are read where control flow or places depend on them, and not written. grid: CTAs (or clusters), chosen from
-    the work if left out. classes, seconds: the budget. Faults of the program are part of the report. Raises CuirError for a bad call, for a program whose
-    steps depend on data that it writes (V202), and for faults that no schedule avoids and that are no matter of order (M..., S404, S405).
+    Few units of work that are handed out dynamically are handed out in every way.
+
+    arguments: as for `cuir.run`; tensors are read where control flow or places depend on them, and not written. grid:
+    CTAs (or clusters), chosen from the work if omitted. classes, seconds: the budget. Faults of the program are part of
+    the report. Raises CuirError for an invalid call, for a program whose steps depend on data that it writes (V202),
+    and for faults that no schedule avoids and that are not faults of order (M..., S404, S405).
     """
     begin = time.perf_counter()
     report, budget = Exploration(lengths=_lengths(checked, arguments)), Budget(None, seconds)
@@ -100,15 +113,15 @@ def explore(
         report.agents = max(report.agents, len(skeleton.workers) + len(skeleton.landings))
         report.steps = max(report.steps, skeleton.size)
         for late in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
-            where = place(checked, skeleton, late)
+            location = place(checked, skeleton, late)
             budget.classes = None if classes is None else max(1, classes - report.classes)
-            result = search(skeleton if late else skeleton.at_once(), budget, partial(_tell, progress, where, report))
+            result = search(skeleton if late else skeleton.at_once(), budget, partial(_report_progress, progress, location, report))
             report.states += result.counts.states
             report.transitions += result.counts.transitions
             report.classes += 0 if late else result.counts.classes
             report.alike &= result.counts.classes == 1
             if result.faulty is not None:
-                progress(f"{where}: a fault; looking for the shortest schedule that shows one")
+                progress(f"{location}: a fault; looking for the shortest schedule that shows one")
                 report.verdict = "faulty"
                 _describe(report, checked, arguments, shortest(result.faulty, SHORTEN), result.faulty.skeleton, late)
             elif not result.complete:
@@ -117,21 +130,23 @@ def explore(
             if report.verdict != "clean":
                 report.seconds = time.perf_counter() - begin
                 return report
-    apart = one_unit_each(checked, arguments, grid)  # any two units may fall to different clusters
-    between = conflict_between(apart)
-    if between is not None:
-        report.verdict, report.diagnostics = "faulty", (between,)
-        report.schedule = Written(checked.name, dict(checked.consts), report.lengths, len(apart), None, None, False, (), between.code, between.message)  # fmt: skip
+    single_units = extract_single_units(checked, arguments, grid)  # any two units may fall to different clusters
+    conflict = find_cluster_conflict(single_units)
+    if conflict is not None:
+        report.verdict, report.diagnostics = "faulty", (conflict,)
+        report.schedule = Written(
+            checked.name, dict(checked.consts), report.lengths, len(single_units), None, None, False, (), conflict.code, conflict.message
+        )
     report.seconds = time.perf_counter() - begin
     return report
 
 
-def _tell(progress: Callable[[str], None], where: str, report: Exploration, counts: Counts) -> None:
-    progress(f"{where}: {report.states + counts.states:,} states, {report.classes + counts.classes:,} classes")
+def _report_progress(progress: Callable[[str], None], location: str, report: Exploration, counts: Counts) -> None:
+    progress(f"{location}: {report.states + counts.states:,} states, {report.classes + counts.classes:,} classes")
 
 
 def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, int]:
-    """The run-time dims, from the tensors."""
+    """Return the run-time dims of the tensors."""
     lengths: dict[str, int] = {}
     for t in checked.tensors:
         shape = getattr(arguments.get(t.name), "shape", ())
@@ -143,22 +158,38 @@ def _describe(
     report: Exploration, checked: Checked, arguments: Mapping[str, Argument], short: Short, skeleton: Skeleton, late: bool
 ) -> None:
     fault = short.fault
-    names = steps_of(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
-    report.schedule = Written(checked.name, dict(checked.consts), report.lengths, skeleton.clusters, skeleton.cluster, skeleton.units, late, names, fault.code, fault.message)  # fmt: skip
+    names = name_steps(skeleton, short.schedule) + tuple(skeleton.workers[w].label for w in fault.after)
+    report.schedule = Written(
+        checked.name,
+        dict(checked.consts),
+        report.lengths,
+        skeleton.clusters,
+        skeleton.cluster,
+        skeleton.units,
+        late,
+        names,
+        fault.code,
+        fault.message,
+    )
     least = "no schedule of fewer steps fails" if short.least else "none of them can be left out"
-    at = Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}")
-    told = _told(checked, arguments, report.schedule)
-    if told is not None and told.code == fault.code and told.span == fault.span:
+    extent = Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}")
+    replayed = _replay(checked, arguments, report.schedule)
+    if replayed is not None and replayed.code == fault.code and replayed.span == fault.span:
         report.diagnostics = (
-            Diagnostic(told.code, told.message, told.span, (*(n for n in told.notes if n.span is not None), at), told.hint),
+            Diagnostic(
+                replayed.code, replayed.message, replayed.span, (*(n for n in replayed.notes if n.span is not None), extent), replayed.hint
+            ),
         )
         return
-    notes = (*(Note(text, span) for text, span in fault.notes), at)
+    notes = (*(Note(text, span) for text, span in fault.notes), extent)
     report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)
 
 
-def _told(checked: Checked, arguments: Mapping[str, Argument], schedule: Written) -> Diagnostic | None:
-    """What the interpreter says when it replays the schedule, on copies of the tensors: it knows why a wait was over too early, or what never arrives."""
+def _replay(checked: Checked, arguments: Mapping[str, Argument], schedule: Written) -> Diagnostic | None:
+    """Replay the schedule in the interpreter, on copies of the tensors, and return its diagnostic.
+
+    The interpreter knows why a wait was over too early, or what never arrives.
+    """
     copies = {n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in arguments.items()}
     try:
         run(checked, copies, schedule=schedule.schedule(), grid=schedule.grid)
@@ -168,7 +199,7 @@ def _told(checked: Checked, arguments: Mapping[str, Argument], schedule: Written
 
 
 def place(checked: Checked, skeleton: Skeleton, late: bool) -> str:
-    """Which cluster, with which units of work, in words."""
+    """Describe the cluster and its units of work."""
     parts = [f"{'cluster' if checked.cluster > 1 else 'CTA'} {skeleton.cluster}"]
     if skeleton.units is not None:
         parts.append(f"which gets the units of work {', '.join(map(str, skeleton.units)) or 'none'}")
@@ -183,8 +214,11 @@ def _steps(n: int) -> str:
     return f"{n} step{'s' if n != 1 else ''}"
 
 
-def steps_of(skeleton: Skeleton, agents: tuple[int, ...]) -> tuple[str, ...]:
-    """Agents as the interpreter names their steps. Where the last arrival lets a worker pass at once, arriving and passing are one step there."""
+def name_steps(skeleton: Skeleton, agents: tuple[int, ...]) -> tuple[str, ...]:
+    """Name the steps of agents as the interpreter does.
+
+    Where the last arrival lets a worker pass at once, arriving and passing are one step there.
+    """
     workers = len(skeleton.workers)
     position, arrived = [0] * workers, [0] * len(skeleton.bars)
     through: set[int] = set()  # workers whose arrival let them pass at once

@@ -1,8 +1,10 @@
-"""Checked kernel and arguments -> skeletons: runs the control flow of each worker alone, and keeps what synchronises and what is accessed.
+"""Extraction of skeletons from a checked kernel and its arguments.
 
-What a call does to memory and barriers is read off the table of primitives. Scalars are evaluated as the interpreter evaluates them; register tiles are not,
-but for index tiles of elements that are stored. That a worker's steps do not depend on the schedule is not assumed but required: no scalar, and no place of
-an access, may come from memory that the kernel writes (CuirError V202).
+The control flow of each worker is run alone; its synchronisation and accesses are recorded. The effects of a call on
+memory and barriers come from the table of primitives. Scalars are evaluated as the interpreter evaluates them; register
+tiles are not, except index tiles of elements that are stored. That a worker's steps do not depend on the schedule is
+required, not assumed: no scalar, and no place of an access, may come from memory that the kernel writes (CuirError
+V202).
 """
 
 from __future__ import annotations
@@ -35,17 +37,18 @@ from ..text.source import Span
 from .intervals import box_coordinates, box_intervals, element_intervals
 from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
 
-ANY_UNITS = 3  # so many are handed out in any way
-LONGEST = 200_000  # steps of a cluster: beyond, a launch is not small
+ANY_UNITS = 3  # up to this number every assignment of units is explored
+LONGEST = 200_000  # largest number of steps of a cluster
 WHAT = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
 Handler = Callable[["_Worker"], None]
 Reached = tuple[int, str, str]  # region, text, array of shared memory
 
 
 def skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> Iterator[Skeleton]:
-    """The skeleton of each cluster of a launch; of few units of work that are handed out dynamically, of a cluster for each set of units that it may get.
+    """Yield the skeleton of each cluster of a launch.
 
-    Raises CuirError: V202, a bad call, or a fault of the program that no schedule avoids (M...).
+    If few units of work are handed out dynamically, of a cluster for each set of units that it may get. Raises
+    CuirError: V202, an invalid call, or a fault of the program that no schedule avoids (M...).
     """
     require_independence(checked)
     with np.errstate(all="ignore"), torch.no_grad():
@@ -56,12 +59,12 @@ def skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | N
             for chosen in chain.from_iterable(combinations(range(units), n) for n in range(units, -1, -1)):
                 yield extractor.cluster(0, launch.grid if len(chosen) == units else max(2, launch.grid), chosen, dynamic)
         else:
-            for cluster, given in enumerate(launch.work):
-                yield extractor.cluster(cluster, launch.grid, given, dynamic)
+            for cluster, assigned in enumerate(launch.work):
+                yield extractor.cluster(cluster, launch.grid, assigned, dynamic)
 
 
-def one_unit_each(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[Skeleton]:
-    """As many clusters as there are units of work, or as a launch without units has."""
+def extract_single_units(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[Skeleton]:
+    """Extract as many clusters as there are units of work, or as a launch without units has."""
     with np.errstate(all="ignore"), torch.no_grad():
         launch, units, compiler = prepare(checked, arguments, grid=grid)
         extractor = _Extractor(launch, compiler)
@@ -70,11 +73,11 @@ def one_unit_each(checked: Checked, arguments: Mapping[str, Argument], grid: int
                 "V203", f"the launch has {units:,} units of work, more than {LONGEST:,}", checked.origin.span, "explore a smaller launch"
             )
         work = [[t] for t in range(units)] if checked.tiles is not None else launch.work
-        return [extractor.cluster(c, len(work), given, False) for c, given in enumerate(work)]
+        return [extractor.cluster(c, len(work), assigned, False) for c, assigned in enumerate(work)]
 
 
 def require_independence(checked: Checked) -> None:
-    """Raises CuirError V202 where a worker's steps or places could depend on what another one wrote."""
+    """Raise CuirError V202 where a worker's steps or places could depend on what another one wrote."""
     written = {t.name for t in checked.tensors if t.written}
     for role in checked.roles:
         definitions: dict[str, list[Expr]] = {}
@@ -83,14 +86,18 @@ def require_independence(checked: Checked) -> None:
                 definitions.setdefault(stmt.targets[0], []).append(stmt.value)
         for node in (n for top in role.body for n in walk(top)):
             if isinstance(node, Subscript) and not node.place and root_name(node) in written and isinstance(node.type, Scalar):
-                raise CuirError.of("V202", "a scalar is read from a tensor that the kernel writes: what the worker does next depends on who ran first", node.span,
-                                   "the schedules of such a program are tried, not enumerated: --schedule all")  # fmt: skip
-        for e in _places(checked, role.body, written):
+                raise CuirError.of(
+                    "V202",
+                    "a scalar is read from a tensor that the kernel writes: what the worker does next depends on who ran first",
+                    node.span,
+                    "the schedules of such a program are tried, not enumerated: --schedule all",
+                )
+        for e in _access_places(checked, role.body, written):
             _require_known(checked, e, definitions, written)
 
 
-def _places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
-    """Indices and masks that say which elements of a written tensor are accessed."""
+def _access_places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
+    """Yield the indices and masks that select the accessed elements of a written tensor."""
     for node in (n for top in body for n in walk(top)):
         bound = checked.find_call(node)
         if bound is not None:
@@ -102,24 +109,28 @@ def _places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iter
 
 
 def _require_known(checked: Checked, e: Expr, definitions: Mapping[str, list[Expr]], written: set[str]) -> None:
-    seen: set[str] = set()
+    visited: set[str] = set()
     todo = [e]
     while todo:
-        now = todo.pop()
-        for n in walk(now):
+        current = todo.pop()
+        for n in walk(current):
             bound = checked.find_call(n)
             reads = [a.arg for a in bound.op.effects.accesses if a.mode == "read" and a.arg in bound.args] if bound is not None else []
             from_memory = bound is not None and any(root_name(bound.args[a]) in written | checked.shared.keys() for a in reads)
             if from_memory or (isinstance(n, Subscript) and root_name(n) in written):
-                raise CuirError.of("V202", "which elements are accessed was computed from memory, and may depend on who ran first", e.span,
-                                   "the schedules of such a program are tried, not enumerated: --schedule all",)  # fmt: skip
-        for name in names_read(now) - seen:
-            seen.add(name)
+                raise CuirError.of(
+                    "V202",
+                    "which elements are accessed was computed from memory, and may depend on who ran first",
+                    e.span,
+                    "the schedules of such a program are tried, not enumerated: --schedule all",
+                )
+        for name in names_read(current) - visited:
+            visited.add(name)
             todo += definitions.get(name, [])
 
 
 class _Worker:
-    """A worker while its trace is made."""
+    """A worker while its trace is extracted."""
 
     def __init__(self, w: Worker, number: int):
         self.w, self.number = w, number
@@ -129,7 +140,7 @@ class _Worker:
         self.closed: list[list[int]] = []
         self.stores: list[int] = []
         self.products: list[int] = []  # in flight, in the order of issue
-        self.held: dict[str, int] = {}  # names of products
+        self.product_names: dict[str, int] = {}  # names of products
         self.issued = 0  # the product of the statement
 
     def engine(self) -> int:
@@ -143,15 +154,15 @@ class _Extractor:
         self.handlers: dict[Itself, list[Handler]] = {}
         self.evaluators: dict[Itself, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
-        self.turns = 0  # of loops of the cluster
+        self.turns = 0  # loop turns of the cluster
         self.before = compiler.body(self.checked.declarations)
         self.needed = self._needed()
 
     def _needed(self) -> set[str]:
-        """Names of tiles that say which elements of a written tensor are accessed."""
+        """Collect the names of tiles that select the accessed elements of a written tensor."""
         needed: set[str] = set()
         for role in self.checked.roles:
-            todo = [n for e in _places(self.checked, role.body, self.written) for n in names_read(e)]
+            todo = [n for e in _access_places(self.checked, role.body, self.written) for n in names_read(e)]
             while todo:
                 name = todo.pop()
                 if name in needed:
@@ -174,7 +185,7 @@ class _Extractor:
             for bar in ring:
                 self.bars[id(bar)] = len(self.skeleton.bars)
                 self.skeleton.bars.append(
-                    Bar(bar.text, bar.count, bar.warps if isinstance(bar, NamedBarrier) else 0, bar.span, self._named(bar))
+                    Bar(bar.text, bar.count, bar.warps if isinstance(bar, NamedBarrier) else 0, bar.span, self._is_named(bar))
                 )
         for join in m.joins:
             self.bars[id(join)] = len(self.skeleton.bars)
@@ -187,12 +198,12 @@ class _Extractor:
             self.block(worker, roles[w.program.name].body)
             self.skeleton.workers.append(worker.trace)
         self.skeleton.regions = list(self.regions)
-        self.skeleton.aliases = {a: tuple(b.name for b in others) for a, others in m.shared[0].aliases.items()}
+        self.skeleton.aliases = {a: tuple(b.name for b in aliases) for a, aliases in m.shared[0].aliases.items()}
         self.skeleton.handed = exchanged(self.checked)
         self.skeleton.connect()
         return self.skeleton
 
-    def _named(self, bar: Any) -> bool:
+    def _is_named(self, bar: Any) -> bool:
         return isinstance(bar, NamedBarrier)
 
     # ---- statements
@@ -213,11 +224,11 @@ class _Extractor:
         if not isinstance(self.checked.type_of(value), TileType):
             worker.w.frame[name] = uniform(self.value(worker, value))
             return
-        worker.held.pop(name, None)
+        worker.product_names.pop(name, None)
         if isinstance(value, Call) and self.checked.call(value).op.effects.group == "wgmma":
-            worker.held[name] = worker.issued
-        elif isinstance(value, Name) and value.id in worker.held:
-            worker.held[name] = worker.held[value.id]
+            worker.product_names[name] = worker.issued
+        elif isinstance(value, Name) and value.id in worker.product_names:
+            worker.product_names[name] = worker.product_names[value.id]
         elif name in self.needed:
             worker.w.frame[name] = self.value(worker, value)
 
@@ -245,10 +256,15 @@ class _Extractor:
         return evaluate(worker.w)
 
     def turn(self, worker: _Worker, stmt: For) -> None:
-        """One turn of a loop, which may make no step."""
+        """Count one turn of a loop, which may make no step."""
         self.turns += 1
         if self.turns > LONGEST:
-            raise CuirError.of("V203", f"loops of {worker.trace.label} make more than {LONGEST:,} turns", stmt.iter.span, "explore a smaller launch: fewer blocks and tiles")  # fmt: skip
+            raise CuirError.of(
+                "V203",
+                f"loops of {worker.trace.label} make more than {LONGEST:,} turns",
+                stmt.iter.span,
+                "explore a smaller launch: fewer blocks and tiles",
+            )
 
     def point(self, worker: _Worker, step: Step) -> None:
         worker.trace.steps.append(step)
@@ -262,10 +278,10 @@ class _Extractor:
 
     # ---- effects
     def effects(self, worker: _Worker, e: Expr) -> None:
-        """What evaluating an expression does to memory and barriers."""
+        """Record the effects of evaluating an expression on memory and barriers."""
         handlers = self.handlers.get(key := Itself(e))
         if handlers is None:
-            handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # what is inside first
+            handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # operands first
         for handler in handlers:
             handler(worker)
 
@@ -278,10 +294,10 @@ class _Extractor:
             yield self.gather(node)
 
     def call(self, node: Call, bound: BoundCall) -> Iterator[Handler]:
-        """A call by its effects as data."""
+        """Yield the handlers of a call, from its effects as data."""
         site, effects, span = Site(self.compiler, bound.op, bound.args, node), bound.op.effects, node.span
         if effects.joins:
-            yield lambda worker: self.meet(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
+            yield lambda worker: self.arrive_named(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
         elif effects.arrives or effects.waits:
             yield self.barrier(site, span)
         elif effects.completes:
@@ -299,7 +315,7 @@ class _Extractor:
     def barrier(self, site: Site, span: Span) -> Handler:
         effects, place = site.op.effects, barrier_place(site, site.op.effects.arrives or site.op.effects.waits or "")
         if effects.arrives and effects.waits:
-            return lambda worker: self.meet(worker, (self.bars[id(place(worker.w))],), True, span)
+            return lambda worker: self.arrive_named(worker, (self.bars[id(place(worker.w))],), True, span)
         if effects.waits:
             parity = site.value("parity")
 
@@ -317,8 +333,8 @@ class _Extractor:
 
         def arrive(worker: _Worker) -> None:
             w, bar = worker.w, place(worker.w)
-            if self._named(bar):
-                return self.meet(worker, (self.bars[id(bar)],), False, span)
+            if self._is_named(bar):
+                return self.arrive_named(worker, (self.bars[id(bar)],), False, span)
             n = uniform(size(w)) if size is not None else 0
             if n < 0:
                 raise CuirError.of(
@@ -332,14 +348,14 @@ class _Extractor:
 
         return arrive
 
-    def meet(self, worker: _Worker, bars: tuple[int, ...], waits: bool, span: Span) -> None:
-        """An arrival at a named barrier or join; who waits goes on in a step of its own."""
+    def arrive_named(self, worker: _Worker, bars: tuple[int, ...], waits: bool, span: Span) -> None:
+        """Arrive at a named barrier or join; a waiting worker goes on in a separate step."""
         self.point(worker, Step("join" if waits else "named arrive", span, bars))
         if waits:
             self.point(worker, Step("pass", span, bars))
 
     def copy(self, site: Site, span: Span) -> Handler:
-        """A bulk copy: a point, and a landing in each CTA that it goes to."""
+        """Return the handler of a bulk copy: a point, and a landing in each destination CTA."""
         modes = {a.arg: a for a in site.op.effects.accesses}
         shared, box, bar, along = (
             shared_place(site, "shared"),
@@ -356,12 +372,12 @@ class _Extractor:
             w.copies += 1
             step = Step("copy", span)
             self.point(worker, step)
-            made = []
+            landings = []
             for r, b in zip(refs, bars):
                 name = copy_name(w, w.copies, r.cta if len(refs) > 1 else None)
                 landing = Landing(len(self.skeleton.landings), name, worker.number, worker.engine(), self.bars[id(b)], r.nbytes, span)
                 self.skeleton.landings.append(landing)
-                made.append(landing)
+                landings.append(landing)
                 access = modes["shared"]
                 step.locals.append(
                     Touch(
@@ -383,7 +399,7 @@ class _Extractor:
                     step.locals.append(
                         Touch(region, access.mode, access.proxy, landing.engine, span, source.text, "the copy", "a wait for the copy", True)
                     )
-            step.landings = tuple(made)
+            step.landings = tuple(landings)
 
         return run
 
@@ -403,24 +419,27 @@ class _Extractor:
                 over = [e for g in worker.closed[: max(0, len(worker.closed) - keep)] for e in g]
                 worker.closed = worker.closed[max(0, len(worker.closed) - keep) :]
             else:
-                left = max(0, len(worker.stores) - keep)
-                over, worker.stores = worker.stores[:left], worker.stores[left:]
+                count = max(0, len(worker.stores) - keep)
+                over, worker.stores = worker.stores[:count], worker.stores[count:]
             worker.trace.local(Retire(tuple(over)))
 
         return run
 
     def retire_products(self, worker: _Worker, names: list[str]) -> None:
         for name in names:
-            product = worker.held.get(name)
+            product = worker.product_names.get(name)
             if product in worker.products:
                 n = worker.products.index(product) + 1
                 worker.trace.local(Retire(tuple(worker.products[:n])))
                 del worker.products[:n]
 
     def accesses(self, site: Site, span: Span) -> Handler:
-        """Loads, stores, products, bulk stores, cp.async: accesses now, or by an engine that a group retires."""
+        """Return the handler of loads, stores, products, bulk stores and cp.async.
+
+        They access memory now, or by an engine that a group retires.
+        """
         effects = site.op.effects
-        add, what = bool(site.const("add", False)), WHAT.get(effects.group or "", "")
+        add, operation = bool(site.const("add", False)), WHAT.get(effects.group or "", "")
         parts = []
         for access in effects.accesses:
             if access.arg in site.args and (place := self.place(site, access.arg)) is not None:
@@ -439,17 +458,19 @@ class _Extractor:
             for access, mode, place in parts:
                 for region, text, array in place(worker):
                     awaited = f"{worker.trace.label} waits for it"
-                    # a bulk store has read its source when it is waited for; what it writes is there at the end of the kernel
-                    own = worker.engine() if point and access.mode != "read" else engine
+                    # waiting for a bulk store completes its read; its write completes at the end of the kernel
+                    access_engine = worker.engine() if point and access.mode != "read" else engine
                     worker.trace.local(
-                        Touch(region, mode, access.proxy, own if access.late else NOW, span, text, what, awaited, point, array)
+                        Touch(
+                            region, mode, access.proxy, access_engine if access.late else NOW, span, text, operation, awaited, point, array
+                        )
                     )
 
         return run
 
     # ---- places
     def place(self, site: Site, arg: str) -> Callable[[_Worker], list[Reached]] | None:
-        """The region that an argument names; None for registers and for tensors that are only read."""
+        """Return the regions that an argument names; None for registers and for tensors that are only read."""
         e = site.args[arg]
         root = root_name(e)
         if root in self.checked.shared and site.is_shared(arg):
@@ -469,19 +490,19 @@ class _Extractor:
             def in_tensor(worker: _Worker) -> list[Reached]:
                 ref = box(worker.w)
                 if mask is not None:
-                    kept = self.value(worker, mask)
+                    selected = self.value(worker, mask)
                     return self.elements(
-                        ref.tensor, element_intervals(ref.tensor.shape, box_coordinates(ref.starts, ref.sizes), kept), ref.text
+                        ref.tensor, element_intervals(ref.tensor.shape, box_coordinates(ref.starts, ref.sizes), selected), ref.text
                     )
                 return self.elements(ref.tensor, box_intervals(ref.tensor.shape, ref.starts, ref.sizes), ref.text)
 
             return in_tensor
         assert isinstance(e, Subscript)
-        some = site.args.get("mask")
-        return lambda worker: self.scattered(worker, e, some)
+        mask_argument = site.args.get("mask")
+        return lambda worker: self.scattered(worker, e, mask_argument)
 
     def gather(self, node: Subscript) -> Handler:
-        """A read of elements as part of an expression."""
+        """Return the handler of a read of elements inside an expression."""
 
         def run(worker: _Worker) -> None:
             for region, text, _ in self.scattered(worker, node, None):
@@ -492,8 +513,8 @@ class _Extractor:
     def scattered(self, worker: _Worker, e: Subscript, mask: Expr | None) -> list[Reached]:
         tensor = self.launch.tensors[root_name(e) or ""]
         indices = [self.value(worker, i) for i in e.indices]  # type: ignore[arg-type]
-        kept = self.value(worker, mask) if mask is not None else None
-        return self.elements(tensor, element_intervals(tensor.shape, indices, kept), e.span.text())
+        selected = self.value(worker, mask) if mask is not None else None
+        return self.elements(tensor, element_intervals(tensor.shape, indices, selected), e.span.text())
 
     def elements(self, tensor: TensorArg, intervals: Intervals, text: str) -> list[Reached]:
         return [(self.tensor_region(tensor, intervals), text, "")] if intervals else []

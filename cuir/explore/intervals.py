@@ -1,4 +1,4 @@
-"""Elements of a tensor as intervals of their numbers, row by row (C order). Owns no access."""
+"""Elements of a tensor as intervals of their numbers, row by row (C order)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..interp.memory import Intervals
 
 
 def box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[int]) -> Intervals:
-    """The elements of a box that lie inside of a tensor; `starts` and `sizes` for each dim."""
+    """Return the elements of a box that lie inside of a tensor; `starts` and `sizes` for each dim."""
     offsets, stride = np.zeros(1, dtype=np.int64), 1
-    run, dense = 1, True  # elements that follow each other
+    run, dense = 1, True  # contiguous elements
     for start, size, dim in zip(reversed(starts), reversed(sizes), reversed(shape)):
         start = int(np.asarray(start).reshape(-1)[0])
         lo, hi = max(0, start), min(dim, start + size)
@@ -26,18 +26,24 @@ def box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[i
         else:
             offsets = (np.arange(lo, hi)[:, None] * stride + offsets[None]).reshape(-1)
         stride *= dim
-    return _merged(np.sort(offsets), run)
+    return _merge(np.sort(offsets), run)
 
 
 def box_coordinates(starts: Sequence[Any], sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Index tiles [1, R, C] of the elements of a box, for each dim; all dims but the last flatten into rows."""
+    """Return index tiles [1, R, C] of the elements of a box, for each dim.
+
+    All dims but the last flatten into rows.
+    """
     rows = int(np.prod(sizes[:-1]))
     grid = np.indices(tuple(sizes)).reshape(len(sizes), 1, rows, sizes[-1])
     return [torch.from_numpy(g + int(np.asarray(s).reshape(-1)[0])) for g, s in zip(grid, starts)]
 
 
 def element_intervals(shape: Sequence[int], indices: Sequence[Any], mask: torch.Tensor | None) -> Intervals:
-    """The elements at index tiles [1, R, C] and numbers, one for each dim, inside of the tensor and where the mask is True."""
+    """Return the elements at index tiles [1, R, C] and numbers, one for each dim.
+
+    Only those inside of the tensor and where the mask is True.
+    """
     offset: Any = torch.zeros((1, 1, 1), dtype=torch.int64)
     inside: Any = torch.ones((1, 1, 1), dtype=torch.bool) if mask is None else mask.cpu()
     stride = 1
@@ -47,11 +53,11 @@ def element_intervals(shape: Sequence[int], indices: Sequence[Any], mask: torch.
         inside = inside & (i >= 0) & (i < dim)
         stride *= dim
     offset, inside = torch.broadcast_tensors(offset, inside)
-    return _merged(np.unique(offset[inside].numpy()), 1)
+    return _merge(np.unique(offset[inside].numpy()), 1)
 
 
-def _merged(starts: np.ndarray, run: int) -> Intervals:
-    """Intervals of `run` elements at sorted starts, joined where they touch."""
+def _merge(starts: np.ndarray, run: int) -> Intervals:
+    """Return intervals of `run` elements at sorted starts, merged where they touch."""
     if not len(starts):
         return ()
     breaks = np.flatnonzero(np.diff(starts) != run) + 1

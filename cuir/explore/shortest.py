@@ -1,4 +1,4 @@
-"""From an execution with faults to a schedule that shows one in few steps. Owns what is left out."""
+"""Reduction of an execution with faults to a schedule of few steps that shows one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .skeleton import Skeleton
 
 @dataclass(frozen=True)
 class Short:
-    """A fault, and the agents whose steps lead to it. least: no schedule of fewer steps shows any fault; otherwise no step of this one can be left out."""
+    """A fault, and the agents whose steps lead to it.
+
+    least: no schedule of fewer steps shows any fault; otherwise no step of this one can be omitted.
+    """
 
     fault: Fault
     schedule: tuple[int, ...]
@@ -19,42 +22,46 @@ class Short:
 
 
 def shortest(run: Execution, seconds: float) -> Short:
-    """The steps that one fault of an execution needs; then, for so many seconds, all schedules that are shorter."""
+    """Reduce to the steps that one fault needs; then search, for so many seconds, all shorter schedules."""
     fault, schedule = smallest(run)
     stop = time.perf_counter() + seconds
-    return _shorter(run.skeleton, len(schedule), stop) or Short(fault, schedule, False)
+    return _search_shorter(run.skeleton, len(schedule), stop) or Short(fault, schedule, False)
 
 
 def smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
-    """The fault of an execution that takes the fewest steps, and these steps. Among them alone another one may show earlier: then that one."""
+    """Return the fault of an execution that takes the fewest steps, and these steps.
+
+    Among them alone another fault may show earlier: then that one.
+    """
     while True:
         fault = min(run.faults, key=lambda f: f.steps.bit_count())
         steps = tuple(agent for s, agent in enumerate(run.trace) if fault.steps >> s & 1)
         if len(steps) == len(run.trace):
             return fault, steps
-        again = _done(run.skeleton, steps)
-        if not again.faults:
+        repeated = _execute(run.skeleton, steps)
+        if not repeated.faults:
             return fault, steps
-        run = again
+        run = repeated
 
 
-def _done(skeleton: Skeleton, agents: tuple[int, ...]) -> Execution:
+def _execute(skeleton: Skeleton, agents: tuple[int, ...]) -> Execution:
     run = Execution(skeleton)
     for agent in agents:
         run.step(agent)
     return run
 
 
-def _shorter(skeleton: Skeleton, most: int, stop: float) -> Short | None:
-    """The shortest failing schedule of at most `most` steps, breadth first; None if the time was too short to tell.
+def _search_shorter(skeleton: Skeleton, most: int, stop: float) -> Short | None:
+    """Search the shortest failing schedule of at most `most` steps, breadth first; None if time runs out.
 
-    Schedules that lead to the same positions, with the same arrivals in the same phases, lead to the same state and are followed once.
+    Schedules that lead to the same positions, with the same arrivals in the same phases, lead to the same state and are
+    followed once.
     """
     level: dict[object, tuple[int, ...]] = {(): ()}
     for depth in range(most + 1):
-        following: dict[object, tuple[int, ...]] = {}
+        next_level: dict[object, tuple[int, ...]] = {}
         for path in level.values():
-            run = _done(skeleton, path)
+            run = _execute(skeleton, path)
             if not run.faults and not run.agents():
                 run.end()
             if run.faults:
@@ -62,9 +69,9 @@ def _shorter(skeleton: Skeleton, most: int, stop: float) -> Short | None:
             if depth == most:
                 continue
             for agent in run.agents():
-                after = _done(skeleton, (*path, agent))
-                following.setdefault(after.state(), (*path, agent))
+                after = _execute(skeleton, (*path, agent))
+                next_level.setdefault(after.state(), (*path, agent))
             if time.perf_counter() > stop:
                 return None
-        level = following
+        level = next_level
     return None

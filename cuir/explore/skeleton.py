@@ -1,7 +1,8 @@
-"""What is left of a cluster's program when data are taken away: for each worker a straight line of synchronisations and accesses. Owns no meaning.
+"""Skeleton of a cluster's program: for each worker a straight line of synchronisations and accesses.
 
-A worker's trace is cut into steps at the points where the schedule may choose anew, the same points as in the interpreter. What follows a point
-up to the next one (ordinary accesses, fences, waits for products) is local: nobody else can tell when it happens but by what it is ordered with.
+A worker's trace is cut into steps at the points where the schedule may choose anew, the same points as in the
+interpreter. What follows a point up to the next one (ordinary accesses, fences, waits for products) is local: no other
+worker can observe when it happens except through what orders it.
 """
 
 from __future__ import annotations
@@ -27,22 +28,25 @@ class Touch:
     engine: int  # NOW, or which of the worker's engines
     span: Span
     text: str
-    what: str  # "the load"
-    awaited: str  # what ends the access, for reports
-    point: bool  # made by the point itself, not behind it
+    operation: str  # "the load"
+    awaited: str  # the wait that completes the access, for reports
+    point: bool  # made by the point itself, not after it
     array: str = ""  # of shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Earlier ordinary writes of the worker are visible to the async proxy. tensors: those to tensors too, not to shared memory alone."""
+    """A fence: earlier ordinary writes of the worker become visible to the async proxy.
+
+    tensors: those to tensors too, not only to shared memory.
+    """
 
     tensors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """The worker waited for these engines."""
+    """A wait of the worker for these engines."""
 
     engines: tuple[int, ...]
 
@@ -52,7 +56,7 @@ Local = Touch | Fence | Retire
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A bulk copy as it lands in one CTA: an agent of its own, with one step."""
+    """The landing of a bulk copy in one CTA: a separate agent with one step."""
 
     number: int
     name: str
@@ -65,7 +69,7 @@ class Landing:
 
 @dataclass(slots=True)
 class Step:
-    """A point of a worker, and what it does locally behind it."""
+    """A point of a worker, and its local effects after it."""
 
     kind: Kind
     span: Span
@@ -77,7 +81,7 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """What one worker does, from its start to its end."""
+    """The steps of one worker, from its start to its end."""
 
     label: str
     takes: bool  # whether it takes units of work
@@ -87,18 +91,18 @@ class Trace:
     cta: int = 0  # of its cluster
 
     def without(self, kind: Kind) -> Trace:
-        """The trace without steps of a kind; what was done locally behind them is done behind the step before."""
+        """Return the trace without steps of a kind; their local effects move to the step before."""
         trace = Trace(self.label, self.takes, self.warps, list(self.lead), cta=self.cta)
         for step in self.steps:
             if step.kind != kind:
                 trace.steps.append(replace(step, locals=list(step.locals)))
             else:
-                for what in step.locals:
-                    trace.local(what)
+                for effect in step.locals:
+                    trace.local(effect)
         return trace
 
-    def local(self, what: Local) -> None:
-        (self.steps[-1].locals if self.steps else self.lead).append(what)
+    def local(self, effect: Local) -> None:
+        (self.steps[-1].locals if self.steps else self.lead).append(effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Bar:
 
     text: str
     count: int
-    warps: int  # of a named one: of the workers that end a phase
+    warps: int  # of a named barrier: warps of the arrivals that complete a phase
     span: Span | None
     named: bool
 
@@ -126,7 +130,7 @@ class Skeleton:
 
     cluster: int
     clusters: int  # of the launch
-    units: tuple[int, ...] | None  # of work that the cluster gets, if they are handed out dynamically
+    units: tuple[int, ...] | None  # units of work of the cluster, if they are handed out dynamically
     lockstep: bool  # whether units of work can be handed out in lockstep
     workers: list[Trace] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
@@ -138,16 +142,16 @@ class Skeleton:
     handed: frozenset[str] = frozenset()  # tensors in which barriers order the CTAs of a cluster, too
 
     def at_once(self) -> Skeleton:
-        """The same cluster with units of work handed out at once: taking one is no step."""
+        """Return the cluster with units of work handed out at once: taking one is no step."""
         return replace(self, workers=[w.without("take") for w in self.workers])
 
     @property
     def size(self) -> int:
-        """Steps of a complete run."""
+        """Number of steps of a complete run."""
         return sum(len(w.steps) for w in self.workers) + len(self.landings)
 
     def connect(self) -> None:
-        """Finds the regions that overlap, and the bytes of each."""
+        """Compute the regions that overlap, and the bytes of each."""
         spaces: dict[int | str, list[int]] = {}
         for number, region in enumerate(self.regions):
             spaces.setdefault(region.space, []).append(number)

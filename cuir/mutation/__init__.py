@@ -1,4 +1,4 @@
-"""Faulty programs made from a right one, and whether verification refuses them: how good the verification is. Owns no rule of the language."""
+"""Faulty variants of a correct program, made to measure which of them verification refuses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Why a mutant that nothing refuses gives the same result: arguments that are computed from the two programs, never listed. Owns no verdict.
+"""Arguments that a mutant which nothing refuses gives the same result.
 
-Each argument makes other programs or enumerates functions, and holds or does not; a mutant for which none holds has survived.
+They are computed from the two programs, never listed. Each argument makes other programs or enumerates functions, and
+holds or does not; a mutant for which none holds has survived.
 """
 
 from __future__ import annotations
@@ -48,29 +49,32 @@ from .places import Places, Site, root
 from .settings import other_setting, smaller_tiles
 from .trial import Trial
 
-_PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts say all about
+_PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
 _NAN = Binary("-", Name("inf"), Name("inf"))
 
 
 def why(t: Trial) -> str | None:
-    """The argument that a mutant which all stages let pass gives the same result, or None if there is none."""
+    """Return the argument that a mutant which all stages pass gives the same result, or None."""
     return next((reason for argument in ARGUMENTS if (reason := argument(t)) is not None), None)
 
 
 # ---- arguments
 def blocks(t: Trial) -> str | None:
-    """Only functions changed that decide which blocks are visited and masked, and in which order: their contracts are all that the kernel asks of them."""
+    """Argue for a change of functions that decide which blocks are visited and masked, and in which order.
+
+    Their contracts are all that the kernel requires of them.
+    """
     func = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
     if func is None or not isinstance(t.spec, Specification) or not _only_for(t.program, func.name, _PURE):
         return None
     kernel, counts = pick_kernel(t.program, t.kernel), [0, 0, 0, 0]
     BM, BN = t.tile
     rng = random.Random(0)
-    drawn = [
+    random_problems = [
         Problem(Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400)), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128]))
         for _ in range(60)
     ]
-    problems = [*problems_for(t.spec, BM, BN, "full", t.program), *drawn]
+    problems = [*problems_for(t.spec, BM, BN, "full", t.program), *random_problems]
     try:
         pairs = check_contracts(t.mutant, kernel, t.spec, problems, t.consts)
         for problem in problems:
@@ -81,12 +85,12 @@ def blocks(t: Trial) -> str | None:
     except CuirError:
         return None
     was_masked, was_visited, masked, visited = counts
-    said = f"the contracts of the splice points hold in {len(problems)} problems ({pairs:,} pairs), and the kernel asks for nothing else"
-    return f"{said}; of {was_visited} blocks visited {was_masked} are masked, by the mutant {masked} of {visited}"
+    message = f"the contracts of the splice points hold in {len(problems)} problems ({pairs:,} pairs), and the kernel asks for nothing else"
+    return f"{message}; of {was_visited} blocks visited {was_masked} are masked, by the mutant {masked} of {visited}"
 
 
 def _only_for(program: Program, name: str, splice: set[str]) -> bool:
-    """Whether a function is one of these splice points, or called by them alone."""
+    """Return whether a function is one of these splice points, or called by them alone."""
     if name in splice:
         return True
     users = [item for item in program.items if getattr(item, "name", "") != name and name in names_read(item)]
@@ -94,7 +98,7 @@ def _only_for(program: Program, name: str, splice: set[str]) -> bool:
 
 
 def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
-    """Blocks that are masked, and blocks that are visited, by all tiles."""
+    """Count the blocks that are masked, and the blocks that are visited, by all tiles."""
     m = np.arange(-(-problem.lengths.M // problem.BM))
     if not len(m):
         return 0, 0
@@ -106,16 +110,19 @@ def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
     from ..variants import captured_arguments
 
     assert isinstance(t.spec, Specification)
-    at, kernel = problem.lengths, pick_kernel(program, t.kernel)
+    lengths, kernel = problem.lengths, pick_kernel(program, t.kernel)
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
-    dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
-    captured = captured_arguments(program, kernel, t.spec, at, consts=consts)
+    dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
+    captured = captured_arguments(program, kernel, t.spec, lengths, consts=consts)
     return Evaluator(program, kernel_names(kernel, dims, consts, {"scale": 0.125, **captured}))
 
 
 def predicate(t: Trial) -> str | None:
-    """A condition on the query and the key changed, and has the same value for every query that is stored and every key of a block."""
-    for site, put in t.expressions():
+    """Argue for a condition on the query and the key whose value is the same wherever it matters.
+
+    That is every query that is stored and every key of a block.
+    """
+    for site, replacement in t.expressions():
         calls = [n for n in walk(site.node) if isinstance(n, Call) and n.func == Name("keep") and len(n.args) == 4]
         if not calls or not all(isinstance(a, Name) for a in calls[0].args) or not isinstance(t.spec, Specification):
             continue
@@ -129,19 +136,22 @@ def predicate(t: Trial) -> str | None:
                 q, k = np.arange(at.M)[:, None], np.arange(-(-at.N // problem.BN) * problem.BN)[None]
                 for b, h in itertools.product(range(at.B), range(at.H)):
                     local = dict(zip(names, (b, h, q, k)))
-                    one, other = (np.broadcast_to(np.asarray(run.expr(e, local)), (at.M, k.size)) for e in (site.node, put))  # type: ignore[arg-type]
-                    if (one != other).any():
+                    original, mutated = (np.broadcast_to(np.asarray(run.expr(e, local)), (at.M, k.size)) for e in (site.node, replacement))  # type: ignore[arg-type]
+                    if (original != mutated).any():
                         return None
-                    pairs += one.size
+                    pairs += original.size
         except CuirError:
             return None
-        return f"`{show(put)}` has the value of `{show(site.node)}` for every query that `{kernel.name}` stores and every key of a block, behind the last one too, in {len(problems)} problems ({pairs:,} pairs)"
+        return f"`{show(replacement)}` has the value of `{show(site.node)}` for every query that `{kernel.name}` stores and every key of a block, behind the last one too, in {len(problems)} problems ({pairs:,} pairs)"
     return None
 
 
 def masked_more(t: Trial) -> str | None:
-    """The mask is asked for in more blocks than needed: where all pairs are kept, it changes nothing."""
-    for site, put in t.expressions():
+    """Argue for a mask that is evaluated in more blocks than needed.
+
+    Where all pairs are kept, it changes nothing.
+    """
+    for site, replacement in t.expressions():
         call = site.parents[-1]
         func = t.program.funcs().get(root(call.func) or "") if isinstance(call, Call) else None
         if func is None or site.path[-1][0] != "args":
@@ -149,32 +159,32 @@ def masked_more(t: Trial) -> str | None:
         param = func.params[site.path[-1][1] or 0]
         if not _only_masks(func, param):
             return None
-        free = sorted(names_read(site.node) | names_read(put))
-        if len(free) > 3 or any(isinstance(n, Call) for e in (site.node, put) for n in walk(e)):
+        free = sorted(names_read(site.node) | names_read(replacement))
+        if len(free) > 3 or any(isinstance(n, Call) for e in (site.node, replacement) for n in walk(e)):
             return None
         run = Evaluator(t.program, {})
         for values in itertools.product(range(-2, 7), repeat=len(free)):
             local = dict(zip(free, values))
-            if run.expr(site.node, local) and not run.expr(put, local):  # type: ignore[arg-type]
+            if run.expr(site.node, local) and not run.expr(replacement, local):  # type: ignore[arg-type]
                 return None
-        return f"`{show(put)}` holds wherever `{show(site.node)}` does: the mask is asked for in more blocks, and there, as the contract `full` says, all pairs are kept, so that it changes nothing"
+        return f"`{show(replacement)}` holds wherever `{show(site.node)}` does: the mask is asked for in more blocks, and there, as the contract `full` says, all pairs are kept, so that it changes nothing"
     return None
 
 
 def _only_masks(func: Func, param: str) -> bool:
-    """Whether a parameter decides nothing but `if param: S = where(keep(...) ..., S, -inf)`."""
+    """Return whether a parameter is used only in `if param: S = where(keep(...) ..., S, -inf)`."""
     uses = [n for stmt in func.body for n in walk(stmt) if n == Name(param)]
     for stmt in func.body:
         if isinstance(stmt, If) and stmt.cond == Name(param) and len(uses) == 1 and len(stmt.body) == 1 and not stmt.orelse:
             inner = stmt.body[0]
             if isinstance(inner, Assign) and isinstance(inner.value, Call) and is_where(inner.value) and len(inner.value.args) == 3:
-                cond, kept, _ = inner.value.args
-                return inner.targets == (show(kept),) and any(isinstance(n, Call) and n.func == Name("keep") for n in walk(cond))
+                cond, values, _ = inner.value.args
+                return inner.targets == (show(values),) and any(isinstance(n, Call) and n.func == Name("keep") for n in walk(cond))
     return False
 
 
 def more_order(t: Trial) -> str | None:
-    """A wait moved forward, or a release moved back: whatever was ordered still is."""
+    """Argue for a wait moved forward, or a release moved back: whatever was ordered still is."""
     old, new = _region(t)
     if old is None or new is None or sorted(map(show, old)) != sorted(map(show, new)):
         return None
@@ -192,15 +202,18 @@ def more_order(t: Trial) -> str | None:
     return None
 
 
-def _only_waits(of: Places, stmt: Stmt) -> bool:
+def _only_waits(places: Places, stmt: Stmt) -> bool:
     if isinstance(stmt, If):
-        return not stmt.orelse and all(_only_waits(of, s) for s in stmt.body)
-    op = of.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
+        return not stmt.orelse and all(_only_waits(places, s) for s in stmt.body)
+    op = places.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
     return op is not None and bool(op.effects.waits or op.effects.drains) and not op.effects.arrives
 
 
 def _region(t: Trial) -> tuple[tuple[Stmt, ...] | None, tuple[Stmt, ...] | None]:
-    """The statements of the original and of the mutant between which they differ, if they do in one block."""
+    """Return the statements of the original and of the mutant between which they differ.
+
+    None if they do not differ in one block.
+    """
     if isinstance(t.at.node, Expr) or type(t.new) is not type(t.at.node):
         return None, None
     for name in ("body", "orelse"):
@@ -213,7 +226,7 @@ def _region(t: Trial) -> tuple[tuple[Stmt, ...] | None, tuple[Stmt, ...] | None]
 
 
 def nobody_waits(t: Trial) -> str | None:
-    """Only arrivals changed that nobody needs: without them altogether the program passes."""
+    """Argue for changed arrivals that no wait needs: without them altogether the program passes."""
     arrivals = _arrivals(t)
     if not arrivals:
         return None
@@ -225,57 +238,62 @@ def nobody_waits(t: Trial) -> str | None:
             return None
     except CuirError:
         return None
-    said = ", ".join(f"`{show(s.node).strip()}`" for s in arrivals)
-    return f"without {said} no worker waits in vain in {t.runs} runs of up to 18 tiles a CTA, nor in any schedule of {t.explored.launches} launches: nobody waits for the phase that it counts for, so its place and number are free"
+    message = ", ".join(f"`{show(s.node).strip()}`" for s in arrivals)
+    return f"without {message} no worker waits in vain in {t.runs} runs of up to 18 tiles a CTA, nor in any schedule of {t.explored.launches} launches: nobody waits for the phase that it counts for, so its place and number are free"
 
 
 def _arrivals(t: Trial) -> list[Site]:
-    """The arrivals at mbarriers that changed, if nothing else did."""
+    """Return the arrivals at mbarriers that changed, if nothing else did."""
     inside = next((p for p in reversed((*t.at.parents, t.at.node)) if isinstance(p, ExprStmt)), None)
     old, new = _region(t)
     if inside is not None:
         old, new = (inside,), None
-    if old is None or (new is not None and _without(t.places, old) != _without(t.places, new)):
+    if old is None or (new is not None and _remove_arrivals(t.places, old) != _remove_arrivals(t.places, new)):
         return []
     arrivals = [
         s
         for s in t.places.sites
         if any(s.node is n for o in old for n in walk(o)) and isinstance(s.node, ExprStmt) and _arrives(t.places, s.node)
     ]
-    if not arrivals and new is not None:  # one more
+    if not arrivals and new is not None:  # an arrival was added
         more = {show(s).strip() for s in new if _arrives(t.places, s)}
         block = getattr(t.at.node, "body", ())
         arrivals = [s for s in t.places.sites if any(s.node is o for o in block) and show(s.node).strip() in more]
     return arrivals
 
 
-def _arrives(of: Places, stmt: Node) -> bool:
-    op = of.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
+def _arrives(places: Places, stmt: Node) -> bool:
+    op = places.op(stmt.value) if isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) else None
     return op is not None and op.effects.releases and not op.traits.hardware
 
 
-def _without(of: Places, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    return tuple(s for s in body if not (_arrives(of, s) or (isinstance(s, If) and not s.orelse and all(_arrives(of, x) for x in s.body))))
+def _remove_arrivals(places: Places, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    return tuple(
+        s for s in body if not (_arrives(places, s) or (isinstance(s, If) and not s.orelse and all(_arrives(places, x) for x in s.body)))
+    )
 
 
 def only_speed(t: Trial) -> str | None:
-    """Only uses of a named barrier changed, without which the program is right as well: it orders nothing that must be ordered."""
+    """Argue for changed uses of a named barrier that orders nothing that must be ordered.
+
+    Without it the program is right as well.
+    """
     kernels = [pick_kernel(p, t.kernel) for p in (t.program, t.mutant)]
     for name in filter(t.places.hardware, t.places.barriers):
-        one, other = (replace(k, body=_stripped(k.body, name)) for k in kernels)
+        original, mutated = (replace(k, body=_strip(k.body, name)) for k in kernels)
         rest = [tuple(i for i in p.items if i is not k) for p, k in zip((t.program, t.mutant), kernels)]
-        if one != other or rest[0] != rest[1]:
+        if original != mutated or rest[0] != rest[1]:
             continue
-        without = edited(t.program, (("items", t.program.items.index(kernels[0])),), one)
+        without = edited(t.program, (("items", t.program.items.index(kernels[0])),), original)
         if t.explore(without).clean and t.same(without):
             return f"without any use of `{name}` no schedule of {t.explored.launches} launches goes wrong, and the bits are the same in {t.runs} runs: it makes workers take turns, and orders nothing that must be ordered"
     return None
 
 
-def _stripped(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
-    """Statements without a barrier's declaration and the calls of its methods, and without what holds nothing else."""
+def _strip(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
+    """Remove a barrier's declaration and the calls of its methods, and blocks that this leaves empty."""
 
-    def rest(s: Stmt) -> Stmt | tuple[Stmt, ...]:
+    def strip(s: Stmt) -> Stmt | tuple[Stmt, ...]:
         if isinstance(s, Assign):
             return () if s.targets == (name,) else s
         if isinstance(s, ExprStmt):
@@ -285,15 +303,18 @@ def _stripped(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
             return replace(s, cond=Unary("not", s.cond), body=s.orelse, orelse=())
         return () if isinstance(s, (If, For, With)) and not s.body else s
 
-    return rewrite_block(body, rest)
+    return rewrite_block(body, strip)
 
 
 def same_value(t: Trial) -> str | None:
-    """A scalar in a role changed, and has the same value whenever it is needed: a program that divides by 0 where it has not runs through."""
-    for site, put in itertools.islice(t.expressions(), 3):
-        for witness in (_witness(site.node, put), _witness_bool(site.node, put)):  # type: ignore[arg-type]
+    """Argue for a scalar in a role whose value is the same whenever it is needed.
+
+    A program that divides by 0 where it differs runs through.
+    """
+    for site, replacement in itertools.islice(t.expressions(), 3):
+        for witness in (_witness(site.node, replacement), _witness_bool(site.node, replacement)):  # type: ignore[arg-type]
             if t.same(edited(t.program, site.path, witness)):
-                return f"`{show(put)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"  # fmt: skip
+                return f"`{show(replacement)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"
     return None
 
 
@@ -302,12 +323,15 @@ def _witness(old: Expr, new: Expr) -> Expr:
 
 
 def _witness_bool(old: Expr, new: Expr) -> Expr:
-    one, other = (IfExp(e, Literal(1), Literal(0)) for e in (old, new))
-    return Binary("==", _witness(one, other), Literal(1))
+    old_number, new_number = (IfExp(e, Literal(1), Literal(0)) for e in (old, new))
+    return Binary("==", _witness(old_number, new_number), Literal(1))
 
 
 def free_number(t: Trial) -> str | None:
-    """A number changed that is always multiplied by 0: other numbers give the same bits, and NaN does not; where no run needs it, in tiles of half the size, too."""
+    """Argue for a number that is always multiplied by 0: other numbers give the same bits, NaN does not.
+
+    Where no run needs it, tiles of half the size are tried, too.
+    """
     if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
         return None
     for trial in (t, *smaller_tiles(t)):
@@ -315,19 +339,22 @@ def free_number(t: Trial) -> str | None:
             return None
         if not trial.same(edited(t.program, t.at.path, _NAN)):
             changed = [f"{n}={v}" for n, v in trial.consts.items() if t.consts.get(n) != v]
-            where = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
-            return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{where}"
+            qualification = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
+            return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{qualification}"
     return None
 
 
 def never_equal(t: Trial) -> str | None:
-    """A comparison of computed floats that is strict or not: they differ where both sides are equal, which no run shows."""
+    """Argue for a comparison of computed floats that became strict or not strict.
+
+    The programs differ where both sides are equal, which no run shows.
+    """
     node = t.at.node
     if not (isinstance(node, Binary) and isinstance(t.new, Binary) and node.left == t.new.left and node.right == t.new.right):
         return None
-    of = traits(node)
-    strict_or_not = of.compares and not of.commutative and of.slip == t.new.op
-    choice = _choice(t)
+    operator = traits(node)
+    strict_or_not = operator.compares and not operator.commutative and operator.slip == t.new.op
+    choice = _decided_choice(t)
     if not strict_or_not or choice is None:
         return None
     call = choice.node
@@ -340,8 +367,11 @@ def never_equal(t: Trial) -> str | None:
     return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
 
 
-def _choice(t: Trial) -> Site | None:
-    """The choice that the changed comparison decides, by itself or by a name that its function gives it and does not change, nor what it compares."""
+def _decided_choice(t: Trial) -> Site | None:
+    """Return the choice that the changed comparison decides, directly or by a name.
+
+    The name is bound once in its function, and so is what it compares.
+    """
     around = t.at.parents[-1]
     if isinstance(around, Call):
         return t.places.at[t.at.path[:-1]] if is_where(around) else None
@@ -356,9 +386,12 @@ def _choice(t: Trial) -> Site | None:
 
 
 def every_schedule(t: Trial) -> str | None:
-    """What synchronises or accesses memory changed: no schedule of a few launches can go wrong, and the bits are the same."""
+    """Argue for a change of synchronisation or memory accesses by exploration.
+
+    No schedule of a few small launches is faulty, and the outputs are bitwise equal.
+    """
     inside = (*t.at.parents, t.at.node)
-    values = [p for p in inside if isinstance(p, (Assign, Func))]  # what only computes in registers is for the numbers to judge
+    values = [p for p in inside if isinstance(p, (Assign, Func))]  # register computations are judged by the numbers
     if (
         any(all(map(t.places.in_registers, p.body if isinstance(p, Func) else (p,))) for p in values)
         or not t.explored.clean
@@ -369,5 +402,15 @@ def every_schedule(t: Trial) -> str | None:
 
 
 ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
-    blocks, predicate, masked_more, more_order, nobody_waits, only_speed, never_equal, free_number, same_value, other_setting, every_schedule,
-)  # fmt: skip
+    blocks,
+    predicate,
+    masked_more,
+    more_order,
+    nobody_waits,
+    only_speed,
+    never_equal,
+    free_number,
+    same_value,
+    other_setting,
+    every_schedule,
+)

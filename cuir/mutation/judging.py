@@ -1,4 +1,7 @@
-"""Judges mutants by the stages of verification, in parallel and each within a time limit; results in a file of JSON lines, from which an interrupted run goes on."""
+"""Judging of mutants by the stages of verification, in parallel and each within a time limit.
+
+Results are a file of JSON lines, from which an interrupted run continues.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,17 @@ from .equivalent_mutants import Trial, why
 from .mutants import Mutant
 
 SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"
-EXPLORED = "every schedule"  # asked of mutants that the stages let pass: cuir/explore
+EXPLORED = "every schedule"  # for mutants that all stages pass: cuir/explore
 VERDICTS = ("killed", "survived", "same result", "equivalent", "out of time", "crashed")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a mutant. verdict: one of VERDICTS. stage, code: what refused it. reason: why it was refused, gives the same result, is equivalent, or crashed. seconds: of judging."""
+    """The verdict on a mutant.
+
+    verdict: one of VERDICTS. stage, code: of the refusal. reason: why it was refused, gives the same result, is
+    equivalent, or crashed. seconds: of judging.
+    """
 
     id: str
     fault: int
@@ -56,7 +63,7 @@ class Judged:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Judged:
-        """Raises TypeError, KeyError or ValueError for something else."""
+        """Read a record. Raises TypeError, KeyError or ValueError for anything else."""
         line, column = data["place"]
         judged = Judged(**{**data, "place": (int(line), int(column))})
         if judged.verdict not in VERDICTS:
@@ -66,7 +73,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Job:
-    """What mutants are judged by. `load` gives the specification; it is called in every process, so it must be picklable."""
+    """The settings of judging.
+
+    load: returns the specification; it is called in every process, so it must be picklable.
+    """
 
     load: Callable[[], AnySpecification]
     kernel: str | None
@@ -75,19 +85,22 @@ class Job:
     seconds: float = 60.0  # of processor time, for one mutant
 
     def head(self, program: Program, variant: str) -> dict[str, Any]:
-        """What must be the same for a run to go on from a file."""
+        """Return what must be the same for a run to continue from a file."""
         consts = consts_as_json(self.consts)
         text = hashlib.sha256(show(program).encode()).hexdigest()[:16]
         return {"mutate": self.kernel, "program": text, "against": variant, "consts": consts, "level": self.level}
 
 
 class _OutOfTime(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a fault of the program."""
+    """Raised at the time limit; not an Exception, so that it is not mistaken for a fault of the program."""
 
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Ends the block after some seconds of processor time, so that verdicts do not hang on other work; only in a main thread, where signals arrive."""
+    """Interrupt the block after some seconds of processor time, so that verdicts do not depend on load.
+
+    Only in a main thread, where signals arrive.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -105,12 +118,15 @@ def _limit(seconds: float) -> Iterator[None]:
 
 
 def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
-    """Verdict, stage, code and reason of one mutant, given as text. Nothing that goes wrong inside is raised: it is the verdict `crashed`."""
+    """Judge one mutant, given as text; return verdict, stage, code and reason.
+
+    No error inside is raised: it is the verdict `crashed`.
+    """
     try:
         with _limit(job.seconds):
             program = parse(text, "mutant.cuir")
             try:
-                same = _flat(check(program, job.kernel, job.consts)) == _flat(check(parse(original), job.kernel, job.consts))
+                same = _content(check(program, job.kernel, job.consts)) == _content(check(parse(original), job.kernel, job.consts))
             except CuirError:
                 same = False
             if same:
@@ -120,16 +136,19 @@ def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[s
         return "out of time", "", "", f"no verdict within {job.seconds:g} s"
     except CuirError as error:
         return "killed", "well-formed", error.diagnostics[0].code, error.diagnostics[0].message
-    except Exception as error:  # a verdict of its own: the verification must refuse, not fall over
+    except Exception as error:  # a separate verdict: verification must refuse, not fail
         return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
     failed = next((s for s in report.stages if s.verdict == "failed"), None)
     if failed is None:
-        return _survived(program, parse(original), spec, job)
+        return _judge_survivor(program, parse(original), spec, job)
     return "killed", failed.name, failed.diagnostics[0].code, failed.reason
 
 
-def _survived(program: Program, original: Program, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
-    """What a mutant is that no stage refuses: wrong under a schedule that was not tried, of the same result by an argument, or a survivor."""
+def _judge_survivor(program: Program, original: Program, spec: AnySpecification, job: Job) -> tuple[str, str, str, str]:
+    """Classify a mutant that no stage refuses.
+
+    It is wrong under a schedule that was not tried, of the same result by an argument, or a survivor.
+    """
     trial = Trial(original, program, spec, job.kernel, job.consts, job.level)
     try:
         with _limit(5 * job.seconds):
@@ -139,16 +158,19 @@ def _survived(program: Program, original: Program, spec: AnySpecification, job: 
             reason = why(trial)
     except _OutOfTime:
         reason = None
-    except Exception as error:  # an argument that falls over is a fault of ours
+    except Exception as error:  # an argument that fails is an internal error
         return "crashed", "", "", f"{type(error).__name__}: {error}".split("\n")[0]
     return ("same result", "", "", reason) if reason else ("survived", "", "", "")
 
 
-def _flat(checked: Checked) -> tuple[object, ...]:
-    """All that a kernel is once it is specialised, without the text that it came from, barriers that nobody uses, and `cluster=` where a cluster is one CTA."""
+def _content(checked: Checked) -> tuple[object, ...]:
+    """Return the content of a specialised kernel as a comparable tuple.
+
+    Without the text that it came from, barriers that nothing uses, and `cluster=` where a cluster is one CTA.
+    """
     alone = checked.cluster == 1
     roles = tuple(
-        (r.name, r.workers, r.threads, r.registers, r.index, _plain(r.body, alone, _ones(r.body)), r.warpgroup, r.warp)
+        (r.name, r.workers, r.threads, r.registers, r.index, _normalise(r.body, alone, _ones(r.body)), r.warpgroup, r.warp)
         for r in checked.roles
     )
     used = {name for r in checked.roles for stmt in r.body for name in names_read(stmt)}
@@ -157,35 +179,38 @@ def _flat(checked: Checked) -> tuple[object, ...]:
 
 
 def _ones(body: tuple[Stmt, ...]) -> set[str]:
-    """Names that every statement which binds them binds to 1.0."""
+    """Return the names that every statement which binds them binds to 1.0."""
     only_ones: dict[str, bool] = {}
     for node in (n for stmt in body for n in walk(stmt)):
         if isinstance(node, For):
             only_ones[node.target] = False
         elif isinstance(node, Assign):
             only_ones |= {name: only_ones.get(name, True) and node.value == Literal(1.0) for name in node.targets}
-    return {name for name, one in only_ones.items() if one}
+    return {name for name, is_one in only_ones.items() if is_one}
 
 
-def _plain(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, ...]:
-    """Statements with x / 1.0 as x * 1.0, which are both x exactly, and without the keyword `cluster` if a cluster is one CTA: it has no meaning there."""
+def _normalise(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, ...]:
+    """Normalise statements: x / 1.0 becomes x * 1.0, which are both x exactly.
 
-    def plain(node: Node) -> Node | tuple[Node, ...]:
+    Without the keyword `cluster` if a cluster is one CTA: it has no meaning there.
+    """
+
+    def normalise(node: Node) -> Node | tuple[Node, ...]:
         if isinstance(node, Keyword) and node.name == "cluster" and alone:
             return ()
         if isinstance(node, Binary) and traits(node).divisor and traits(node).factors:
-            by = node.right
-            return replace(node, op="*") if by == Literal(1.0) or (isinstance(by, Name) and by.id in ones) else node
+            divisor = node.right
+            return replace(node, op="*") if divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in ones) else node
         return node
 
-    return tuple(rewrite(stmt, plain) for stmt in body)
+    return tuple(rewrite(stmt, normalise) for stmt in body)
 
 
 _state: tuple[Job, str, AnySpecification] | None = None
 
 
 def _begin(job: Job, original: str) -> None:
-    """Sets up a process of the pool."""
+    """Set up a process of the pool."""
     global _state
     import torch
 
@@ -196,8 +221,11 @@ def _begin(job: Job, original: str) -> None:
 
 
 @contextmanager
-def _held() -> Iterator[None]:
-    """Holds SIGINT back, also in processes that start meanwhile: they take it when they are set up, and end then without a word of the imports they were in."""
+def _block_interrupts() -> Iterator[None]:
+    """Block SIGINT, also in processes that start meanwhile.
+
+    They receive it when they are set up, and end then without a traceback of the imports they were in.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -218,64 +246,68 @@ def run(
     job: Job,
     out: Path | None = None,
     jobs: int = 1,
-    progress: Callable[[int, int, Judged], None] = lambda done, total, one: None,
+    progress: Callable[[int, int, Judged], None] = lambda count, total, result: None,
 ) -> list[Judged]:
-    """Judges mutants of a program; returns the results in their order. progress is told how many are done, of how many, and the latest.
+    """Judge mutants of a program; return the results in their order.
 
-    out: a file of JSON lines, a head and one for each mutant as it is judged; mutants that it holds already are not judged again.
-    jobs: processes. Raises CuirError: what verification says of the program itself, if it is refused; U122 for a file of something else; U108.
+    progress: called with the number done, the total, and the latest result. out: a file of JSON lines, a head and one
+    for each mutant as it is judged; mutants that it holds already are not judged again. jobs: processes.
+
+    Raises:
+        CuirError: the errors of verification, if it refuses the program itself; U122 for a file of another kind; U108.
     """
     original = show(program)
     spec = job.load()
-    head, known = job.head(program, spec.name), dict[str, Judged]()
+    head, recorded = job.head(program, spec.name), dict[str, Judged]()
     if out is not None and begun(out):  # the run that began the file has verified the program
-        known = _resumed(out, head)
+        recorded = _read_results(out, head)
     else:
         report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]
         if not report.ok:
             raise CuirError(report.diagnostics)
         if out is not None:
             _append(out, json.dumps(head))
-    judged = {m.id: known[m.id] for m in todo if m.id in known}
+    judged = {m.id: recorded[m.id] for m in todo if m.id in recorded}
 
     def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
-        one = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
-        judged[m.id] = one
+        result = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
+        judged[m.id] = result
         if out is not None:
-            _append(out, json.dumps(asdict(one)))
-        progress(len(judged), len(todo), one)
+            _append(out, json.dumps(asdict(result)))
+        progress(len(judged), len(todo), result)
 
-    left = []
+    remaining = []
     for m in todo:
         if m.id in judged:
             progress(len(judged), len(todo), judged[m.id])
         elif m.equivalent:
             take(m, ("equivalent", "", "", m.equivalent), 0.0)
         else:
-            left.append(m)
+            remaining.append(m)
     if jobs == 1:
-        for m in left:
+        for m in remaining:
             begin = time.perf_counter()
             take(m, judge(m.text, original, spec, job), time.perf_counter() - begin)
-    elif left:
-        _in_parallel(left, original, job, jobs, take)
+    elif remaining:
+        _in_parallel(remaining, original, job, jobs, take)
     return [judged[m.id] for m in todo]
 
 
 def _in_parallel(
-    left: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
+    remaining: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
 ) -> None:
-    others = set(active_children())
-    pool = ProcessPoolExecutor(min(jobs, len(left)), get_context("spawn"), _begin, (job, original))
+    """Judge mutants in a pool of processes."""
+    earlier_children = set(active_children())
+    pool = ProcessPoolExecutor(min(jobs, len(remaining)), get_context("spawn"), _begin, (job, original))
     try:
-        with _held():
-            waiting = {pool.submit(_judge_here, m.text): m for m in left}
+        with _block_interrupts():
+            waiting = {pool.submit(_judge_here, m.text): m for m in remaining}
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 take(waiting.pop(future), *future.result())
-    except BaseException:  # nobody waits for what is being judged, or for imports
-        for process in set(active_children()) - others:
+    except BaseException:  # do not wait for mutants in judgement, or for imports
+        for process in set(active_children()) - earlier_children:
             process.terminate()
         raise
     finally:
@@ -290,8 +322,11 @@ def _append(path: Path, line: str) -> None:
         raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
 
 
-def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
-    """What a file holds, by id. Lines that an interruption cut short are left out. Raises CuirError U122."""
+def _read_results(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
+    """Read the results in a file, by id. Raises CuirError U122.
+
+    Lines that an interruption cut short are omitted.
+    """
     hint = "name another file with --out, or remove it"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -304,7 +339,9 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
     except ValueError:
         first = None
     if not isinstance(first, dict) or first.keys() != head.keys():
-        raise CuirError.of("U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint)  # fmt: skip
+        raise CuirError.of(
+            "U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint
+        )
     if differs := [k for k in head if first[k] != head[k]]:
         raise CuirError.of("U122", f"{path} holds results of another run: other {', '.join(differs)}", hint=hint)
     judged: dict[str, Judged] = {}
@@ -314,8 +351,8 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
         except ValueError:  # cut short
             continue
         try:
-            one = Judged.from_json(data)
+            result = Judged.from_json(data)
         except (ValueError, TypeError, KeyError):
             raise CuirError.of("U122", f"line {number} of {path} is no result of a mutant", hint=hint) from None
-        judged[one.id] = one
+        judged[result.id] = result
     return judged

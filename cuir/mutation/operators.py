@@ -1,4 +1,4 @@
-"""What a mutant is, and the table of the operators that make them: each file of operators enters its own."""
+"""The `Mutant` record, and the table of operators in which files of operators register theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from .places import Places, Site
 
 @dataclass(frozen=True)
 class Mutant:
-    """A program with one fault. fault: its class, a key of FAULTS. place: line and column in the original. equivalent: why it is no fault at all, if that is known."""
+    """A program with one fault.
+
+    fault: its class, a key of FAULTS. place: line and column in the original. equivalent: why it is known not to be a
+    fault.
+    """
 
     fault: int
     operator: str
@@ -30,11 +34,11 @@ class Mutant:
 
     @cached_property
     def id(self) -> str:
-        """The same for the same text of the program."""
+        """Hash of the program's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def diff(self, original: str) -> str:
-        """The unified difference to the canonical text of the original."""
+        """Return the unified difference to the canonical text of the original."""
         return "\n".join(difflib.unified_diff(original.splitlines(), self.text.splitlines(), "original", "mutant", lineterm="", n=2))
 
 
@@ -43,14 +47,20 @@ OPERATORS: list[Operator] = []
 
 
 def operator(make: Operator) -> Operator:
-    """Enters a function that yields the mutants of one kind."""
+    """Register a function that yields the mutants of one kind."""
     OPERATORS.append(make)
     return make
 
 
-def made(
-    of: Places, fault: int, name: str, site: Site, what: str, put: Node | tuple[Node, ...] | Program, why: str | None = None
+def make_mutant(
+    places: Places,
+    fault: int,
+    name: str,
+    site: Site,
+    description: str,
+    replacement: Node | tuple[Node, ...] | Program,
+    equivalent: str | None = None,
 ) -> Mutant:
-    """A mutant from a node that takes a site's place, or from a whole program."""
-    program = put if isinstance(put, Program) else of.put(site, put)
-    return Mutant(fault, name, (site.node.span.line, site.node.span.column), what, program, why)
+    """Make a mutant from a node that replaces a site, or from a whole program."""
+    program = replacement if isinstance(replacement, Program) else places.replace_at(site, replacement)
+    return Mutant(fault, name, (site.node.span.line, site.node.span.column), description, program, equivalent)

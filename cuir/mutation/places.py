@@ -1,4 +1,4 @@
-"""Places of a program that can be made faulty: paths into the tree, and what the declarations say. Owns no fault."""
+"""Places of a program at which faults are made: paths into the tree, and the kernel's declarations."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Site:
-    """A node, the way to it from the program, and the nodes on that way (the program first)."""
+    """A node, its path from the program, and the nodes on that path (the program first)."""
 
     path: Path
     node: Node
     parents: tuple[Node, ...]
 
     def inside(self, kind: type) -> Any:
-        """The innermost parent of a kind, or None."""
+        """Return the innermost parent of a kind, or None."""
         return next((p for p in reversed(self.parents) if isinstance(p, kind)), None)
 
 
 def sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterator[Site]:
-    """Every node with its place, parents first, in the order of the text."""
+    """Yield every node with its place, parents first, in the order of the text."""
     yield Site(path, node, parents)
     for name in CHILD_FIELDS[type(node)]:
         value = getattr(node, name)
@@ -77,14 +77,14 @@ def sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterat
 
 
 def root(e: Node) -> str | None:
-    """The name at the start of `x[..].y`."""
+    """Return the name at the start of `x[..].y`."""
     while isinstance(e, (Subscript, Attribute)):
         e = e.value
     return e.id if isinstance(e, Name) else None
 
 
 class Places:
-    """A program with its places, and what its kernel declares."""
+    """A program with its places, and the declarations of its kernel."""
 
     def __init__(self, program: Program, kernel: Kernel):
         self.program, self.kernel = program, kernel
@@ -110,7 +110,7 @@ class Places:
         self.parities = self._parities()
 
     def _passed(self) -> dict[str, str]:
-        """Parameters of functions that are given a barrier, with its kind."""
+        """Return the parameters of functions that receive a barrier, with its kind."""
         kinds: dict[str, str] = {}
         for s in self.sites:
             func = self.funcs.get(root(s.node.func) or "") if isinstance(s.node, Call) else None
@@ -121,7 +121,7 @@ class Places:
         return {name: kind for name, kind in kinds.items() if name not in self.barriers}
 
     def _of_kernel(self, site: Site) -> bool:
-        """Other kernels of the file, and what they alone use, are not looked at."""
+        """Return whether a place belongs to the kernel; other kernels and what they alone use do not."""
         top = site.parents[1] if len(site.parents) > 1 else site.node
         if isinstance(top, Kernel):
             return top is self.kernel
@@ -139,18 +139,18 @@ class Places:
         return self._names
 
     def op(self, call: Call) -> Op | None:
-        """The entry of the table that a call is of; None for functions and values."""
+        """Return the table's entry for a call; None for functions and values."""
         if isinstance(call.func, Attribute):
             name = root(call.func) or ""
             return method(self.barriers.get(name) or self.passed.get(name, "?"), call.func.attr)
         return called(call)
 
     def hardware(self, barrier: str) -> bool:
-        """Whether a barrier is one of the hardware's."""
+        """Return whether a barrier is a hardware barrier."""
         return TABLE[self.barriers[barrier]].traits.hardware
 
     def _parities(self) -> set[str]:
-        """Functions whose results are parities that somebody waits for."""
+        """Return the functions whose results are parities of waits."""
         waited = {n for _, c, op in self.calls if op.effects.waits and c.args for n in names_read(c.args[0])}
         callees = set()
         for s in self.sites:
@@ -159,47 +159,53 @@ class Places:
         return {name for name in callees if name in self.funcs}
 
     def block(self, site: Site) -> tuple[Stmt, ...]:
-        """The statements among which one stands."""
+        """Return the statements of the block that contains a statement."""
         name, _ = site.path[-1]
         statements: tuple[Stmt, ...] = getattr(site.parents[-1], name)
         return statements
 
-    def put(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+    def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
         changed: Program = edited(self.program, site.path, node)
         return changed
 
-    def dropped(self, site: Site) -> Program | None:
-        """Without a statement; a block that it leaves empty goes with it. None where a body must hold something."""
+    def drop(self, site: Site) -> Program | None:
+        """Remove a statement, and with it a block that it leaves empty.
+
+        None where a body must hold something.
+        """
         if len(self.block(site)) > 1:
-            return self.put(site, ())
+            return self.replace_at(site, ())
         parent = self.at.get(site.path[:-1])
         if parent is None or not isinstance(parent.node, (If, For)):
             return None
         if isinstance(parent.node, If) and site.path[-1][0] == "orelse":
-            return self.put(parent, replace(parent.node, orelse=()))
+            return self.replace_at(parent, replace(parent.node, orelse=()))
         if isinstance(parent.node, If) and parent.node.orelse:
-            return self.put(parent, replace(parent.node, cond=Unary("not", parent.node.cond), body=parent.node.orelse, orelse=()))
-        return self.dropped(parent)
+            return self.replace_at(parent, replace(parent.node, cond=Unary("not", parent.node.cond), body=parent.node.orelse, orelse=()))
+        return self.drop(parent)
 
-    def moved(self, site: Site, to: int) -> Program:
-        """A statement at another index of its block."""
+    def move(self, site: Site, to: int) -> Program:
+        """Move a statement to another index of its block."""
         body = list(self.block(site))
         index = site.path[-1][1]
         assert index is not None
         body.insert(to, body.pop(index))
-        return self.with_block(site, tuple(body))
+        return self.replace_block(site, tuple(body))
 
-    def with_block(self, site: Site, body: tuple[Stmt, ...]) -> Program:
-        """With other statements where those of a statement's block are."""
+    def replace_block(self, site: Site, body: tuple[Stmt, ...]) -> Program:
+        """Replace the statements of the block that contains a statement."""
         parent: Any = self.at[site.path[:-1]].node
-        return self.put(self.at[site.path[:-1]], replace(parent, **{site.path[-1][0]: body}))
+        return self.replace_at(self.at[site.path[:-1]], replace(parent, **{site.path[-1][0]: body}))
 
     def passes_unseen(self, call: Call, passed: tuple[Stmt, ...]) -> bool:
-        """Whether a call that assigns nothing may change places with statements: they only compute in registers, and nothing that the call reads."""
+        """Return whether a call that assigns nothing may change places with statements.
+
+        They only compute in registers, and bind nothing that the call reads.
+        """
         return not names_read(call) & set(assigned(passed)) and all(self.in_registers(s) for s in passed)
 
     def in_registers(self, node: Node) -> bool:
-        """Whether a statement or expression touches no memory, declares none and synchronises nothing."""
+        """Return whether a statement or expression touches no memory, declares none and synchronises nothing."""
         memory = {*self.arrays, *(p.name for p in self.kernel.params)}
         for n in walk(node):
             if isinstance(n, Subscript) and root(n) in memory:
@@ -217,7 +223,7 @@ class Places:
         return role
 
     def stages(self, barrier_or_array: str) -> Expr | None:
-        """How many stages a ring has: `stages=` of barriers, the first of three dims of an array."""
+        """Return the number of stages of a ring: `stages=` of barriers, the first of three dims of an array."""
         call = self.declared.get(barrier_or_array)
         if call is None:
             return None

@@ -1,4 +1,4 @@
-"""What became of all mutants: a table of class and stage, the score of each class, the survivors. Owns no judgement."""
+"""Report on all mutants: a table of class and stage, the score of each class, the survivors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ SHORT = ("class", "form", "contr.", "sched.", "mask", "numb.", "every", "surv.",
 
 @dataclass(frozen=True)
 class MutateReport:
-    """Results in the order of judging. The score of a class is killed / all; mutants that are known to be equivalent, or shown to give the same result, are no part of it."""
+    """Results in the order of judging.
+
+    The score of a class is killed / all; mutants that are known to be equivalent, or shown to give the same result, do
+    not count.
+    """
 
     results: Sequence[Judged]
 
@@ -31,12 +35,15 @@ class MutateReport:
 
     @staticmethod
     def score(results: Iterable[Judged]) -> tuple[int, int]:
-        """Killed, and all that are faults."""
+        """Count the killed mutants, and all that are faults."""
         verdicts = [r.verdict for r in results if r.verdict not in NO_FAULT]
         return verdicts.count("killed"), len(verdicts)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row for each class that has mutants and one for all, in the columns of HEAD; zeros are left blank, the score of no fault at all is a dash."""
+        """Return a row for each class that has mutants and one for all, in the columns of HEAD.
+
+        Zeros are blank, the score without any fault is a dash.
+        """
         faults = sorted({r.fault for r in self.results})
         groups = [(str(f), FAULTS[f], [r for r in self.results if r.fault == f]) for f in faults]
         return [self._row(*g) for g in [*groups, ("all", "", list(self.results))]]
@@ -67,13 +74,13 @@ class MutateReport:
         return {"killed": killed, "all": total, "seconds": self.seconds, "classes": classes, "mutants": [asdict(r) for r in self.results]}
 
     def as_markdown(self) -> str:
-        """The table, and the survivors in a list."""
+        """Format the table, and the survivors as a list."""
         lines = [
             *table(HEAD, self.rows()),
             "",
             self.summary() + ".",
         ]
-        left = [r for r in self.results if r.verdict not in ("killed", *NO_FAULT)]
+        survivors = [r for r in self.results if r.verdict not in ("killed", *NO_FAULT)]
         return "\n".join(
-            [*lines, "", *(f"* {r.place[0]}:{r.place[1]} class {r.fault}, {r.operator}: {r.what} ({r.verdict})" for r in left), ""]
+            [*lines, "", *(f"* {r.place[0]}:{r.place[1]} class {r.fault}, {r.operator}: {r.what} ({r.verdict})" for r in survivors), ""]
         )

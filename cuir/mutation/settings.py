@@ -1,4 +1,7 @@
-"""Other values of const parameters, for arguments that a mutant is no fault: it is the original at one of them, or shows at one what a number is for. Owns which are tried."""
+"""Other values of const parameters, for arguments that a mutant is equivalent.
+
+The mutant is the original at one of them, or shows at one what a number is for.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,36 @@ from .trial import Trial
 
 
 def other_setting(t: Trial) -> str | None:
-    """What changed no longer reads a const parameter, and the original with another value of it, the caller's to choose, gives the mutant's bits.
+    """Argue that the original with another value of a const parameter gives the mutant's bits.
 
-    The bits must differ from the original's own: a ring of another length gives the same ones, whatever is wrong with its waits.
+    What changed no longer reads the parameter, which the caller may choose. The bits must differ from the original's: a
+    ring of another length gives the same bits, whatever is wrong with its waits.
     """
     consts = check(t.program, t.kernel, t.consts).consts
-    for site, put in t.expressions():
-        for name in sorted((names_read(site.node) - names_read(put)) & set(consts)):
+    for site, replacement in t.expressions():
+        for name in sorted((names_read(site.node) - names_read(replacement)) & set(consts)):
             value = consts[name]
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
             bits = t.bits(t.mutant)
             if bits is None or t.gives(bits):
                 return None
-            for other in (-1, 0, 2 * value + 1, 1000 * value):
-                elsewhere = replace(t, consts={**t.consts, name: other})
-                elsewhere.problems = t.problems
-                if other != value and elsewhere.gives(bits):
-                    return (
-                        f"the original with {name}={other}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
-                    )
+            for setting in (-1, 0, 2 * value + 1, 1000 * value):
+                trial = replace(t, consts={**t.consts, name: setting})
+                trial.problems = t.problems
+                if setting != value and trial.gives(bits):
+                    return f"the original with {name}={setting}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
             return None
     return None
 
 
 def smaller_tiles(t: Trial) -> Iterator[Trial]:
-    """The same with half the keys of a block, or half the queries of a tile, where that makes a kernel."""
+    """Yield trials with half the keys of a block or half the queries of a tile, where that makes a kernel."""
     consts = check(t.program, t.kernel, t.consts).consts
     for name in ("BN", "BM"):
         value = consts.get(name)
         if isinstance(value, int) and value % 2 == 0:
             smaller = replace(t, consts={**t.consts, name: value // 2})
             with suppress(CuirError):  # no kernel
-                if smaller.wanted is not None:
+                if smaller.expected is not None:
                     yield smaller

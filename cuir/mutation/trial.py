@@ -1,4 +1,4 @@
-"""A mutant beside its original: where they differ, what both give in the same problems, and what is known of all schedules of the mutant."""
+"""A mutant and its original: their difference, their results, and explored schedules of the mutant."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ..verification.spec_dispatch import AnyCase, launch_of, number_cases, sched
 from .places import Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
-Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits count
-_wanted: dict[tuple[Any, ...], list[Output] | None] = {}
+Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits are compared
+_expected: dict[tuple[Any, ...], list[Output] | None] = {}
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What is known of all schedules: a fault, or that there is none, or neither."""
+    """Result of exploring all schedules: a fault, or the absence of faults, or neither."""
 
     fault: Diagnostic | None
     clean: bool
@@ -43,7 +43,7 @@ class Explored:
 
 @dataclass
 class Trial:
-    """A program, a mutant of it, both as the parser gives them, and what they are run with."""
+    """A program and a mutant of it, both as the parser gives them, and the settings of their runs."""
 
     program: Program
     mutant: Program
@@ -58,7 +58,7 @@ class Trial:
 
     @cached_property
     def at(self) -> Site:
-        """The smallest node that holds all of the change."""
+        """The smallest node that contains all of the change."""
         path: Path = ()
         a: Any = self.program
         b: Any = self.mutant
@@ -71,28 +71,31 @@ class Trial:
 
     @cached_property
     def new(self) -> Any:
-        """What the mutant has there."""
+        """The mutant's node in place of `at`."""
         node: Any = self.mutant
         for step in self.at.path:
             node = _child(node, step)
         return node
 
     def expressions(self) -> Iterator[tuple[Site, Expr]]:
-        """The changed expression and those around it, innermost first, each with what the mutant has there."""
+        """Yield the changed expression and those around it, innermost first, each with its replacement."""
         path = self.at.path
         while path and path in self.places.at:
-            site, put = self.places.at[path], self.mutant
+            site, replacement = self.places.at[path], self.mutant
             if not isinstance(site.node, Expr):
                 return
             for step in path:
-                put = _child(put, step)
+                replacement = _child(replacement, step)
             if path[-1][0] != "func":
-                yield site, put  # type: ignore[misc]
+                yield site, replacement  # type: ignore[misc]
             path = path[:-1]
 
     @cached_property
     def problems(self) -> list[tuple[AnyCase, int | None]]:
-        """Problems and how many CTAs share them: those of the numbers, and a few with so many tiles a CTA that every ring is used over and over."""
+        """Problems and how many CTAs share them.
+
+        Those of the numbers, and a few with so many tiles a CTA that every ring is used over and over.
+        """
         checked = check(self.program, self.kernel, self.consts)
         problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in number_cases(checked, self.spec, [], "quick")]
         if not is_attention(checked.origin):
@@ -109,7 +112,7 @@ class Trial:
 
     @cached_property
     def explored(self) -> Explored:
-        """Every schedule of a few launches of the mutant."""
+        """Result of exploring a few launches of the mutant."""
         return self.explore(self.mutant)
 
     @cached_property
@@ -128,20 +131,20 @@ class Trial:
 
     @property
     def extent(self) -> str:
-        """How long the launches are, in words."""
+        """Size of the launches, for messages."""
         if is_attention(pick_kernel(self.program, self.kernel)):
             return "of up to 9 tiles a CTA and 6 blocks a tile"
         return "; ".join(f"{case} on {grid} CTAs" for case, grid in self.launches)
 
     def explore(self, program: Program) -> Explored:
-        """Every schedule of a few launches."""
+        """Explore every schedule of a few launches of a program."""
         states = 0
         launches = self.launches
         try:
             checked = check(program, self.kernel, self.consts)
             for case, grid in launches:
-                given = launch_of(program, checked, self.spec, case)
-                report = explore(checked, given.arguments(), grid=grid, classes=2000)
+                launch = launch_of(program, checked, self.spec, case)
+                report = explore(checked, launch.arguments(), grid=grid, classes=2000)
                 states += report.states
                 if not report.ok:
                     return Explored(report.diagnostics[0] if report.verdict == "faulty" else None, False, states, len(launches))
@@ -156,37 +159,40 @@ class Trial:
         return int(consts.get("BM", 128)), int(consts.get("BN", 128))  # type: ignore[arg-type]
 
     def bits(self, program: Program) -> list[Output] | None:
-        """What a program gives in all problems, under several schedules, and whether its bits count: those of sums in any order do not. None if it is refused in one."""
+        """Return the outputs of a program in all problems and schedules; None if it is refused in one.
+
+        With each, whether its bits are compared: those of sums in any order are not.
+        """
         outputs: list[Output] = []
         try:
             checked = check(program, self.kernel, self.consts)
             free = added(checked)
             for case, grid in self.problems:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
-                    given = launch_of(program, checked, self.spec, case)
-                    interpret(checked, given.arguments(), schedule=Schedule.parse(schedule), grid=grid)
-                    outputs += [(x, name not in free) for name, x in given.outputs.items()]
+                    launch = launch_of(program, checked, self.spec, case)
+                    interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
+                    outputs += [(x, name not in free) for name, x in launch.outputs.items()]
         except CuirError:
             return None
         return outputs
 
     @cached_property
-    def wanted(self) -> list[Output] | None:
+    def expected(self) -> list[Output] | None:
         key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
-        if key not in _wanted:
-            _wanted.clear()  # a process judges mutants of one program
-            _wanted[key] = self.bits(self.program)
-        return _wanted[key]
+        if key not in _expected:
+            _expected.clear()  # a process judges mutants of one program
+            _expected[key] = self.bits(self.program)
+        return _expected[key]
 
     def same(self, program: Program) -> bool:
-        """Whether a program gives the bits of the original in all problems."""
+        """Return whether a program gives the bits of the original in all problems."""
         outputs = self.bits(program)
-        return outputs is not None and self.wanted is not None and all(map(_same, outputs, self.wanted))
+        return outputs is not None and self.expected is not None and all(map(_same, outputs, self.expected))
 
     def gives(self, outputs: list[Output]) -> bool:
-        """Whether the original gives these bits."""
-        mine = self.bits(self.program)
-        return mine is not None and len(mine) == len(outputs) and all(map(_same, mine, outputs))
+        """Return whether the original gives these bits."""
+        expected = self.bits(self.program)
+        return expected is not None and len(expected) == len(outputs) and all(map(_same, expected, outputs))
 
     @property
     def runs(self) -> int:
@@ -194,7 +200,7 @@ class Trial:
 
 
 def _step(a: Any, b: Any) -> tuple[str, int | None] | None:
-    """The only child in which two nodes differ."""
+    """Return the only child in which two nodes differ."""
     if not isinstance(a, Node) or type(a) is not type(b):
         return None
     steps: list[tuple[str, int | None]] = []
@@ -214,8 +220,8 @@ def _child(node: Any, step: tuple[str, int | None]) -> Any:
     return value if step[1] is None else value[step[1]]
 
 
-def _same(one: Output, other: Output) -> bool:
-    a, b = (torch.nan_to_num(x, nan=7e4) for x, _ in (one, other))
-    if one[1]:
+def _same(output: Output, expected: Output) -> bool:
+    a, b = (torch.nan_to_num(x, nan=7e4) for x, _ in (output, expected))
+    if output[1]:
         return torch.equal(a, b)
     return bool(((a - b).norm() <= 2.0**-20 * a.norm()).all())  # float32, added up in another order

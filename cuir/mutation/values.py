@@ -1,4 +1,7 @@
-"""Faults of what is computed: masks, bounds, factors and heads, tiles that are stale or others, roles that disagree (classes 11 to 13)."""
+"""Faults of computed values: masks, bounds, factors and heads, wrong tiles, roles that disagree.
+
+These are the classes 11 to 13.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,31 @@ from ..ops.expressions import is_where, traits
 from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import assigned, names_read, walk
-from .operators import Mutant, made, operator
+from .operators import Mutant, make_mutant, operator
 from .places import Places, Site, root
 
 
-def _computes(of: Places, site: Site) -> bool:
-    """Inside of a function that computes values: not a ring's stages and parities, and not the order of the tiles."""
+def _computes(places: Places, site: Site) -> bool:
+    """Return whether a place is in a function that computes values.
+
+    Not a ring's stages and parities, and not the order of the tiles.
+    """
     func = site.inside(Func)
-    return func is not None and func.name not in of.parities and func.name != "tile"
+    return func is not None and func.name not in places.parities and func.name != "tile"
 
 
 @operator
-def expressions(of: Places) -> Iterator[Mutant]:
-    """Comparisons, sums, factors, extremes and numbers in the functions of the kernel."""
-    for site in of.sites:
+def expressions(places: Places) -> Iterator[Mutant]:
+    """Change comparisons, sums, factors, extrema and numbers in the functions of the kernel."""
+    for site in places.sites:
         node = site.node
-        if not _computes(of, site) or any(isinstance(p, Slice) for p in site.parents):
+        if not _computes(places, site) or any(isinstance(p, Slice) for p in site.parents):
             continue
-        for put, name in _others(node):
-            yield made(of, 11, name, site, f"`{show(node)}` becomes `{show(put)}`", put)
+        for replacement, name in _variants_of(node):
+            yield make_mutant(places, 11, name, site, f"`{show(node)}` becomes `{show(replacement)}`", replacement)
 
 
-def _others(node: Node) -> Iterator[tuple[Expr, str]]:
+def _variants_of(node: Node) -> Iterator[tuple[Expr, str]]:
     t = traits(node)
     if isinstance(node, Binary):
         if t.compares:
@@ -58,141 +64,173 @@ def _others(node: Node) -> Iterator[tuple[Expr, str]]:
 
 
 @operator
-def constants(of: Places) -> Iterator[Mutant]:
-    for i, item in enumerate(of.program.items):
+def constants(places: Places) -> Iterator[Mutant]:
+    """Change floating-point constants by 1 %."""
+    for i, item in enumerate(places.program.items):
         if isinstance(item, Constant) and isinstance(item.value, Literal) and item.value.kind == "float":
-            put = Literal(item.value.value * 1.01)
-            yield made(of, 11, "constant", of.at[(("items", i), ("value", None))], f"{item.name} is `{show(put)}`", put)
+            replacement = Literal(item.value.value * 1.01)
+            yield make_mutant(
+                places, 11, "constant", places.at[(("items", i), ("value", None))], f"{item.name} is `{show(replacement)}`", replacement
+            )
 
 
 @operator
-def rescale(of: Places) -> Iterator[Mutant]:
-    """`x = x * factor` in a role, left out or once more."""
-    for site in of.sites:
+def rescale(places: Places) -> Iterator[Mutant]:
+    """Omit or repeat `x = x * factor` in a role, or divide by the factor."""
+    for site in places.sites:
         node = site.node
         if (
             isinstance(node, Assign)
-            and of.role(site)
+            and places.role(site)
             and isinstance(node.value, Binary)
             and "y" in traits(node.value).factors
             and node.value.left == Name(node.targets[0])
         ):
-            program = of.dropped(site)
+            program = places.drop(site)
             if program is not None:
-                yield made(of, 11, "rescale left out", site, f"without `{show(node).strip()}`", program)
-            yield made(of, 11, "rescaled twice", site, f"`{show(node).strip()}` twice", (node, node))
+                yield make_mutant(places, 11, "rescale left out", site, f"without `{show(node).strip()}`", program)
+            yield make_mutant(places, 11, "rescaled twice", site, f"`{show(node).strip()}` twice", (node, node))
             inverse = replace(node, value=replace(node.value, op="/"))
-            yield made(of, 11, "rescaled by the inverse", site, f"`{show(inverse).strip()}`", inverse)
+            yield make_mutant(places, 11, "rescaled by the inverse", site, f"`{show(inverse).strip()}`", inverse)
 
 
 @operator
-def heads(of: Places) -> Iterator[Mutant]:
-    """The KV head of a query head, which the kernel computes with HK."""
-    for site in of.sites:
+def heads(places: Places) -> Iterator[Mutant]:
+    """Change the KV head of a query head, which the kernel computes with HK."""
+    for site in places.sites:
         node = site.node
-        if isinstance(node, Assign) and of.role(site) and isinstance(node.value, Binary) and "HK" in names_read(node.value):
-            at = of.at[(*site.path, ("value", None))]
-            for put in (node.value.left, Binary("%", node.value.left, Name("HK")), Literal(0)):
-                yield made(of, 11, "other KV head", at, f"`{show(node.value)}` becomes `{show(put)}`", put)
+        if isinstance(node, Assign) and places.role(site) and isinstance(node.value, Binary) and "HK" in names_read(node.value):
+            at = places.at[(*site.path, ("value", None))]
+            for replacement in (node.value.left, Binary("%", node.value.left, Name("HK")), Literal(0)):
+                yield make_mutant(places, 11, "other KV head", at, f"`{show(node.value)}` becomes `{show(replacement)}`", replacement)
 
 
 @operator
-def arguments(of: Places) -> Iterator[Mutant]:
-    """A function of the kernel is called with two neighbouring names exchanged: query and key, batch and head."""
-    for site in of.sites:
+def arguments(places: Places) -> Iterator[Mutant]:
+    """Exchange two adjacent names in the call of a function: query and key, batch and head."""
+    for site in places.sites:
         node = site.node
-        if not (isinstance(node, Call) and root(node.func) in of.funcs and root(node.func) not in of.parities) or site.inside(Slice):
+        if not (isinstance(node, Call) and root(node.func) in places.funcs and root(node.func) not in places.parities) or site.inside(
+            Slice
+        ):
             continue
         for i in range(len(node.args) - 1):
-            one, other = node.args[i : i + 2]
-            if isinstance(one, Name) and isinstance(other, Name) and one != other:
-                put = replace(node, args=(*node.args[:i], other, one, *node.args[i + 2 :]))
-                yield made(of, 11, "arguments exchanged", site, f"`{show(put)}` instead of `{show(node)}`", put)
+            first, second = node.args[i : i + 2]
+            if isinstance(first, Name) and isinstance(second, Name) and first != second:
+                replacement = replace(node, args=(*node.args[:i], second, first, *node.args[i + 2 :]))
+                yield make_mutant(places, 11, "arguments exchanged", site, f"`{show(replacement)}` instead of `{show(node)}`", replacement)
 
 
 @operator
-def flags(of: Places) -> Iterator[Mutant]:
-    """A condition that a function is called with (whether a block needs the mask): false, true or off by one."""
-    for site in of.sites:
+def flags(places: Places) -> Iterator[Mutant]:
+    """Make a condition that a function is called with false, true or off by one.
+
+    Such a condition is whether a block needs the mask.
+    """
+    for site in places.sites:
         node, call = site.node, site.parents[-1] if site.parents else None
-        if isinstance(call, Call) and root(call.func) in of.funcs and isinstance(node, Binary) and traits(node).compares:
-            for put in (Literal(False), Literal(True), replace(node, op=traits(node).slip)):
-                yield made(of, 11, "condition of a function", site, f"`{show(node)}` becomes `{show(put)}` in `{show(call)}`", put)
+        if isinstance(call, Call) and root(call.func) in places.funcs and isinstance(node, Binary) and traits(node).compares:
+            for replacement in (Literal(False), Literal(True), replace(node, op=traits(node).slip)):
+                yield make_mutant(
+                    places,
+                    11,
+                    "condition of a function",
+                    site,
+                    f"`{show(node)}` becomes `{show(replacement)}` in `{show(call)}`",
+                    replacement,
+                )
 
 
 @operator
-def stale(of: Places) -> Iterator[Mutant]:
-    """A value that is set anew for each tile and changes in a loop keeps what the tile before left."""
-    for site in of.sites:
+def stale(places: Places) -> Iterator[Mutant]:
+    """Keep the previous tile's value of a variable that is set anew for each tile and changes in a loop."""
+    for site in places.sites:
         node, loop = site.node, site.inside(For)
-        if not (isinstance(node, Assign) and loop is not None and of.role(site) is not None):
+        if not (isinstance(node, Assign) and loop is not None and places.role(site) is not None):
             continue
         position = site.path[-1][1]
-        behind = of.block(site)[position + 1 :] if position is not None else ()
-        changed = set(assigned(tuple(s for s in behind if isinstance(s, For))))
+        later = places.block(site)[position + 1 :] if position is not None else ()
+        changed = set(assigned(tuple(s for s in later if isinstance(s, For))))
         if changed & set(node.targets):
-            program = of.dropped(site)
+            program = places.drop(site)
             if program is not None:
-                yield made(of, 12, "not set anew", site, f"without `{show(node).strip()}`", program)
+                yield make_mutant(places, 12, "not set anew", site, f"without `{show(node).strip()}`", program)
 
 
 @operator
-def other_box(of: Places) -> Iterator[Mutant]:
-    """Boxes and gathers of tensors one tile or one element further."""
-    tensors = {p.name for p in of.kernel.params}
-    for site in of.sites:
+def other_box(places: Places) -> Iterator[Mutant]:
+    """Shift boxes and gathers of tensors by one tile or one element."""
+    tensors = {p.name for p in places.kernel.params}
+    for site in places.sites:
         node, owner = site.node, site.parents[-1] if site.parents else None
         if not (isinstance(owner, Subscript) and root(owner) in tensors):
             continue
         size = written_size(node) if isinstance(node, Slice) else None
         if isinstance(node, Slice) and node.start is not None and size is not None:
             start = Binary("+", node.start, size)
-            put: Node = Slice(start, Binary("+", start, size))
-            yield made(of, 12, "box of the next tile", site, f"`{show(owner)}` one box further", put)
+            replacement: Node = Slice(start, Binary("+", start, size))
+            yield make_mutant(places, 12, "box of the next tile", site, f"`{show(owner)}` one box further", replacement)
         elif any(traits(n).index_of for n in walk(node)) and site.path[-1][0] == "indices":
-            yield made(of, 12, "index one further", site, f"`{show(owner)}` one element further", Binary("+", node, Literal(1)))  # type: ignore[arg-type]
+            yield make_mutant(places, 12, "index one further", site, f"`{show(owner)}` one element further", Binary("+", node, Literal(1)))  # type: ignore[arg-type]
 
 
 @operator
-def trips(of: Places) -> Iterator[Mutant]:
-    """One role makes another number of trips than the others."""
-    for site in of.sites:
+def trips(places: Places) -> Iterator[Mutant]:
+    """Let one role make another number of trips than the others."""
+    for site in places.sites:
         node, loop = site.node, site.parents[-1] if site.parents else None
-        if not (isinstance(loop, For) and isinstance(node, Call) and node.func == Name("range") and of.role(site) is not None):
+        if not (isinstance(loop, For) and isinstance(node, Call) and node.func == Name("range") and places.role(site) is not None):
             continue
-        role = of.role(site).call.args[0]  # type: ignore[union-attr]
+        role = places.role(site).call.args[0]  # type: ignore[union-attr]
         last = node.args[-1]
-        for put in (Binary("+", last, Literal(1)), Binary("-", last, Literal(1))):
-            yield made(of, 13, "other trip count", site, f"`{show(put)}` trips instead of `{show(last)}` in role {show(role)}",
-                       replace(node, args=(*node.args[:-1], put)))  # fmt: skip
+        for replacement in (Binary("+", last, Literal(1)), Binary("-", last, Literal(1))):
+            yield make_mutant(
+                places,
+                13,
+                "other trip count",
+                site,
+                f"`{show(replacement)}` trips instead of `{show(last)}` in role {show(role)}",
+                replace(node, args=(*node.args[:-1], replacement)),
+            )
         if len(node.args) > 1:
-            put = Binary("+", node.args[0], Literal(1))
-            yield made(of, 13, "other trip count", site, f"from `{show(put)}` on in role {show(role)}", replace(node, args=(put, *node.args[1:])))  # fmt: skip
+            replacement = Binary("+", node.args[0], Literal(1))
+            yield make_mutant(
+                places,
+                13,
+                "other trip count",
+                site,
+                f"from `{show(replacement)}` on in role {show(role)}",
+                replace(node, args=(replacement, *node.args[1:])),
+            )
 
 
 @operator
-def disagreement(of: Places) -> Iterator[Mutant]:
-    """One role unpacks the unit of work, or asks for its blocks, otherwise than the others."""
-    for site in of.sites:
+def disagreement(places: Places) -> Iterator[Mutant]:
+    """Let one role unpack the unit of work, or compute its blocks, unlike the others."""
+    for site in places.sites:
         node = site.node
-        if of.role(site) is None:
+        if places.role(site) is None:
             continue
-        role = show(of.role(site).call.args[0])  # type: ignore[union-attr]
+        role = show(places.role(site).call.args[0])  # type: ignore[union-attr]
         if (
             isinstance(node, Assign)
             and len(node.targets) > 1
             and isinstance(node.value, Call)
-            and root(node.value.func) in set(of.funcs) - of.parities
+            and root(node.value.func) in set(places.funcs) - places.parities
         ):
             for i in range(len(node.targets) - 1):
                 t = list(node.targets)
                 t[i], t[i + 1] = t[i + 1], t[i]
-                put = replace(node, targets=tuple(t))
-                yield made(of, 13, "unpacked in another order", site, f"`{show(put).strip()}` in role {role}", put)
-        if isinstance(node, Call) and root(node.func) in {"tile", "kv_count", "kv_block"} & set(of.funcs):
+                replacement = replace(node, targets=tuple(t))
+                yield make_mutant(
+                    places, 13, "unpacked in another order", site, f"`{show(replacement).strip()}` in role {role}", replacement
+                )
+        if isinstance(node, Call) and root(node.func) in {"tile", "kv_count", "kv_block"} & set(places.funcs):
             for i, arg in enumerate(node.args):
-                for other in (Binary("+", arg, Literal(1)), Literal(0)):
-                    at = of.at[(*site.path, ("args", i))]
-                    if other != arg:
-                        call = replace(node, args=(*node.args[:i], other, *node.args[i + 1 :]))
-                        yield made(of, 13, "asked for another", at, f"`{show(node)}` becomes `{show(call)}` in role {role}", other)
+                for changed in (Binary("+", arg, Literal(1)), Literal(0)):
+                    at = places.at[(*site.path, ("args", i))]
+                    if changed != arg:
+                        call = replace(node, args=(*node.args[:i], changed, *node.args[i + 1 :]))
+                        yield make_mutant(
+                            places, 13, "asked for another", at, f"`{show(node)}` becomes `{show(call)}` in role {role}", changed
+                        )

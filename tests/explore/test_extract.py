@@ -122,7 +122,7 @@ def test_steps_are_the_points_of_a_worker() -> None:
     a, c = skeleton.workers
     assert [s.kind for s in a.steps] == ["arrive", "copy"] and a.steps[0].value == 64 * 64 * 4
     assert [s.kind for s in c.steps] == ["wait", "point", "point"]
-    assert [(t.mode, t.what) for t in c.steps[0].locals if isinstance(t, Touch)] == [("read", ""), ("read", ""), ("write", "")]
+    assert [(t.mode, t.operation) for t in c.steps[0].locals if isinstance(t, Touch)] == [("read", ""), ("read", ""), ("write", "")]
     assert len(skeleton.landings) == 1 and skeleton.size == 6
     assert skeleton.regions[0].intervals == ((0, 64 * 64 * 4),)
 

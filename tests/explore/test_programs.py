@@ -15,7 +15,7 @@ from cuir.checking.checker import check
 from cuir.explore import explore
 from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
-from cuir.explore.explore import steps_of
+from cuir.explore.explore import name_steps
 from cuir.explore.extract import skeletons
 from cuir.explore.shortest import shortest, smallest
 from cuir.explore.skeleton import Skeleton
@@ -296,7 +296,7 @@ def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: b
         agents.append(rng.choice(able))
         execution.step(agents[-1])
     assert execution.finished()
-    return steps_of(skeleton, tuple(agents))
+    return name_steps(skeleton, tuple(agents))
 
 
 @pytest.mark.parametrize("lockstep", [False, True], ids=["at once", "late units"])

@@ -16,7 +16,7 @@ from cuir import CuirError, show
 from cuir.bridging import attention_consts
 from cuir.cli.inputs import read_program, read_variant
 from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
-from cuir.mutation.judging import _held
+from cuir.mutation.judging import _block_interrupts
 from cuir.mutation.report import HEAD
 from cuir.spec.specification import Specification
 from cuir.verification import verify
@@ -236,7 +236,7 @@ def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
 
 def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
     script = "from cuir.mutation.judging import Job, _begin; _begin(Job(dict, None, {}), ''); print('alive')"
-    with _held():
+    with _block_interrupts():
         child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         child.send_signal(signal.SIGINT)
     assert (*child.communicate(timeout=60), child.returncode) == (b"", b"", 130)
