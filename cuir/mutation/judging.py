@@ -303,8 +303,8 @@ def _in_parallel(
         with _block_interrupts():
             waiting = {pool.submit(_judge_here, m.text): m for m in remaining}
         while waiting:
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
+            completed, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in completed:
                 take(waiting.pop(future), *future.result())
     except BaseException:  # do not wait for mutants in judgement, or for imports
         for process in set(active_children()) - earlier_children:

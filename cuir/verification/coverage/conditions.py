@@ -42,9 +42,10 @@ _SIDES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """One condition, and what sides it has: bit i of a mask stands for side i.
+    """One condition and its sides: bit i of a mask stands for side i.
 
-    role: number of the role, DECLARATIONS or WORK. level: what must be known for its value, see origins.py. tile: of an index tile, of which elements are on either side.
+    role: number of the role, DECLARATIONS or WORK. level: what its value depends on, see origins.py. tile: of an index
+    tile, whose elements may be on different sides.
     """
 
     number: int
@@ -56,22 +57,22 @@ class Condition:
     op: Op | None = None
     operands: tuple[Expr, ...] = ()
     tile: bool = False
-    by: int = 0  # the number that divides, or of the bits
-    loops: tuple[For, ...] = ()  # around it, the outermost first
-    guards: tuple[Expr, ...] = ()  # what decides whether it is evaluated
+    by: int = 0  # the divisor, or the number whose bits are tested
+    loops: tuple[For, ...] = ()  # enclosing loops, the outermost first
+    guards: tuple[Expr, ...] = ()  # conditions that decide whether it is evaluated
 
     @property
     def span(self) -> Span:
         return self.node.span
 
     @property
-    def everything(self) -> int:
+    def all_sides(self) -> int:
         """The mask of all sides."""
         return (1 << len(self.sides)) - 1
 
     @property
     def text(self) -> str:
-        """The condition with names as inlining gives them, and constants by their values."""
+        """The condition with names as inlining makes them, and constants by their values."""
         return f"for {self.node.target} in {show(self.node.iter)}" if isinstance(self.node, For) else show(self.node)
 
     @property
@@ -83,7 +84,7 @@ class Condition:
         return head if head.startswith("for ") else self.text
 
     def describe(self, side: int) -> str:
-        """A side in words, by the text as its author wrote it: what is then so."""
+        """Describe a side by the text as its author wrote it."""
         text = self.source_text
         if self.kind in ("truth", "comparison"):
             return f"`{text}` is {self.sides[side]}" + (" somewhere" if self.tile else "")
@@ -97,14 +98,17 @@ class Condition:
         return f"{operand} is {self.sides[side]} in `{text}`"
 
     def sides_of(self, result: Any, operands: Sequence[Any]) -> int:
-        """The mask of the sides that a value of the condition is on; of arrays those that some element is on. operands: their values, where the kind needs them."""
+        """Return the mask of the sides that a value is on; for arrays, of any element.
+
+        operands: their values, where the kind needs them (`reads`).
+        """
         if self.tile:
             result, operands = _array(result), [_array(x) for x in operands]
         return _SIDES_OF[self.kind](self, result, operands)
 
     @property
     def reads(self) -> tuple[Expr, ...]:
-        """The operands whose values `sides_of` needs beside the result."""
+        """The operands whose values `sides_of` needs besides the result."""
         return self.operands if self.kind == "extremum" else self.operands[:1] if self.kind in ("remainder", "bits", "flips") else ()
 
 
@@ -128,7 +132,7 @@ def _array(x: Any) -> Any:
 
 
 def _either(holds: Any) -> int:
-    """Bit 0 where something holds, bit 1 where something does not."""
+    """Return a mask: bit 0 where something holds, bit 1 where something does not."""
     if holds.__class__ is np.ndarray:
         return (1 if holds.any() else 0) | (0 if holds.all() else 2)
     return 1 if holds else 2
@@ -187,17 +191,20 @@ _SIDES_OF: dict[str, Callable[[Condition, Any, Sequence[Any]], int]] = {
 
 
 def collect_conditions(checked: Checked) -> list[Condition]:
-    """All conditions of a kernel: of the work function, the declarations and the roles, in the order of the text. Kept with the kernel."""
+    """Collect all conditions of a kernel, in the order of the text. Cached with the kernel.
+
+    They are those of the work function, the declarations and the roles.
+    """
     if collect_conditions not in checked.made:
         checked.made[collect_conditions] = _Collector(checked).collect()
-    found: list[Condition] = checked.made[collect_conditions]
-    return found
+    conditions: list[Condition] = checked.made[collect_conditions]
+    return conditions
 
 
 class _Collector:
     def __init__(self, checked: Checked):
         self.checked = checked
-        self.found: list[Condition] = []
+        self.conditions: list[Condition] = []
 
     def collect(self) -> list[Condition]:
         self.loops: tuple[For, ...] = ()
@@ -210,7 +217,7 @@ class _Collector:
         for number, role in enumerate(self.checked.roles):
             self.reader, self.role = get_reader(self.checked, role), number
             self.block(role.body)
-        return self.found
+        return self.conditions
 
     def block(self, body: Sequence[Stmt]) -> None:
         for stmt in body:
@@ -233,7 +240,7 @@ class _Collector:
                     self.expression(part)
 
     def inside(self, body: Sequence[Stmt], level: int, *guards: Expr) -> None:
-        """A block that guards of a level decide about."""
+        """Collect from a block under guards of a level."""
         before = self.under, self.guards
         self.under, self.guards = max(self.under, level), (*self.guards, *guards)
         self.block(body)
@@ -245,19 +252,21 @@ class _Collector:
         self.expression(cond)
 
     def truth(self, cond: Expr) -> None:
-        """A condition that is none by its operation: a name, a conjunction, an element."""
+        """Add a branch condition that is not a comparison: a name, a conjunction, an element."""
         operation = entry(self.checked, cond)
-        by_itself = operation is not None and (operation[0].traits.compares or operation[0].traits.tests_bit)
-        if not by_itself and not isinstance(cond, Number):
+        is_comparison = operation is not None and (operation[0].traits.compares or operation[0].traits.tests_bit)
+        if not is_comparison and not isinstance(cond, Number):
             self.add("truth", cond, _SIDES["truth"], self.reader.level(cond))
 
-    def add(self, kind: Kind, node: Expr | For, sides: tuple[str, ...], level: int, **more: Any) -> None:
-        self.found.append(
-            Condition(len(self.found), kind, node, self.role, max(level, self.under), sides, loops=self.loops, guards=self.guards, **more)
+    def add(self, kind: Kind, node: Expr | For, sides: tuple[str, ...], level: int, **fields: Any) -> None:
+        self.conditions.append(
+            Condition(
+                len(self.conditions), kind, node, self.role, max(level, self.under), sides, loops=self.loops, guards=self.guards, **fields
+            )
         )
 
     def expression(self, e: Node) -> None:
-        """The conditions in an expression, in the order in which it is evaluated."""
+        """Collect the conditions in an expression, in the order of evaluation."""
         operation = entry(self.checked, e) if isinstance(e, Expr) else None
         lazy = operation is not None and bool(operation[0].traits.lazy)
         before = self.guards
@@ -267,7 +276,7 @@ class _Collector:
             if not isinstance(child, Slice):
                 self.expression(child)
             elif child.start is not None:
-                self.expression(child.start)  # the end has the same text
+                self.expression(child.start)  # the end repeats the start's text
         self.guards = before
         if operation is None or operation[0].evaluate is None or not isinstance(e, Expr):
             return
@@ -296,22 +305,22 @@ class _Collector:
 def kind_of(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None:
     """Classify an operation on scalars or index tiles as a kind of condition; None if it is none."""
     numbers = [x for x in operands if isinstance(x, Number)]
-    of = op.traits
-    if of.compares:
+    operator = op.traits
+    if operator.compares:
         return "comparison"
-    if of.tests_bit:
+    if operator.tests_bit:
         return "truth"
-    if of.extremum is not None:
+    if operator.extremum is not None:
         return "extremum"
     if _dtype(e) != I32 or len(operands) != 2 or len(numbers) != 1 or isinstance(numbers[0].value, (bool, float)):
         return None
-    if of.divides_integers:
+    if operator.divides_integers:
         if not isinstance(operands[1], Number) or numbers[0].value < 2:
             return None
-        return "remainder" if of.remainder else "quotient"
-    if of.decided_by is False:
+        return "remainder" if operator.remainder else "quotient"
+    if operator.decided_by is False:
         return "bits"
-    return "flips" if of.decided_by is True or (of.involutive and of.commutative) else None
+    return "flips" if operator.decided_by is True or (operator.involutive and operator.commutative) else None
 
 
 def _dtype(e: Expr) -> object:
@@ -328,7 +337,7 @@ def get_reader(checked: Checked, role: Role | None) -> Reader:
 
 
 def evaluated_nodes(node: Node) -> Iterator[Node]:
-    """The nodes directly below that are evaluated: no names of functions, of arrays or of dtypes."""
+    """Yield the child nodes that are evaluated: no names of functions, arrays or dtypes."""
     if isinstance(node, Subscript):
         if root_name(node) is not None and not isinstance(node.value, Name):
             yield node.value
@@ -350,20 +359,20 @@ def map_parents(checked: Checked) -> dict[Itself, Node]:
     """
     if map_parents not in checked.made:
         parents: dict[Itself, Node] = {}
-        left: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
-        left += [checked.tiles.count] if checked.tiles is not None else []
-        while left:
-            node = left.pop()
+        pending: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
+        pending += [checked.tiles.count] if checked.tiles is not None else []
+        while pending:
+            node = pending.pop()
             for child in evaluated_nodes(node):
                 parents[Itself(child)] = node
-                left.append(child)
+                pending.append(child)
         checked.made[map_parents] = parents
-    found: dict[Itself, Node] = checked.made[map_parents]
-    return found
+    result: dict[Itself, Node] = checked.made[map_parents]
+    return result
 
 
 def boundary(c: Condition) -> list[int]:
-    """Numbers of the text that the condition is about: what values are compared with, divided by, or bounded by."""
+    """Return the numbers of the text with which values are compared, by which they are divided or bounded."""
     numbers = [int(x.value) for x in c.operands if isinstance(x, Number) and not isinstance(x.value, float)]
     return [n for n in numbers if abs(n) < 2**31] + (
         [math.floor(x.value) for x in c.operands if isinstance(x, Number) and isinstance(x.value, float) and math.isfinite(x.value)]

@@ -1,6 +1,6 @@
-"""Runs of problems that were made for conditions.
+"""Runs of problems made for conditions.
 
-They run with data against the specification, or by synchronisation alone where a problem is too large.
+They run with data against the specification, or only their synchronisation where a problem is too large.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from .drive import Coverage, Driver
 from .observed import Observed
 from .solve import Solution
 
-LEFT_OUT = ("V202", "U113", "U125", "X106", "X108", "X113", "D402")  # what says of a problem that it cannot be run
+LEFT_OUT = ("V202", "U113", "U125", "X106", "X108", "X113", "D402")  # codes of problems that cannot be run
 
-SECONDS = {"quick": 2.0, "full": 20.0}  # of a run by synchronisation alone
+SECONDS = {"quick": 2.0, "full": 20.0}  # of a run of synchronisation alone
 
 
 class Cover:
-    """Drives the conditions of a kernel both ways. rows: of the table of the numbers; runs: with data and without."""
+    """Driver of the conditions of a kernel to both sides.
+
+    rows: of the table of the numbers. runs: counts with data and without.
+    """
 
     def __init__(self, program: Program, checked: Checked, spec: AnySpecification, observed: Observed, level: str, shrink: bool):
         self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
@@ -45,7 +48,10 @@ class Cover:
         return self.driver.coverage
 
     def _make_arguments(self, case: Draw | Case, name: str) -> Mapping[str, Any]:
-        """Inputs of a problem: of an attention what its mods capture, which costs less than all, if the name is among these."""
+        """Return the inputs of a problem; of an attention only the captured ones, if `name` is among them.
+
+        That costs less than all inputs.
+        """
         if isinstance(self.spec, Specification) and isinstance(case, Case) and name not in STANDARD:
             require_memory(self.checked, asdict(case.lengths))
             return captured_arguments(self.program, self.checked.origin, self.spec, case.lengths, consts=self.checked.consts)
@@ -84,10 +90,10 @@ class Cover:
             raise smallest(self.program, self.checked, self.spec, case, error, grid=grid) from None
 
     def described(self) -> str:
-        """Runs so far, in words; "" if there were none."""
+        """Describe the runs so far; "" if there were none."""
         data, alone = self.runs
-        said = [f"{data} more for what conditions ask"] if data else []
-        return "; ".join(said + ([f"{alone} by synchronisation alone for conditions of large problems"] if alone else []))
+        texts = [f"{data} more for what conditions ask"] if data else []
+        return "; ".join(texts + ([f"{alone} by synchronisation alone for conditions of large problems"] if alone else []))
 
 
 __all__ = ["Cover"]

@@ -20,7 +20,7 @@ from .ranges import Ranges
 from .scalar_program import ScalarProgram, Unknown
 from .solve import Search, Solution, choose, solve
 from .space import Problem, Space
-from .targets import Target, boundaries_left, remainders_left, sides_left
+from .targets import Target, boundary_targets, unseen_remainders, unseen_sides
 
 LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
@@ -41,27 +41,30 @@ EFFORTS = {"quick": Effort(4_000_000, 6, 3_000_000), "full": Effort(100_000_000,
 
 @dataclass
 class Coverage:
-    """Coverage of a kernel's conditions by side. Sides that no launch can take are not counted."""
+    """Coverage of a kernel's conditions by side.
+
+    Sides that no launch can take are not counted.
+    """
 
     observed: Observed
     impossible: list[int] = field(default_factory=list)
-    driven: list[tuple[Target, Draw | Case]] = field(default_factory=list)  # sides that a problem was made for, which ran
-    feasible: dict[tuple[int, int], Draw | Case] = field(default_factory=dict)  # sides that a problem has that did not run
+    driven: list[tuple[Target, Draw | Case]] = field(default_factory=list)  # sides for which a problem was made and ran
+    feasible: dict[tuple[int, int], Draw | Case] = field(default_factory=dict)  # sides of problems that did not run
     refused: dict[str, str] = field(default_factory=dict)  # why a problem could not be run
-    searched: bool = False  # for all that is left
+    searched: bool = False  # the search was not cut short
 
     def case_of(self, t: Target) -> Draw | Case | None:
-        """A problem that takes a side, if one is known."""
+        """Return a problem that takes a side, if one is known."""
         return self.feasible.get((t.condition.number, t.number)) if t.condition.level == NUMBERS else None
 
-    def left(self) -> list[Target]:
-        """Sides that no run has taken, and that are not known to be impossible."""
-        seen = [mask | no for mask, no in zip(self.observed.masks(), self.impossible)]
-        return sides_left(self.observed.conditions, seen)
+    def list_unseen(self) -> list[Target]:
+        """List sides that no run has taken, and that are not known to be impossible."""
+        excluded = [mask | impossible for mask, impossible in zip(self.observed.masks(), self.impossible)]
+        return unseen_sides(self.observed.conditions, excluded)
 
 
 class Driver:
-    """Makes problems for what the runs of a verification have not seen."""
+    """Source of problems for conditions whose sides the runs of a verification have not taken."""
 
     def __init__(
         self,
@@ -75,36 +78,42 @@ class Driver:
         self.checked, self.spec, self.level, self.arguments_of = checked, spec, level, arguments_of
         self.effort = EFFORTS[level]
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
-        self._known: tuple[str, Mapping[str, Any]] = "", {}  # inputs of the last problem
+        self._arguments: tuple[str, Mapping[str, Any]] = "", {}  # inputs of the last problem
 
     def problems(self) -> Iterator[tuple[Solution, bool]]:
-        """Problems to run, the cheapest for what they show first, and whether with data. Whoever runs one tells by `ran` or `refuse`."""
-        sides = sides_left(self.coverage.observed.conditions, self.coverage.observed.masks())
+        """Yield problems to run, in the order of their cost per target, and whether to run with data.
+
+        The caller reports each by `ran` or `refuse`.
+        """
+        sides = unseen_sides(self.coverage.observed.conditions, self.coverage.observed.masks())
         if sides:
             self._exclude(sides)
-            sides = self.coverage.left()
-        remainders = remainders_left(self.checked, self.coverage.observed.counts())
-        near = [t for t in boundaries_left(self.coverage.observed.conditions) if any(s.condition is t.condition for s in sides)]
-        wanted = [*sides, *remainders, *near]
+            sides = self.coverage.list_unseen()
+        remainders = unseen_remainders(self.checked, self.coverage.observed.counts())
+        near = [t for t in boundary_targets(self.coverage.observed.conditions) if any(s.condition is t.condition for s in sides)]
+        targets = [*sides, *remainders, *near]
         search, space = Search(self.effort.operations), Space(self.checked, self.spec)
-        if wanted:
-            solve(self.checked, space, wanted, search, self._read_tensors)
+        if targets:
+            solve(self.checked, space, targets, search, self._read_tensors)
         self.coverage.searched = not search.exhausted
         for solution in search.solutions:
             for t in solution.targets:
                 if t.required:
                     self.coverage.feasible.setdefault((t.condition.number, t.number), solution.problem.case)
         with_data = [s for s in search.solutions if not s.problem.large]
-        chosen = choose(with_data, wanted, self.effort.problems, self.effort.cost)
+        chosen = choose(with_data, targets, self.effort.problems, self.effort.cost)
         for solution in chosen:
             yield self._spread(self._add_head(space, solution)), True
-        done = {t for s in chosen for t in s.targets}
-        alone = [s for s in search.solutions if s.turns <= LONGEST_ALONE[self.level]]
-        for solution in choose(alone, [t for t in sides if t not in done], self.effort.problems, 1 << 62):
+        covered = {t for s in chosen for t in s.targets}
+        without_data = [s for s in search.solutions if s.turns <= LONGEST_ALONE[self.level]]
+        for solution in choose(without_data, [t for t in sides if t not in covered], self.effort.problems, 1 << 62):
             yield self._spread(solution), False
 
     def _add_head(self, space: Space, solution: Solution) -> Solution:
-        """An attention of two key heads instead of one, if it meets the same: scores grow from block to block in the first, and fall in the second."""
+        """Double the single key head of an attention, if the problem then meets the same targets.
+
+        Scores grow from block to block in the first head, and fall in the second.
+        """
         sizes = {n: v for n, v in solution.problem.sizes.items() if n in space.names}
         if sizes.get("HK") != 1 or space.kind != "growing":
             return solution
@@ -114,7 +123,7 @@ class Driver:
         return self._evaluate_on_grid(replace(solution, problem=problem), solution.grid) or solution
 
     def _evaluate_on_grid(self, solution: Solution, grid: int) -> Solution | None:
-        """The problem on so many CTAs, if it then meets its targets."""
+        """Return the problem on so many CTAs, if it then meets its targets."""
         numbers = {n for t in solution.targets for n in (t.condition.number, t.loop) if n is not None}
         program = ScalarProgram(self.checked, [c for c in self.coverage.observed.conditions if c.number in numbers])
         try:
@@ -125,42 +134,41 @@ class Driver:
         return replace(solution, grid=grid, masks=masks) if all(t.is_met(masks) for t in solution.targets) else None
 
     def _spread(self, solution: Solution) -> Solution:
-        """The problem on many CTAs, which run as one batch, if it then meets the same."""
+        """Return the problem on many CTAs, which run as one batch, if it then meets the same targets."""
         if solution.turns < FEW_TURNS or self.checked.tiles is None:
             return solution
         return self._evaluate_on_grid(solution, LANES) or solution
 
     def refuse(self, solution: Solution, error: CuirError) -> None:
-        """A problem cannot be run."""
+        """Record that a problem cannot be run."""
         self.coverage.refused[str(solution.problem.case)] = error.diagnostics[0].message
 
     def ran(self, solution: Solution) -> None:
-        """A problem has run without a fault: what it was made for has been seen."""
+        """Record that a problem has run without a fault: its targets are covered."""
         self.coverage.observed.mark(solution.masks.sides)
         self.coverage.driven += [(t, solution.problem.case) for t in solution.targets if t.required]
 
     def _exclude(self, sides: Iterable[Target]) -> None:
         """Mark sides that no launch can take, by intervals: lengths are at least 1."""
-        given = dict.fromkeys(self.checked.dims, (1, 2**31 - 1)) | {
+        bounds = dict.fromkeys(self.checked.dims, (1, 2**31 - 1)) | {
             s.name: (-(2**31), 2**31 - 1) for s in self.checked.scalars if s.dtype == I32
         }
-        ranges = Ranges(self.checked, given)
+        ranges = Ranges(self.checked, bounds)
         for c in {t.condition.number: t.condition for t in sides}.values():
             self.coverage.impossible[c.number] |= ranges.impossible(c)
 
     def _read_tensors(self, problem: Problem) -> Callable[[str], Any]:
-        """The inputs of a problem by name."""
-
+        """Return a function that returns the inputs of a problem by name."""
         key = str(problem.case)
 
         def read(name: str) -> torch.Tensor:
-            if self._known[0] != key or name not in self._known[1]:
+            if self._arguments[0] != key or name not in self._arguments[1]:
                 try:
-                    self._known = key, self.arguments_of(problem.case, name)
+                    self._arguments = key, self.arguments_of(problem.case, name)
                 except CuirError:
-                    self._known = key, {name: None}
-            found = self._known[1].get(name)
-            return found if isinstance(found, torch.Tensor) else torch.empty(0)
+                    self._arguments = key, {name: None}
+            tensor = self._arguments[1].get(name)
+            return tensor if isinstance(tensor, torch.Tensor) else torch.empty(0)
 
         return read
 

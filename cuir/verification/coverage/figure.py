@@ -1,4 +1,4 @@
-"""The figure of coverage in a report: conditions, sides seen, and the sides left."""
+"""The coverage figure of a report: conditions, sides seen, and sides not seen."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ SHOWN = 3  # lines that a note names
 
 @dataclass(frozen=True)
 class OneSided:
-    """A side of a condition that no run has taken. waived: the reason that the text gives."""
+    """A side of a condition that no run has taken.
+
+    waived: the reason that the text states.
+    """
 
     line: int
-    condition: str  # as it stands in the text
-    side: str  # in words
+    condition: str  # its text
+    side: str  # its description
     why: str
     waived: str = ""
 
@@ -29,8 +32,8 @@ class OneSided:
 class Figure:
     """Coverage figure of a kernel.
 
-    sides: those that sizes and arguments decide, a launch may take, and no comment waives; seen: those that some run took.
-    of_data, data_seen: the same of sides that data decide.
+    sides: those that sizes and arguments decide, a launch may take, and no comment waives; seen: those that some run
+    took. of_data, data_seen: the same of sides that data decide.
     """
 
     conditions: int = 0
@@ -49,14 +52,17 @@ class Figure:
         return self.sides + self.of_data > 0
 
     def left_open(self, source: str) -> str:
-        """Name sides that no run has taken: one of each of a few lines, and all that are waived; "" if there are none."""
+        """Name sides that no run has taken; "" if there are none.
+
+        One side of each of a few lines, and all that are waived.
+        """
         if not self.one_sided:
             return ""
         by_line: dict[int, OneSided] = {}
-        for one in self.one_sided:
-            if not one.waived and len(by_line) < SHOWN:
-                by_line.setdefault(one.line, one)
-        named = [*by_line.values(), *(one for one in self.one_sided if one.waived)]
+        for side in self.one_sided:
+            if not side.waived and len(by_line) < SHOWN:
+                by_line.setdefault(side.line, side)
+        named = [*by_line.values(), *(side for side in self.one_sided if side.waived)]
         more = len(self.one_sided) - len(named)
         words = "; ".join(map(str, named)) + (f"; and {more} more, which --json lists" if more > 0 else "")
         return f"in no run conditions of {source} went this way: {words}"
@@ -68,7 +74,7 @@ class Figure:
             "seen": self.seen,
             "of_data": self.of_data,
             "data_seen": self.data_seen,
-            "one_sided": [one.as_json() for one in self.one_sided],
+            "one_sided": [side.as_json() for side in self.one_sided],
         }
 
 

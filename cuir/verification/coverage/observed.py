@@ -1,4 +1,4 @@
-"""Sides of conditions that runs have taken, by a watch of their values and operands."""
+"""Sides of conditions that runs have taken, recorded by a watch of values and operands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...syntax.nodes import Expr, For
 from ...syntax.walk import Itself
 from .conditions import Condition, collect_conditions
 
-NARROWER = 0.75  # of the conditions that are watched, before fewer are
+NARROWER = 0.75  # watch fewer conditions once their share falls below
 
 
 class Observed:
@@ -26,8 +26,8 @@ class Observed:
         self.checked = checked
         self.conditions = collect_conditions(checked)
         self.seen = [0] * len(self.conditions)
-        self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # of operands, at their latest evaluation
-        self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]  # of the first operand of each condition
+        self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
+        self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]  # index of the first operand of each condition
         self.results: dict[Itself, list[tuple[Condition, tuple[int, ...]]]] = {}
         self.operands: dict[Itself, list[tuple[Condition, int]]] = {}
         self.key: tuple[int, ...] = ()  # numbers of the conditions that are watched
@@ -35,7 +35,7 @@ class Observed:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing has been seen, and everything is watched."""
+        """Discard all sides seen, and watch everything."""
         self.seen[:] = [0] * len(self.seen)
         self._watch([c for c in self.conditions if not isinstance(c.node, For)])
 
@@ -47,15 +47,18 @@ class Observed:
         self.forget()
 
     def counts(self) -> dict[Itself, set[int]]:
-        """Each number of turns that a loop made in some run."""
+        """Return the trip counts of each loop in all runs."""
         now = counts_of_loops(self.checked)
         return {key: now.get(key, set()) | self.earlier.get(key, set()) for key in (*now, *self.earlier)}
 
     def narrow(self) -> None:
-        """Watch only conditions that have an unseen side from now on, if these are a good deal fewer: code is made anew for it."""
-        left = [c for c in self.conditions if c.number in self.key and self.seen[c.number] != c.everything]
-        if len(left) <= len(self.key) * NARROWER:
-            self._watch(left)
+        """From now on watch only conditions with an unseen side, if these are considerably fewer.
+
+        Code is compiled anew for it.
+        """
+        open_conditions = [c for c in self.conditions if c.number in self.key and self.seen[c.number] != c.all_sides]
+        if len(open_conditions) <= len(self.key) * NARROWER:
+            self._watch(open_conditions)
 
     def _watch(self, conditions: Sequence[Condition]) -> None:
         self.results, self.operands = {}, {}
@@ -67,9 +70,9 @@ class Observed:
             for e, place in zip(c.reads, reads):
                 self.operands.setdefault(Itself(e), []).append((c, place))
 
-    # ---- what the interpreter asks
+    # ---- called by the interpreter
     def watched(self, e: Expr, run: Evaluate) -> Evaluate:
-        """The code of an expression, which also records the sides that it takes."""
+        """Return the code of an expression, which also records the sides that it takes."""
         key = Itself(e)
         for c, places in self.results.get(key, ()):
             run = self._record(c, places, run)
@@ -78,27 +81,27 @@ class Observed:
         return run
 
     def _record(self, c: Condition, places: tuple[int, ...], run: Evaluate) -> Evaluate:
-        seen, number, everything, sides_of, values = self.seen, c.number, c.everything, c.sides_of, self.values
+        masks, number, all_sides, sides_of, values = self.seen, c.number, c.all_sides, c.sides_of, self.values
         if not places:
 
             def observe(w: Worker) -> Any:
                 v = run(w)
-                if seen[number] != everything:
-                    seen[number] |= sides_of(v, ())
+                if masks[number] != all_sides:
+                    masks[number] |= sides_of(v, ())
                 return v
 
             return observe
 
         def observe_operands(w: Worker) -> Any:
             v = run(w)
-            if seen[number] != everything:
-                seen[number] |= sides_of(v, [values[p] for p in places])
+            if masks[number] != all_sides:
+                masks[number] |= sides_of(v, [values[p] for p in places])
             return v
 
         return observe_operands
 
     def _keep_operand(self, c: Condition, place: int, run: Evaluate) -> Evaluate:
-        seen, number, everything, values = self.seen, c.number, c.everything, self.values
+        masks, number, all_sides, values = self.seen, c.number, c.all_sides, self.values
         if not c.tile:
 
             def keep(w: Worker) -> Any:
@@ -109,15 +112,15 @@ class Observed:
 
         def keep_copy(w: Worker) -> Any:
             v = run(w)
-            if seen[number] != everything:  # the operation may overwrite its operand
+            if masks[number] != all_sides:  # the operation may overwrite its operand
                 values[place] = v.clone() if isinstance(v, torch.Tensor) else v
             return v
 
         return keep_copy
 
-    # ---- what verification asks
+    # ---- called by verification
     def masks(self) -> list[int]:
-        """The sides seen, of each condition; of loops by the turns that were counted."""
+        """Return the sides seen of each condition; of loops by their trip counts."""
         counts = counts_of_loops(self.checked)
         masks = list(self.seen)
         for c in self.conditions:
@@ -133,7 +136,7 @@ class Observed:
 
 
 def counts_of_loops(checked: Checked) -> dict[Itself, set[int]]:
-    """Each number of turns that a loop made in some run."""
+    """Return the trip counts of each loop in some run."""
     counts: dict[Itself, set[int]] = {}
     for turns in turns_of_loops(checked):
         counts.setdefault(Itself(turns.stmt), set()).update(turns.counts)
@@ -141,7 +144,7 @@ def counts_of_loops(checked: Checked) -> dict[Itself, set[int]]:
 
 
 def observe(checked: Checked) -> Observed:
-    """The observation of a kernel's runs from now on; it is kept with the kernel and begins anew."""
+    """Observe a kernel's runs from now on; the observation is stored with the kernel and begins anew."""
     observed = checked.made.get(Watch)
     if not isinstance(observed, Observed):
         observed = Observed(checked)

@@ -15,44 +15,47 @@ from .waivers import MARK, collect_waivers, describe_useless_waivers
 
 
 def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[str]]:
-    """Compute the figure of a verification, and say what is wrong with waivers."""
+    """Compute the figure of a verification, and messages about useless waivers."""
     waivers, sides = collect_waivers(_collect_sources(checked, coverage)), collect_sides(coverage)
     counted = [s for s in sides if s.seen or not waivers.get(_line_of(s.condition))]
     plain, of_data = [s for s in counted if not s.by_data], [s for s in counted if s.by_data]
     places = {place_of(s.condition) for s in sides}
-    left = describe_left(coverage, sides, waivers)
-    told = describe_useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.left))
-    return Figure(len(places), len(plain), sum(s.seen for s in plain), len(of_data), sum(s.seen for s in of_data), tuple(left)), told
+    unseen = describe_unseen(coverage, sides, waivers)
+    messages = describe_useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.unseen))
+    return Figure(len(places), len(plain), sum(s.seen for s in plain), len(of_data), sum(s.seen for s in of_data), tuple(unseen)), messages
 
 
-def describe_left(coverage: Coverage, sides: Iterable[Side], waivers: Mapping[tuple[Source, int], str]) -> list[OneSided]:
-    """Describe the sides that stayed unseen by lines: those first that sizes decide, those last that are waived."""
-    found: dict[tuple[Source, int, str], tuple[int, OneSided]] = {}
-    seen = coverage.observed.masks()
+def describe_unseen(coverage: Coverage, sides: Iterable[Side], waivers: Mapping[tuple[Source, int], str]) -> list[OneSided]:
+    """Describe the unseen sides by lines, in order: those that sizes decide first, waived ones last."""
+    ranked_sides: dict[tuple[Source, int, str], tuple[int, OneSided]] = {}
+    masks = coverage.observed.masks()
     for s in sides:
-        for t in s.left[:1]:
+        for t in s.unseen[:1]:
             c, case = t.condition, coverage.case_of(t)
-            why = f"{case} would show it" if case is not None else "data decide it" if s.by_data else "no problem was found for it"
-            never = all(not seen[i.condition.number] for i in s.instances)
-            words = f"`{c.source_text}` is evaluated" if never else c.describe(t.number)
+            reason = f"{case} would show it" if case is not None else "data decide it" if s.by_data else "no problem was found for it"
+            is_never_evaluated = all(not masks[i.condition.number] for i in s.instances)
+            text = f"`{c.source_text}` is evaluated" if is_never_evaluated else c.describe(t.number)
             waived = waivers.get(_line_of(c), "")
             rank = 3 if waived else 0 if case is not None else 2 if s.by_data else 1
-            one = OneSided(c.span.line, c.source_text, words, why, waived)
-            key = (*_line_of(c), words)
-            if key not in found or rank < found[key][0]:
-                found[key] = rank, one
-    return [one for _, one in sorted(found.values(), key=lambda ranked: (ranked[0], ranked[1].line, ranked[1].side))]
+            side = OneSided(c.span.line, c.source_text, text, reason, waived)
+            key = (*_line_of(c), text)
+            if key not in ranked_sides or rank < ranked_sides[key][0]:
+                ranked_sides[key] = rank, side
+    return [side for _, side in sorted(ranked_sides.values(), key=lambda ranked: (ranked[0], ranked[1].line, ranked[1].side))]
 
 
 def require_both_sides(checked: Checked, coverage: Coverage) -> None:
-    """Raises CuirError V310 for sides that a problem is known to take, and that no run has taken, unless the text waives them."""
+    """Raise CuirError V310 for sides that a known problem takes, and no run has taken, unless waived."""
     waivers = collect_waivers(_collect_sources(checked, coverage))
     errors: dict[tuple[int, str], Diagnostic] = {}
-    for t in coverage.left():
+    for t in coverage.list_unseen():
         c, case = t.condition, coverage.case_of(t)
         if case is None or waivers.get(_line_of(c)):
             continue
-        notes = (Note(f"in the case {case}"), *((Note(f"it was not run: {why}"),) if (why := coverage.refused.get(str(case))) else ()))
+        notes = (
+            Note(f"in the case {case}"),
+            *((Note(f"it was not run: {reason}"),) if (reason := coverage.refused.get(str(case))) else ()),
+        )
         hint = f"let `sizes` or smaller consts admit a problem that can be run, or say why nothing is to be known of it at the end of the line: # {MARK}: reason"
         errors.setdefault(
             (c.span.line, c.describe(t.number)),
@@ -63,7 +66,7 @@ def require_both_sides(checked: Checked, coverage: Coverage) -> None:
 
 
 def _collect_sources(checked: Checked, coverage: Coverage) -> Iterable[Source]:
-    """Collect the user's files that conditions stand in."""
+    """Collect the user's files that contain conditions."""
     return dict.fromkeys(
         [
             checked.origin.span.source,

@@ -12,20 +12,23 @@ from ...syntax.nodes import Assign, Call, Expr, For, If, Literal, Name, Slice, S
 from ...syntax.types import BOOL, I32, Scalar, TileType
 from ...syntax.walk import children, walk
 
-NUMBERS, INPUTS, RUN = 0, 1, 2  # of the launch alone; also elements of tensors that nobody writes; what only a run knows
+NUMBERS, INPUTS, RUN = 0, 1, 2  # the launch alone; also elements of read-only tensors; only a run
 
 
 @dataclass
 class Origins:
-    """Origins by name, of one role or of the declarations. level: how much must be known for the value."""
+    """Origins by name, of one role or of the declarations.
+
+    level: what a value depends on (NUMBERS, INPUTS or RUN).
+    """
 
     level: dict[str, int] = field(default_factory=dict)
-    index: dict[str, bool] = field(default_factory=dict)  # of names of tiles: made of rows, columns and numbers alone
-    varies: dict[str, bool] = field(default_factory=dict)  # of these: more than rows and columns
+    index: dict[str, bool] = field(default_factory=dict)  # for tiles: computed only from rows, columns and numbers
+    varies: dict[str, bool] = field(default_factory=dict)  # for these: computed from more than rows and columns
 
 
 class Reader:
-    """Reads the origins of the names of a role off its text."""
+    """The origins of the names of a role, computed from its text."""
 
     def __init__(self, checked: Checked, role: Role | None, outer: Origins | None = None):
         self.checked = checked
@@ -44,7 +47,7 @@ class Reader:
             pass
 
     def _raise_levels(self, body: Iterable[Stmt], under: int) -> bool:
-        """One round over a block under a condition of a level; gives whether something changed."""
+        """Propagate levels once over a block under a condition of a level; return whether something changed."""
         changed = False
         for stmt in body:
             if isinstance(stmt, Assign):
@@ -65,7 +68,7 @@ class Reader:
         return True
 
     def level(self, e: Expr) -> int:
-        """Return how much must be known for the value of an expression: NUMBERS, INPUTS or RUN."""
+        """Return what the value of an expression depends on: NUMBERS, INPUTS or RUN."""
         if isinstance(e, Name):
             return self.found.level.get(e.id, NUMBERS)
         if isinstance(e, Subscript):
@@ -103,7 +106,7 @@ class Reader:
         return True
 
     def is_index(self, e: Expr) -> bool:
-        """Return whether an i32 or bool follows from row and column numbers and the launch's numbers alone."""
+        """Return whether an i32 or bool follows only from rows, columns and the launch's numbers."""
         if not isinstance(e.type, (TileType, Scalar)) or e.type.dtype not in (I32, BOOL):
             return False
         if isinstance(e.type, Scalar):
@@ -131,10 +134,10 @@ class Reader:
 
 
 def _values(operands: Sequence[Expr]) -> list[Expr]:
-    """Operands without words for dtypes."""
+    """Return the operands without names of dtypes."""
     return [e for e in operands if e.type is None or isinstance(e.type, (Scalar, TileType))]
 
 
 def names_bound(body: Iterable[Stmt]) -> set[str]:
-    """Names that a block binds."""
+    """Return the names that a block binds."""
     return {n.targets[0] if isinstance(n, Assign) else n.target for s in body for n in walk(s) if isinstance(n, (Assign, For))}

@@ -20,17 +20,17 @@ ANYTHING: Interval = (-FAR, FAR)
 class Ranges:
     """Bounds of the integers of a kernel for dims and scalars between bounds."""
 
-    def __init__(self, checked: Checked, given: Mapping[str, Interval]):
+    def __init__(self, checked: Checked, bounds: Mapping[str, Interval]):
         self.checked = checked
-        outer = _Scope(checked, checked.declarations, given, None, None)
-        known = {s.targets[0]: outer.name(s.targets[0]) for s in checked.declarations if isinstance(s, Assign)}
+        outer = _Scope(checked, checked.declarations, bounds, None, None)
+        declared = {s.targets[0]: outer.name(s.targets[0]) for s in checked.declarations if isinstance(s, Assign)}
         units = outer.of(checked.tiles.count) if checked.tiles is not None else ANYTHING
         self.scopes = {DECLARATIONS: outer, WORK: outer}
         for number, role in enumerate(checked.roles):
-            self.scopes[number] = _Scope(checked, role.body, {**given, **known}, role, units)
+            self.scopes[number] = _Scope(checked, role.body, {**bounds, **declared}, role, units)
 
     def impossible(self, c: Condition) -> int:
-        """The mask of the sides that the condition is certainly never on."""
+        """Return the mask of the sides that the condition is certainly never on."""
         scope = self.scopes[c.role]
         if isinstance(c.node, For):
             return _impossible_turns(scope, c.node)
@@ -42,16 +42,16 @@ class Ranges:
 class _Scope:
     """Bounds of names and expressions of one role, or of the declarations."""
 
-    def __init__(self, checked: Checked, body: Sequence[Stmt], given: Mapping[str, Interval], role: Role | None, units: Interval | None):
+    def __init__(self, checked: Checked, body: Sequence[Stmt], bounds: Mapping[str, Interval], role: Role | None, units: Interval | None):
         self.checked, self.units = checked, units
-        self.known: dict[str, Interval] = dict(given)
+        self.intervals: dict[str, Interval] = dict(bounds)
         self.bound: dict[str, list[Assign | For]] = {}
-        self.open: set[str] = set()  # names whose bounds are being worked out
+        self.open: set[str] = set()  # names whose bounds are being computed
         self._collect(body)
         for name in self.bound:
-            self.known.pop(name, None)
+            self.intervals.pop(name, None)
         if role is not None and role.index is not None:
-            self.known[role.index] = 0, role.workers - 1
+            self.intervals[role.index] = 0, role.workers - 1
 
     def _collect(self, body: Sequence[Stmt]) -> None:
         for stmt in body:
@@ -64,9 +64,12 @@ class _Scope:
                 self._collect((*stmt.body, *stmt.orelse))
 
     def name(self, name: str) -> Interval:
-        """The bounds of a name; of a counter that only grows, or falls, its start bounds one end."""
-        if name in self.known:
-            return self.known[name]
+        """Return the bounds of a name.
+
+        For a counter that only grows, or only falls, its start bounds one end.
+        """
+        if name in self.intervals:
+            return self.intervals[name]
         if name not in self.bound or name in self.open:
             return ANYTHING
         self.open.add(name)
@@ -79,7 +82,7 @@ class _Scope:
             bounds = low, high
         self.open.discard(name)
         if not self.open:
-            self.known[name] = bounds
+            self.intervals[name] = bounds
         return bounds
 
     def _step(self, name: str, e: Expr) -> Bounds:
@@ -107,7 +110,7 @@ class _Scope:
         return start[0], max(start[0], stop[1] - 1)
 
     def of(self, e: Expr) -> Interval:
-        """The bounds of an integer; of a bool 0 and 1."""
+        """Return the bounds of an integer; 0 and 1 of a bool."""
         kind = e.type
         if isinstance(e, Number):
             return (int(e.value), int(e.value)) if not isinstance(e.value, float) else ANYTHING
@@ -128,26 +131,26 @@ class _Scope:
             return (0, 1) if of_bool else ANYTHING
         if op.evaluate is None or op.effects.accesses:
             return ANYTHING
-        given = [self.of(x) for x in operands]
+        operand_bounds = [self.of(x) for x in operands]
         if op.traits.compares:
-            return _truth_of(op, given)
+            return _truth_of(op, operand_bounds)
         if op.traits.chooses is not None:
             return (
-                given[1]
-                if given[0] == (1, 1)
-                else given[2]
-                if given[0] == (0, 0)
-                else (min(given[1][0], given[2][0]), max(given[1][1], given[2][1]))
+                operand_bounds[1]
+                if operand_bounds[0] == (1, 1)
+                else operand_bounds[2]
+                if operand_bounds[0] == (0, 0)
+                else (min(operand_bounds[1][0], operand_bounds[2][0]), max(operand_bounds[1][1], operand_bounds[2][1]))
             )
-        bounds = op.evaluate.interval(*(None if g == ANYTHING else g for g in given))
+        bounds = op.evaluate.interval(*(None if g == ANYTHING else g for g in operand_bounds))
         if bounds is None:
             return ANYTHING
         return max(-FAR, bounds[0]), min(FAR, bounds[1])
 
 
-def _truth_of(op: Op, given: Sequence[Interval]) -> Interval:
-    """0 and 1, or the one of them that a comparison always gives."""
-    (a, b), (x, y) = given
+def _truth_of(op: Op, bounds: Sequence[Interval]) -> Interval:
+    """Return the bounds of a comparison's result: 0 and 1, or the one that it always gives."""
+    (a, b), (x, y) = bounds
     signs = {s for s, holds in ((-1, a < y), (0, a <= y and x <= b), (1, b > x)) if holds}
     true, false = signs & set(op.traits.compares), signs - set(op.traits.compares)
     return (0 if false or not true else 1), (1 if true else 0)
@@ -157,50 +160,50 @@ def _impossible_truth(bounds: Interval) -> int:
     return (1 if bounds == (0, 0) else 0) | (2 if bounds == (1, 1) else 0)
 
 
-def _comparison(c: Condition, given: Sequence[Interval]) -> int:
+def _comparison(c: Condition, bounds: Sequence[Interval]) -> int:
     assert c.op is not None
     if c.op.traits.tests_bit or any(not _integer(e) for e in c.operands):
         return 0
-    return _impossible_truth(_truth_of(c.op, given))
+    return _impossible_truth(_truth_of(c.op, bounds))
 
 
-def _remainder(c: Condition, given: Sequence[Interval]) -> int:
-    low, high = given[0]
+def _remainder(c: Condition, bounds: Sequence[Interval]) -> int:
+    low, high = bounds[0]
     return (1 if low >= c.by or high < 0 else 0) | (2 if low >= 0 and high < c.by else 0)
 
 
-def _quotient(c: Condition, given: Sequence[Interval]) -> int:
-    (low, high), up = given[0], c.op is not None and c.op.traits.rounds == "up"
-    first = c.by if up else c.by - 1  # the greatest operand of the first side
+def _quotient(c: Condition, bounds: Sequence[Interval]) -> int:
+    (low, high), up = bounds[0], c.op is not None and c.op.traits.rounds == "up"
+    first = c.by if up else c.by - 1  # the largest operand of the first side
     return (1 if low > first else 0) | (2 if high <= first else 0)
 
 
-def _bits(c: Condition, given: Sequence[Interval]) -> int:
-    low, high = given[0]
+def _bits(c: Condition, bounds: Sequence[Interval]) -> int:
+    low, high = bounds[0]
     if low < 0 or c.by <= 0:
         return 0
     lowest = c.by & -c.by
-    reaches = (1 << high.bit_length()) - 1  # all bits that the operand may have
+    reaches = (1 << high.bit_length()) - 1  # all bits that the operand can have
     return (2 if high < lowest else 0) | (4 if not reaches & ~c.by else 0)
 
 
-def _flips(c: Condition, given: Sequence[Interval]) -> int:
-    return _bits(c, given) & 2
+def _flips(c: Condition, bounds: Sequence[Interval]) -> int:
+    return _bits(c, bounds) & 2
 
 
-def _extremum(c: Condition, given: Sequence[Interval]) -> int:
+def _extremum(c: Condition, bounds: Sequence[Interval]) -> int:
     if c.op is None or any(not _integer(e) for e in c.operands):
         return 0
     mask = 0
-    for i, (low, high) in enumerate(given):
-        others = [g for j, g in enumerate(given) if j != i]
+    for i, (low, high) in enumerate(bounds):
+        other_bounds = [g for j, g in enumerate(bounds) if j != i]
         least = c.op.traits.extremum == "min"
-        if any(low >= g[1] if least else high <= g[0] for g in others):
+        if any(low >= g[1] if least else high <= g[0] for g in other_bounds):
             mask |= 1 << i
     return mask
 
 
-def _truth(c: Condition, given: Sequence[Interval]) -> int:
+def _truth(c: Condition, bounds: Sequence[Interval]) -> int:
     return 0
 
 

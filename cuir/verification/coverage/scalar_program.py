@@ -1,6 +1,6 @@
 """Scalar slice of a kernel: evaluates conditions over all units, turns and workers, without data.
 
-Only what the wanted conditions need is evaluated, as closures over a frame.
+Only what the requested conditions need is evaluated, as closures over a frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Action = Callable[[Frame], None]
 
 
 class Unknown(Exception):
-    """Condition that depends on the contents of memory, or on a launch too long to be followed."""
+    """Condition that depends on the contents of memory, or on a launch that is too long to evaluate."""
 
 
 class Masks:
@@ -47,31 +47,34 @@ class Masks:
 
 
 class ScalarProgram:
-    """Evaluates some conditions of a kernel. `evaluate` raises Unknown where it cannot be told."""
+    """Evaluator of some conditions of a kernel.
 
-    def __init__(self, checked: Checked, wanted: Iterable[Condition]):
+    `evaluate` raises Unknown where a condition cannot be evaluated.
+    """
+
+    def __init__(self, checked: Checked, conditions: Iterable[Condition]):
         self.checked = checked
-        self.wanted = {c.number: c for c in wanted}
+        self.conditions = {c.number: c for c in conditions}
         self.by_node: dict[Itself, Condition] = {}
-        for c in self.wanted.values():
-            known = self.by_node.get(Itself(c.node))
-            if known is None or known.op is None:
+        for c in self.conditions.values():
+            existing = self.by_node.get(Itself(c.node))
+            if existing is None or existing.op is None:
                 self.by_node[Itself(c.node)] = c
         self.above = self._ancestors()
         self.masks = Masks(len(collect_conditions(checked)))
-        self.left = 0
+        self.turns_remaining = 0
         self.size = 0  # operations, about
         self.tensors: Callable[[str], Any] = _no_tensors
         self.reads: set[str] = set()  # tensors that are read from
         self.names: set[str] = set()  # that are needed
         self.reader, self.needed = get_reader(checked, None), set[str]()
-        self.before = self._slice(checked.declarations, everything=True)
+        self.before = self._slice(checked.declarations, all_names=True)
         declared, self.needed = self.needed, set()
         self.count = self._value(checked.tiles.count) if checked.tiles is not None else None
-        counted, uses_units = set(self.needed), any(c.role == WORK for c in self.wanted.values())
+        counted, uses_units = set(self.needed), any(c.role == WORK for c in self.conditions.values())
         self.roles: list[tuple[Role, tuple[Action, ...], bool, bool]] = []
         for number, role in enumerate(checked.roles):
-            if any(c.role == number for c in self.wanted.values()):
+            if any(c.role == number for c in self.conditions.values()):
                 self.reader = get_reader(checked, role)
                 body = self._slice(role.body)
                 self.roles.append((role, body, role.index is not None and role.index in self.needed, RANK in self.needed))
@@ -81,9 +84,9 @@ class ScalarProgram:
         self.names |= declared if self.names & declared_names(checked) else set()
 
     def _ancestors(self) -> set[Itself]:
-        """The nodes in which a wanted condition stands."""
+        """Return the nodes that contain a requested condition."""
         parents, above = map_parents(self.checked), set[Itself]()
-        for c in self.wanted.values():
+        for c in self.conditions.values():
             key: Itself | None = Itself(c.node)
             while key is not None and key not in above:
                 above.add(key)
@@ -93,7 +96,7 @@ class ScalarProgram:
 
     # ---- running
     def units(self, sizes: Mapping[str, Any]) -> int:
-        """Units of work of a launch; 0 for a kernel without."""
+        """Return the units of work of a launch; 0 for a kernel without."""
         frame = dict(sizes)
         for action in self.before:
             action(frame)
@@ -102,10 +105,10 @@ class ScalarProgram:
     def evaluate(self, sizes: Mapping[str, Any], grid: int = 1, tensors: Callable[[str], Any] | None = None, turns: int = TURNS) -> Masks:
         """Evaluate the conditions of a launch.
 
-        sizes: dims and scalars. tensors: gives an input by name. Raises Unknown beyond `turns` loop turns.
+        sizes: dims and scalars. tensors: returns an input by name. Raises Unknown beyond `turns` loop turns.
         """
         masks = self.masks = Masks(len(self.masks.sides))
-        self.tensors, self.left = tensors or _no_tensors, turns
+        self.tensors, self.turns_remaining = tensors or _no_tensors, turns
         outer = dict(sizes)
         try:
             for action in self.before:
@@ -129,14 +132,14 @@ class ScalarProgram:
         return masks
 
     def _turn(self, n: int) -> None:
-        self.left -= n + 1
-        if self.left < 0:
+        self.turns_remaining -= n + 1
+        if self.turns_remaining < 0:
             raise Unknown
 
     # ---- statements
-    def _slice(self, body: Sequence[Stmt], everything: bool = False) -> tuple[Action, ...]:
-        """The actions of a block, and of the statements that give the names that these need."""
-        needed = {s.targets[0] for s in body if isinstance(s, Assign)} if everything else set[str]()
+    def _slice(self, body: Sequence[Stmt], all_names: bool = False) -> tuple[Action, ...]:
+        """Return the actions of a block, with the statements that define the names that they need."""
+        needed = {s.targets[0] for s in body if isinstance(s, Assign)} if all_names else set[str]()
         size = self.size
         while True:
             self.needed, before, self.size = set(needed), needed, size
@@ -163,13 +166,13 @@ class ScalarProgram:
         return [a for e in evaluated_nodes(stmt) for a in self._roots(e)]
 
     def _branch(self, stmt: If, needed: set[str]) -> list[Action]:
-        then, other = self._block(stmt.body, needed), self._block(stmt.orelse, needed)
-        if not then and not other:
+        then, otherwise = self._block(stmt.body, needed), self._block(stmt.orelse, needed)
+        if not then and not otherwise:
             return self._roots(stmt.cond)
         cond = self._value(stmt.cond)
 
         def branch(frame: Frame) -> None:
-            for action in then if cond(frame) else other:
+            for action in then if cond(frame) else otherwise:
                 action(frame)
 
         return [branch]
@@ -208,7 +211,7 @@ class ScalarProgram:
         return [loop]
 
     def _roots(self, e: Node) -> list[Action]:
-        """Evaluations of the wanted conditions in an expression whose value nobody needs."""
+        """Return evaluations of the requested conditions in an expression whose value is not needed."""
         if Itself(e) not in self.above:
             return []
         if isinstance(e, Expr):
@@ -219,7 +222,7 @@ class ScalarProgram:
 
     # ---- expressions
     def _value(self, e: Expr) -> Value:
-        """The value of an expression, which records what is wanted in it; its names are needed from now on."""
+        """Compile an expression, recording its requested conditions; its names are needed from now on."""
         self.size += 1
         c = self.by_node.get(Itself(e))
         if c is None or c.op is not None:
@@ -269,7 +272,7 @@ class ScalarProgram:
             )
         if len(values) == 2:
             x, y = values
-            if isinstance(e, Binary) and dtype == I32 and (quick := _quick(op)) is not None:
+            if isinstance(e, Binary) and dtype == I32 and (quick := _unreduced(op)) is not None:
                 function = quick
             return lambda frame: function(x(frame), y(frame))
         folded = _fold(op, function, len(operands))
@@ -279,11 +282,11 @@ class ScalarProgram:
         number, compares = c.number, c.kind == "comparison" and not c.tile
 
         def record(frame: Frame) -> Any:
-            given = [v(frame) for v in values]
-            result = function(*given)
+            operands = [v(frame) for v in values]
+            result = function(*operands)
             masks = self.masks
-            masks.sides[number] |= c.sides_of(result, [given[i] for i in reads])
-            if compares and -1 <= (d := given[0] - given[1]) <= 1:
+            masks.sides[number] |= c.sides_of(result, [operands[i] for i in reads])
+            if compares and -1 <= (d := operands[0] - operands[1]) <= 1:
                 masks.near[number] |= 1 << int(d) + 1
             return result
 
@@ -320,7 +323,7 @@ class ScalarProgram:
 
 
 def declared_names(checked: Checked) -> set[str]:
-    """Names that the declarations bind."""
+    """Return the names that the declarations bind."""
     return {s.targets[0] for s in checked.declarations if isinstance(s, Assign)}
 
 
@@ -333,7 +336,7 @@ def _no_tensors(name: str) -> Any:
 
 
 def _lazy(op: Op, values: Sequence[Value]) -> Value:
-    """A choice, or a conjunction or disjunction, of which one side may be left out."""
+    """Compile a choice, a conjunction or a disjunction, one side of which may be skipped."""
     if op.traits.chooses is not None:
         cond, x, y = values
         return lambda frame: x(frame) if cond(frame) else y(frame)
@@ -346,15 +349,18 @@ def _lazy(op: Op, values: Sequence[Value]) -> Value:
     return either
 
 
-def _quick(op: Op) -> Callable[[Any, Any], Any] | None:
-    """Sums and differences without a reduction to 32 bits: a launch in which an index would leave these is refused."""
+def _unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
+    """Return sums and differences without a reduction to 32 bits.
+
+    A launch in which an index would overflow is refused.
+    """
     if op.traits.linear == (1, 1):
         return lambda a, b: a + b
     return (lambda a, b: a - b) if op.traits.linear == (1, -1) else None
 
 
 def _fold(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
-    """An operation of two values, of more."""
+    """Extend an operation of two values to more."""
     if op.traits.extremum is None or operands == 2:
         return function
 

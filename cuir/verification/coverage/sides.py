@@ -15,10 +15,13 @@ Place = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Side:
-    """A side of a condition where it stands in the text. instances: of it that a launch may take; left: of these what is yet to be run."""
+    """A side of a condition at its place in the text.
+
+    instances: those that a launch may take. unseen: those that no run has taken.
+    """
 
     instances: tuple[Target, ...]
-    left: tuple[Target, ...]
+    unseen: tuple[Target, ...]
 
     @property
     def condition(self) -> Condition:
@@ -31,31 +34,32 @@ class Side:
 
     @property
     def seen(self) -> bool:
-        return not self.left
+        return not self.unseen
 
 
 def collect_sides(coverage: Coverage) -> list[Side]:
     """Collect the sides that a launch may take, each place of the text once.
 
-    A side is seen if a run has taken one of its instances, and of the others none has a problem that was found and not run.
+    A side is seen if a run has taken one of its instances, and no other instance has a problem that was found and not
+    run.
     """
     masks, instances = coverage.observed.masks(), dict[Place, list[Target]]()
     for c in coverage.observed.conditions:
-        possible = c.everything & ~(coverage.impossible[c.number] & ~masks[c.number])
+        possible = c.all_sides & ~(coverage.impossible[c.number] & ~masks[c.number])
         for side in range(len(c.sides)):
             if possible >> side & 1:
                 instances.setdefault((*place_of(c), side), []).append(Target("side", c, side))
-    return [Side(tuple(targets), _left_of(coverage, masks, targets)) for targets in instances.values()]
+    return [Side(tuple(targets), _unseen_instances(coverage, masks, targets)) for targets in instances.values()]
 
 
-def _left_of(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
+def _unseen_instances(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
     unseen = [t for t in targets if not masks[t.condition.number] >> t.number & 1]
-    known = [t for t in unseen if coverage.case_of(t) is not None]
-    return tuple(known or unseen) if known or len(unseen) == len(list(targets)) else ()
+    with_problem = [t for t in unseen if coverage.case_of(t) is not None]
+    return tuple(with_problem or unseen) if with_problem or len(unseen) == len(list(targets)) else ()
 
 
 def place_of(c: Condition) -> Place:
-    """Make the key of the place in the text where a condition stands, however often it is inlined."""
+    """Return the key of the place in the text of a condition, the same for all inlined copies."""
     span = c.span
     return span.source, span.line, span.column, span.end_line, span.end_column, c.kind
 

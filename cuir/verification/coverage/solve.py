@@ -23,16 +23,16 @@ from .scalar_program import TURNS, Masks, ScalarProgram, Unknown
 from .space import Problem, Space
 from .targets import Target, names_behind, period
 
-LONGEST = 131_072  # of a dim that is tried
-NUMBERS = 12  # of the text, for one target
-PAIRS = 500  # of values of two dims at once
-FEW = 17  # steps of a dim that are tried one by one
-EACH = 300  # operations that a problem costs besides those that are evaluated
+LONGEST = 131_072  # the largest dim that is tried
+NUMBERS = 12  # numbers of the text for one target
+PAIRS = 500  # value pairs of two dims
+FEW = 17  # multiples of a dim's step that are tried one by one
+EACH = 300  # overhead of a problem, in operations
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A problem and what of the targets it meets when it runs on so many CTAs."""
+    """A problem and the targets that it meets on so many CTAs."""
 
     problem: Problem
     grid: int
@@ -48,20 +48,21 @@ class Solution:
 
 @dataclass
 class Search:
-    """Solutions found within so many operations on scalars; exhausted: there was more to try."""
+    """Solutions found within a number of scalar operations; exhausted: there was more to try."""
 
     operations: int
     solutions: list[Solution] = field(default_factory=list)
     exhausted: bool = False
 
 
-TensorsOf = Callable[[Problem], Callable[[str], Any]]  # the inputs of a problem, for scalars that are read from them
+TensorsOf = Callable[[Problem], Callable[[str], Any]]  # the inputs of a problem, from which scalars are read
 
 
 def solve(checked: Checked, space: Space, targets: Sequence[Target], search: Search, tensors_of: TensorsOf) -> None:
-    """Look for problems that meet the targets; `search` takes what is found.
+    """Search problems that meet the targets; append them to `search`.
 
-    First a few small problems of each dim are asked for all targets, then for each condition those that its numbers suggest.
+    First a few small problems of each dim are tried for all targets, then for each condition those that its numbers
+    suggest.
     """
     groups = _choose_representatives(targets)
     if not groups:
@@ -69,60 +70,66 @@ def solve(checked: Checked, space: Space, targets: Sequence[Target], search: Sea
     together = _Solver(checked, space, [t for group in groups for t in group], search, tensors_of)
     together.probe()
     for number, group in enumerate(groups):
-        left = [t for t in group if t in together.left]
-        if left:
+        open_targets = [t for t in group if t in together.open_targets]
+        if open_targets:
             share = max(0, search.operations) // (len(groups) - number)
             alone = Search(share, search.solutions)
-            _Solver(checked, space, left, alone, tensors_of).run()
+            _Solver(checked, space, open_targets, alone, tensors_of).run()
             search.operations -= share - max(0, alone.operations)
             search.exhausted |= alone.operations <= 0
 
 
 def _choose_representatives(targets: Sequence[Target]) -> list[list[Target]]:
-    """Targets in groups of one condition; of those with one text and place, as roles have them that call one function, the first."""
+    """Group targets by condition; keep the first of those with the same text and place.
+
+    Roles that call one function have such targets.
+    """
     groups: dict[object, list[Target]] = {}
-    known: dict[object, int] = {}
+    first_numbers: dict[object, int] = {}
     for t in targets:
         c = t.condition
         place = (c.span.source.name, c.span.line, c.span.column, c.text, c.kind)
-        first = known.setdefault((place, t.kind, t.number, t.divisor, t.loop if t.kind == "remainder" else None), c.number)
+        first = first_numbers.setdefault((place, t.kind, t.number, t.divisor, t.loop if t.kind == "remainder" else None), c.number)
         if first == c.number:
             groups.setdefault((c.number, t.loop), []).append(t)
     return list(groups.values())
 
 
 class _Solver:
-    """Tries candidates for targets of one condition."""
+    """Search for targets of one condition."""
 
     def __init__(self, checked: Checked, space: Space, targets: Sequence[Target], search: Search, tensors_of: TensorsOf):
         self.checked, self.space, self.search, self.tensors_of = checked, space, search, tensors_of
-        self.left = list(targets)
+        self.open_targets = list(targets)
         self.condition = targets[0].condition
         numbers = {n for t in targets for n in (t.condition.number, t.loop) if n is not None}
         self.program = ScalarProgram(checked, [c for c in collect_conditions(checked) if c.number in numbers])
-        self.numbers = _numbers(self.condition, _trace_expressions(checked, self.condition), self.left)
+        self.numbers = _numbers(self.condition, _trace_expressions(checked, self.condition), self.open_targets)
         self.names = self._find_influences()
         self.most = search.operations
         self.tried: set[tuple[tuple[str, Any], ...]] = set()
 
     def probe(self) -> None:
-        """Small problems: of each dim one step, two and a ragged end, four, and so many of two dims at once."""
+        """Try small problems: of each dim one step, two and a ragged end, four; and so of two dims at once."""
         step = {n: max(1, self.space.steps.get(n, 1)) for n in self.names if n not in self.space.scalars}
-        few = [{n: k * step[n] + more} for k, more in ((1, 0), (2, 1), (4, 0)) for n in step]
+        single_dims = [{n: k * step[n] + more} for k, more in ((1, 0), (2, 1), (4, 0)) for n in step]
         pairs = [{a: k * step[a] + 1, b: j * step[b] + 1} for k, j in ((2, 2), (4, 2), (2, 4)) for a, b in itertools.combinations(step, 2)]
-        for sizes in [*few, *pairs]:
+        for sizes in [*single_dims, *pairs]:
             if self._is_worthwhile():
                 self._try({**self._make_thin(), **sizes})
 
     def run(self) -> None:
-        """All that the numbers of the condition suggest: one dim or scalar after the other, two at once, longer and longer, and one of them among others that are longer."""
+        """Try all that the numbers of the condition suggest.
+
+        One dim or scalar after the other, two at once, longer and longer, and one of them among others that are longer.
+        """
         self._try_each(self._make_thin())
         self._try_pairs()
-        kept = self.search.operations // 2
-        self.search.operations -= kept
+        reserve = self.search.operations // 2
+        self.search.operations -= reserve
         for name in self.names:
             self._grow(name)
-        self.search.operations += kept
+        self.search.operations += reserve
         self._try_each(self._make_thin(3))
 
     def _try_each(self, base: Mapping[str, Any]) -> None:
@@ -149,16 +156,16 @@ class _Solver:
                 self._try({**self._make_thin(), a: v, b: w}, share=16)
 
     def _is_worthwhile(self) -> bool:
-        """Return whether targets are left that justify a search, and operations to spend on it."""
-        return self.search.operations > 0 and any(t.kind != "near" for t in self.left)
+        """Return whether open targets justify a search, and operations remain."""
+        return self.search.operations > 0 and any(t.kind != "near" for t in self.open_targets)
 
     def _make_thin(self, steps: int = 0) -> dict[str, Any]:
         return self.space.thin(self.names, steps)
 
     def _find_influences(self) -> list[str]:
-        """Dims and scalars on which the condition may depend."""
+        """Return the dims and scalars on which the condition may depend."""
         names = set(self.program.names)
-        if self.program.reads:  # integers that are read, such as lengths, depend on sizes that the kernel's text does not name there
+        if self.program.reads:  # integers read from tensors, such as lengths, may depend on any dim
             names |= set(self.space.dims)
         return [n for n in self.space.names if n in names]
 
@@ -188,35 +195,35 @@ class _Solver:
             yield from ((name, v) for v in dict.fromkeys(values) if 1 <= v <= LONGEST)
 
     def _grow(self, name: str) -> None:
-        """Longer and longer, then as short as will do."""
+        """Double a length until a target is met, then shorten it."""
         if name in self.space.scalars:
             return
         step, before = max(1, self.space.steps.get(name, 1)), 1
         length = step
         while self._is_worthwhile() and length <= LONGEST:
-            wanted = list(self.left)
+            open_targets = list(self.open_targets)
             if self._try({**self._make_thin(), name: length}):
-                self._shorten(name, before, length, [t for t in wanted if t not in self.left])
+                self._shorten(name, before, length, [t for t in open_targets if t not in self.open_targets])
             before, length = length, 2 * length
 
-    def _shorten(self, name: str, low: int, high: int, met: Sequence[Target]) -> None:
-        """The shortest length between these that meets the same, if one side of it meets and the other does not."""
+    def _shorten(self, name: str, low: int, high: int, targets: Sequence[Target]) -> None:
+        """Find the shortest length between two bounds that meets the same targets."""
         while high - low > max(1, low // 16) and self.search.operations > 0:
             middle = (low + high) // 2
             solution = self._evaluated({**self._make_thin(), name: middle})
-            if solution is not None and all(t.is_met(solution.masks) for t in met):
+            if solution is not None and all(t.is_met(solution.masks) for t in targets):
                 high = middle
                 self.search.solutions[-1] = solution
             else:
                 low = middle
 
     def _try(self, sizes: Mapping[str, Any], share: int = 3) -> bool:
-        """Evaluate a problem, with at most one part in `share` of what may be spent; gives whether it meets something."""
+        """Evaluate a problem, with at most 1/share of the budget; return whether it meets a target."""
         solution = self._evaluated(sizes, share)
         if solution is None or not solution.targets:
             return False
         self.search.solutions.append(solution)
-        self.left = [t for t in self.left if t not in solution.targets]
+        self.open_targets = [t for t in self.open_targets if t not in solution.targets]
         return True
 
     def _evaluated(self, sizes: Mapping[str, Any], share: int = 3) -> Solution | None:
@@ -233,39 +240,39 @@ class _Solver:
             masks = self.program.evaluate(problem.sizes, 1, self.tensors_of(problem) if self.program.reads else None, limit)
         except Unknown:
             masks = None
-        turns = limit - max(0, self.program.left)
+        turns = limit - max(0, self.program.turns_remaining)
         self.search.operations -= EACH + turns * self.program.size + (problem.elements // 10 if self.program.reads else 0)
         if masks is None:
             return None
-        return Solution(problem, 1, masks, tuple(t for t in self.left if t.is_met(masks)), turns)
+        return Solution(problem, 1, masks, tuple(t for t in self.open_targets if t.is_met(masks)), turns)
 
 
 def _trace_expressions(checked: Checked, c: Condition) -> list[Expr]:
-    """The condition and what the names in it are made of; of a loop over units the number of units."""
+    """Return the condition and the expressions of the names in it; for a loop over units the unit count."""
     roots: list[Expr] = [c.node] if not isinstance(c.node, For) else list(c.node.iter.args) if isinstance(c.node.iter, Call) else []
-    roots += reversed(c.guards)  # the nearest first
-    made = definitions(checked.declarations)
+    roots += reversed(c.guards)  # the innermost first
+    bound_values = definitions(checked.declarations)
     if c.role not in (DECLARATIONS, WORK):
-        made = {**made, **definitions(checked.roles[c.role].body)}
-    names = sorted(set().union(*(names_behind(e, made) for e in roots)) if roots else set())
-    return [*roots, *(e for n in names for e in made.get(n, []))]
+        bound_values = {**bound_values, **definitions(checked.roles[c.role].body)}
+    names = sorted(set().union(*(names_behind(e, bound_values) for e in roots)) if roots else set())
+    return [*roots, *(e for n in names for e in bound_values.get(n, []))]
 
 
-def _numbers(c: Condition, behind: Sequence[Expr], targets: Sequence[Target]) -> list[int]:
-    """Numbers of the text that lengths are made of, those of the condition first."""
+def _numbers(c: Condition, expressions: Sequence[Expr], targets: Sequence[Target]) -> list[int]:
+    """Return numbers of the text for lengths, those of the condition first."""
     numbers = [abs(n) for n in boundary(c)]
     for t in targets:
         if t.kind == "remainder":
             numbers += [t.divisor + t.number, 2 * t.divisor + t.number]
     if (divisor := period(c)) > 1:
         numbers += [divisor, 2 * divisor]
-    for e in behind:
+    for e in expressions:
         for node in walk(e):
             if isinstance(node, Number) and not isinstance(node.value, bool) and abs(node.value) < 2**31 and node.value == node.value:
                 numbers.append(abs(int(node.value)))
     bits = [
         1 << int(x.value)
-        for e in behind
+        for e in expressions
         for n in walk(e)
         if (op := _tested(n)) is not None
         for x in op
@@ -278,31 +285,31 @@ def _numbers(c: Condition, behind: Sequence[Expr], targets: Sequence[Target]) ->
 
 
 def _tested(node: object) -> tuple[Expr, ...] | None:
-    """The operands of a test of a bit, else None."""
-    found = operation(node) if isinstance(node, Expr) else None
-    return tuple(found[1]) if found is not None and found[0].traits.tests_bit else None
+    """Return the operands of a test of a bit, else None."""
+    match = operation(node) if isinstance(node, Expr) else None
+    return tuple(match[1]) if match is not None and match[0].traits.tests_bit else None
 
 
 def choose(solutions: Sequence[Solution], targets: Iterable[Target], most: int, elements: int) -> list[Solution]:
-    """Few of the solutions that meet as many targets as can be met at so much cost: the cheapest for what they meet first."""
-    wanted, chosen, spent, available = list(targets), list[Solution](), 0, _merge(solutions)
-    for left in ({t for t in wanted if t.required}, {t for t in wanted if not t.required}):
+    """Choose solutions that meet as many targets as possible within the cost, by cost per target."""
+    all_targets, chosen, spent, available = list(targets), list[Solution](), 0, _merge(solutions)
+    for uncovered in ({t for t in all_targets if t.required}, {t for t in all_targets if not t.required}):
         for s in chosen:
-            left -= set(s.targets)
-        while left and len(chosen) < most:
-            useful = [(s, n) for s in available if spent + s.cost <= elements and (n := sum(t in left for t in s.targets))]
+            uncovered -= set(s.targets)
+        while uncovered and len(chosen) < most:
+            useful = [(s, n) for s in available if spent + s.cost <= elements and (n := sum(t in uncovered for t in s.targets))]
             if not useful:
                 break
             best = min(useful, key=lambda sn: sn[0].cost / sn[1])[0]
             chosen.append(best)
             spent += best.cost
-            left -= set(best.targets)
+            uncovered -= set(best.targets)
             available.remove(best)
     return chosen
 
 
 def _merge(solutions: Sequence[Solution]) -> list[Solution]:
-    """One solution for each problem, with all that it meets."""
+    """Merge solutions of the same problem, with all targets that they meet."""
     merged: dict[tuple[str, int], Solution] = {}
     for s in solutions:
         key = (str(s.problem.case), s.grid)
@@ -310,10 +317,10 @@ def _merge(solutions: Sequence[Solution]) -> list[Solution]:
     return list(merged.values())
 
 
-def _join(one: Solution, other: Solution) -> Solution:
-    masks = Masks(len(one.masks.sides))
-    masks.sides = [a | b for a, b in zip(one.masks.sides, other.masks.sides)]
-    return Solution(one.problem, one.grid, masks, (*one.targets, *other.targets), max(one.turns, other.turns))
+def _join(first: Solution, second: Solution) -> Solution:
+    masks = Masks(len(first.masks.sides))
+    masks.sides = [a | b for a, b in zip(first.masks.sides, second.masks.sides)]
+    return Solution(first.problem, first.grid, masks, (*first.targets, *second.targets), max(first.turns, second.turns))
 
 
 __all__ = ["Search", "Solution", "choose", "solve"]

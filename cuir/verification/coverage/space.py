@@ -20,7 +20,10 @@ _HEADS = ("H", "HK")
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with the lengths and scalars that its launch has. elements: of all its tensors; large: too many for a run with data."""
+    """A problem with the lengths and scalars of its launch.
+
+    elements: of all its tensors; large: too many for a run with data.
+    """
 
     case: Draw | Case
     sizes: Mapping[str, Any]
@@ -37,8 +40,8 @@ class Space:
         self.dims = tuple(checked.dims) if function else LENGTHS
         self.steps = steps_of_dims(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
         self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
-        self.known = known_sizes(checked)
-        self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"  # what one block leaves to the next matters in each
+        self.integer_consts = known_sizes(checked)
+        self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"  # so that state carried between blocks matters
 
     def _tiles(self) -> dict[str, int]:
         tiles = tile_of_dims(self.checked)
@@ -51,7 +54,10 @@ class Space:
         return (*self.dims, *self.scalars)
 
     def thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:
-        """The smallest problem, with a value for these scalars; steps: so many of each dim and a little more, instead of one element."""
+        """Return the smallest problem, with a value for these scalars.
+
+        steps: so many steps of each dim and a remainder, instead of one element.
+        """
         sizes: dict[str, Any] = {
             d: steps * max(1, self.steps.get(d, 0)) + (1 if steps and self.steps.get(d) else 0) or 1 for d in self.dims
         }
@@ -63,27 +69,27 @@ class Space:
         }
 
     def problem(self, sizes: Mapping[str, Any]) -> Problem | None:
-        """The problem of these lengths and scalars, as the specification has it; None if that refuses it."""
+        """Return the problem of these lengths and scalars, as admitted by the specification, or None."""
         lengths = with_heads({d: int(sizes[d]) for d in self.dims})
         if min(lengths.values(), default=1) < 1 or max(lengths.values(), default=1) >= 2**31:
             return None
         scalars = {n: self._scalar(n, sizes[n]) for n in self.scalars if n in sizes}
         if isinstance(self.spec, FunctionSpecification):
             draw = Draw(NAME, lengths, self.kind, scalars=tuple(scalars.items()))
-            kept, large = fitting(self.checked, self.spec, [draw])
-            chosen = kept[0] if kept else large[0][2] if large else None
+            admitted, large = fitting(self.checked, self.spec, [draw])
+            chosen = admitted[0] if admitted else large[0][2] if large else None
             if chosen is None:
                 return None
-            return Problem(chosen, {**self.known, **chosen.sizes, **scalars}, self._elements(chosen.sizes), not kept)
+            return Problem(chosen, {**self.integer_consts, **chosen.sizes, **scalars}, self._elements(chosen.sizes), not admitted)
         if lengths["H"] % lengths["HK"]:
             return None
         elements = self._elements(lengths)
-        return Problem(Case(NAME, Lengths(**lengths), self.kind), {**self.known, **lengths}, elements, elements > MOST_ELEMENTS)
+        return Problem(Case(NAME, Lengths(**lengths), self.kind), {**self.integer_consts, **lengths}, elements, elements > MOST_ELEMENTS)
 
     def _scalar(self, name: str, value: Any) -> Any:
         kind = self.scalars[name]
         return float(value) if kind == F32 else bool(value) if kind == BOOL else int(value)
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
-        known = {**dict.fromkeys(self.checked.dims, 1), **self.known, **sizes}
-        return sum(elements_of(t, known) for t in self.checked.tensors if not t.scratch)
+        all_sizes = {**dict.fromkeys(self.checked.dims, 1), **self.integer_consts, **sizes}
+        return sum(elements_of(t, all_sizes) for t in self.checked.tensors if not t.scratch)

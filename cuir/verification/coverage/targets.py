@@ -16,15 +16,17 @@ from ...syntax.walk import Itself, names_read, walk
 from .conditions import Condition, boundary, collect_conditions
 from .scalar_program import Masks
 
-ALL_REMAINDERS = 16  # of a divisor up to this each remainder is wanted, of larger ones 0, 1 and the last
+ALL_REMAINDERS = 16  # every remainder of divisors up to this; 0, 1 and the last of larger ones
 LARGEST_DIVISOR = 4096
 
 
 @dataclass(frozen=True)
 class Target:
-    """A side of a condition; a difference -1, 0 or 1 of what it compares; or a number of turns of a loop around it that leaves a remainder after at least one whole round.
+    """A side of a condition, a difference at a boundary, or a remainder of a trip count.
 
-    number: of the side, the difference, or the remainder. loop: number of the loop's condition, None for the loop over units of work.
+    A difference -1, 0 or 1 is that of the compared values; the trip count is of an enclosing loop and at least one
+    period. number: of the side, the difference, or the remainder. loop: number of the loop's condition, None for the
+    loop over units of work.
     """
 
     kind: Literal["side", "near", "remainder"]
@@ -48,18 +50,21 @@ class Target:
         return self.is_met_by_counts(masks.units if self.loop is None else masks.turns[self.loop])
 
     def is_met_by_counts(self, counts: set[int]) -> bool:
-        """Return whether one of the trip counts leaves the remainder after at least one whole round."""
+        """Return whether one of the trip counts, at least one period, leaves the remainder."""
         return any(n >= self.divisor and n % self.divisor == self.number for n in counts)
 
 
-def sides_left(conditions: Sequence[Condition], seen: Sequence[int]) -> list[Target]:
-    """Sides that no run has taken."""
-    return [Target("side", c, side) for c in conditions for side in range(len(c.sides)) if not seen[c.number] >> side & 1]
+def unseen_sides(conditions: Sequence[Condition], masks: Sequence[int]) -> list[Target]:
+    """List sides that no run has taken."""
+    return [Target("side", c, side) for c in conditions for side in range(len(c.sides)) if not masks[c.number] >> side & 1]
 
 
-def remainders_left(checked: Checked, counts: Mapping[Itself, set[int]]) -> list[Target]:
-    """Remainders that no loop's number of turns has left. counts: the numbers of turns of each loop, in all runs."""
-    conditions, left = collect_conditions(checked), dict[tuple[str, int, int], Target]()
+def unseen_remainders(checked: Checked, counts: Mapping[Itself, set[int]]) -> list[Target]:
+    """List remainders that no trip count of a loop has left.
+
+    counts: the trip counts of each loop, in all runs.
+    """
+    conditions, missing = collect_conditions(checked), dict[tuple[str, int, int], Target]()
     numbers = {Itself(c.node): c.number for c in conditions if isinstance(c.node, For)}
     for c in conditions:
         divisor = period(c)
@@ -68,23 +73,23 @@ def remainders_left(checked: Checked, counts: Mapping[Itself, set[int]]) -> list
         for loop in loops_that_count(checked, c):
             number = numbers.get(Itself(loop)) if isinstance(loop.iter, Call) else None
             if number is None and isinstance(loop.iter, Call):
-                continue  # as many turns in every launch
+                continue  # the trip count is constant
             for remainder in range(divisor) if divisor <= ALL_REMAINDERS else (0, 1, divisor - 1):
                 target = Target("remainder", c, remainder, divisor, number)
                 if not target.is_met_by_counts(counts.get(Itself(loop), set())):
-                    left.setdefault((show(loop.iter), divisor, remainder), target)
-    return list(left.values())
+                    missing.setdefault((show(loop.iter), divisor, remainder), target)
+    return list(missing.values())
 
 
-def boundaries_left(conditions: Sequence[Condition]) -> Iterator[Target]:
-    """Differences of -1, 0 and 1 of what is compared with a number."""
+def boundary_targets(conditions: Sequence[Condition]) -> Iterator[Target]:
+    """Yield differences of -1, 0 and 1 from the number in a comparison."""
     for c in conditions:
         if c.kind == "comparison" and not c.tile and boundary(c):
             yield from (Target("near", c, d) for d in (-1, 0, 1))
 
 
 def period(c: Condition) -> int:
-    """After how many turns of a counter that grows by one a condition repeats itself; 0 if the text does not say."""
+    """Return after how many steps of a counter a condition repeats; 0 if the text does not tell."""
     if c.kind == "bits":
         return c.by + 1 if c.by > 0 and c.by & c.by + 1 == 0 else 0
     if c.kind not in ("remainder", "quotient"):
@@ -96,39 +101,45 @@ def period(c: Condition) -> int:
 
 
 def loops_that_count(checked: Checked, c: Condition) -> list[For]:
-    """The loops around a condition whose counters its operand is made of, by sums, multiples and quotients by numbers alone."""
+    """Return the enclosing loops whose counters the condition's operand is computed from.
+
+    Only by sums, multiples and quotients by numbers.
+    """
     if not c.loops or not c.operands or c.role < 0:
         return []
-    made = definitions(checked.roles[c.role].body)
-    names = _counters(c.operands[0], made)
+    bound_values = definitions(checked.roles[c.role].body)
+    names = _counters(c.operands[0], bound_values)
     return [loop for loop in c.loops if loop.target in names or names & _carried(loop)]
 
 
-def _counters(e: Expr, made: Mapping[str, Sequence[Expr]], depth: int = 8) -> set[str]:
-    """Names of which an expression is a sum, a multiple or a quotient by a number; nothing where it is anything else."""
+def _counters(e: Expr, bound_values: Mapping[str, Sequence[Expr]], depth: int = 8) -> set[str]:
+    """Return the names of which an expression is a sum, a multiple or a quotient by a number.
+
+    Empty where it is anything else.
+    """
     if isinstance(e, Name):
-        bound = made.get(e.id, [])
-        return {e.id, *(_counters(bound[0], made, depth - 1) if len(bound) == 1 and depth else ())}
+        bound = bound_values.get(e.id, [])
+        return {e.id, *(_counters(bound[0], bound_values, depth - 1) if len(bound) == 1 and depth else ())}
     if isinstance(e, Binary) and isinstance(e.right, Number) and (traits(e).linear or traits(e).multiplies or traits(e).rounds):
-        return _counters(e.left, made, depth)
+        return _counters(e.left, bound_values, depth)
     if isinstance(e, Binary) and traits(e).linear:
-        return _counters(e.left, made, depth) | _counters(e.right, made, depth)
+        return _counters(e.left, bound_values, depth) | _counters(e.right, bound_values, depth)
     return set()
 
 
-def names_behind(e: Expr, made: Mapping[str, Sequence[Expr]]) -> set[str]:
-    """The names that an expression reads, and those that these are made of."""
-    names, left = set[str](), [e]
-    while left:
-        for name in names_read(left.pop()) - names:
+def names_behind(e: Expr, bound_values: Mapping[str, Sequence[Expr]]) -> set[str]:
+    """Return the names that an expression reads, and those that these are computed from."""
+    names, pending = set[str](), [e]
+    while pending:
+        for name in names_read(pending.pop()) - names:
             names.add(name)
-            left += made.get(name, [])
+            pending += bound_values.get(name, [])
     return names
 
 
 def _carried(loop: For) -> set[str]:
-    """Names that a turn makes of their value before it."""
+    """Return loop-carried names: a turn computes them from their previous value."""
     return {n.targets[0] for s in loop.body for n in walk(s) if isinstance(n, Assign) and n.targets[0] in names_read(n.value)}
 
 
-__all__ = ["Target", "boundaries_left", "loops_that_count", "names_behind", "period", "remainders_left", "sides_left"]
+__all__ = ["Target", "boundary_targets", "loops_that_count", "names_behind", "period", "unseen_remainders", "unseen_sides"]

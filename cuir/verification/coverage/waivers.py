@@ -13,26 +13,26 @@ _STRINGS = re.compile(r"\"[^\"]*\"|'[^']*'")
 
 
 def collect_waivers(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
-    """The reasons that lines give, by source and line; "" of a waiver without one."""
-    found: dict[tuple[Source, int], str] = {}
+    """Collect the reasons that lines give, by source and line; "" for a waiver without one."""
+    waivers: dict[tuple[Source, int], str] = {}
     for source in sources:
         for number, line in enumerate(source.lines, source.first_line):
             if MARK in line and (match := _WAIVER.search(_STRINGS.sub("", line))) is not None:
-                found[source, number] = match["reason"].strip()
-    return found
+                waivers[source, number] = match["reason"].strip()
+    return waivers
 
 
 def describe_useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
     """Describe useless waivers: without a reason, or on lines where no condition stayed one-sided."""
-    told, places = [], set(used)
+    messages, places = [], set(used)
     for (source, line), reason in waivers.items():
         if not reason:
-            told.append(
+            messages.append(
                 f"line {line} of {source.name}: `# {MARK}` without a reason waives nothing: `# {MARK}: why no launch takes the other side`"
             )
         elif (source, line) not in places:
-            told.append(f"line {line} of {source.name}: `# {MARK}` waives nothing: no condition of this line stayed one-sided")
-    return told
+            messages.append(f"line {line} of {source.name}: `# {MARK}` waives nothing: no condition of this line stayed one-sided")
+    return messages
 
 
 __all__ = ["MARK", "collect_waivers", "describe_useless_waivers"]

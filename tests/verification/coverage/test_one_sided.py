@@ -19,7 +19,7 @@ def driven(body: str, level: str = "full") -> tuple[Checked, Driver]:
     checked = check(cuir.parse(text_of(body).replace(", 32]", ", 256]").replace("cols(32)", "cols(256)")), None, {})
     observed = observe(checked)
     plain = {c.text for c in observed.conditions} & {c.text for c in observe(checked_of("")).conditions}
-    observed.mark([c.everything if c.text in plain or c.kind in ("remainder", "quotient") else 2 for c in observed.conditions])
+    observed.mark([c.all_sides if c.text in plain or c.kind in ("remainder", "quotient") else 2 for c in observed.conditions])
     driver = Driver(checked, FunctionSpecification("doubled", doubled), observed, level, lambda case: {})
     for solution, with_data in driver.problems():
         if with_data:

@@ -72,7 +72,7 @@ def test_what_data_decide_is_a_second_number() -> None:
 
 def test_sides_are_named_as_the_text_has_them() -> None:
     coverage = coverage_of(TABLE)
-    masks = [0 if c.kind == "extremum" else c.everything for c in coverage.observed.conditions]
+    masks = [0 if c.kind == "extremum" else c.all_sides for c in coverage.observed.conditions]
     calls = [c.number for c in coverage.observed.conditions if c.kind == "extremum"]
     for number in calls:
         masks[number] = 1
