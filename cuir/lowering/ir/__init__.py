@@ -1,1 +1,4 @@
-"""The tile IR: values in registers and memory of a kernel's workers, in SSA form, between a checked kernel and CUDA."""
+"""The tile IR: values in registers and memory of a kernel's workers, in SSA form.
+
+It stands between a checked kernel and CUDA.
+"""

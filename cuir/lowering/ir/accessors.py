@@ -1,4 +1,7 @@
-"""Operands and results by name, read directly. xDSL finds what a name means anew at each reading; passes read nothing as often as these."""
+"""Direct access to operands and results by name.
+
+xDSL resolves a name anew at each read, and passes read nothing as often as these.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ Op = TypeVar("Op", bound=type[Operation])
 
 
 def all_operands(name: str) -> Callable[[Op], Op]:
-    """Of an operation whose operands have one name together, as they were declared: the tuple of them."""
+    """Return a decorator that makes a name the tuple of all operands, for operations declared so."""
 
     def named(op: Op) -> Op:
-        setattr(op, name, property(attrgetter("_operands")))  # `operands` is a view, made at each reading
+        setattr(op, name, property(attrgetter("_operands")))  # `operands` is a view, made at each read
         return op
 
     return named
 
 
 def one_result(op: Op) -> Op:
-    """Of an operation with a single `result`, as it was declared."""
+    """Make `result` the only result of an operation that is declared with one."""
 
     def result(self: Operation) -> object:
         (only,) = self.results

@@ -21,7 +21,10 @@ WORD = 32  # bits
 
 @irdl_op_definition
 class Bits(Function):
-    """Element (r, c) is bit c % 32 of word c // 32 of row r; from column `limit` on, a number or one a row, it is false."""
+    """A full tile of bits: element (r, c) is bit c % 32 of word c // 32 of row r.
+
+    From column `limit` on, a number or one per row, elements are false.
+    """
 
     name = "tile.bits"
     words = var_operand_def(TileT)
@@ -36,9 +39,9 @@ class Bits(Function):
         words = operands[: len(self.words)]
         rows, cols = self.result.type.shape
         columns = torch.arange(cols, dtype=torch.int32)
-        of = torch.stack([w.expand(rows, 1) for w in words], -1)[:, 0, :][:, (columns // WORD).long()]
-        found = torch.bitwise_right_shift(of, columns % WORD).bitwise_and(1) == 1
-        return [found if self.limit is None else found & (columns < operands[-1])]
+        word_of = torch.stack([w.expand(rows, 1) for w in words], -1)[:, 0, :][:, (columns // WORD).long()]
+        truths = torch.bitwise_right_shift(word_of, columns % WORD).bitwise_and(1) == 1
+        return [truths if self.limit is None else truths & (columns < operands[-1])]
 
     def verify_(self) -> None:
         t = self.result.type

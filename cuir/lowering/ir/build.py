@@ -1,7 +1,7 @@
-"""A checked kernel as tile IR: names become values, loops and branches carry what they bind.
+"""The tile IR of a checked kernel: names become values, loops and branches carry those that they bind.
 
-Every name of the program is a value at each place; where branches or turns of a loop meet, what they bound differently is carried. Nothing is optimised here:
-a value that nobody needs is carried too (`dead code` removes it).
+Every name of the program is a value at each place; where branches or turns of a loop meet, names that they bind
+differently are carried. Nothing is optimised here: dead values are carried too (the pass `dead_code` removes them).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .flights import Wait, Waits, flights
 
 
 def build(checked: Checked) -> ops.Kernel:
-    """The kernel as IR, verified. The program's lines are its operations' locations."""
+    """Build the IR of a kernel, verified. The program's lines are its operations' locations."""
     return _Kernel(checked).build()
 
 
 def _hint(name: str) -> str:
-    """A name as xDSL takes it for a value: it puts numbers behind `_` itself."""
+    """Return a name as xDSL accepts it for a value: it puts numbers behind `_` itself."""
     return re.sub(r"_(\d+)$", r".\1", name)
 
 
@@ -55,7 +55,7 @@ class _Builder:
         self._location = None if span is None else FileLineColLoc(StringAttr(span.source.name), IntAttr(span.line), IntAttr(span.column))
 
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
-        """Appends an operation; gives its first result."""
+        """Append an operation, and return its first result."""
         self.put(op)
         if hint:
             op.results[0].name_hint = _hint(hint)
@@ -69,6 +69,8 @@ class _Builder:
 
 
 class _Kernel:
+    """Builder of a kernel's declarations and roles."""
+
     def __init__(self, checked: Checked):
         self.checked = checked
         self.frame: dict[str, SSAValue] = {}
@@ -145,7 +147,10 @@ class _Kernel:
 
 
 class _Body:
-    """Statements and expressions of a role, or of the kernel's frame. `env`: what each name is worth here."""
+    """Builder of the statements and expressions of a role, or of the kernel's frame.
+
+    `env`: the value of each name at the present place.
+    """
 
     def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], waits: Waits | None = None):
         self.checked, self.to, self.env = checked, to, dict(env)
@@ -161,42 +166,42 @@ class _Body:
         if isinstance(stmt, Assign):
             name, t = stmt.targets[0], self.checked.type_of(stmt.value)
             if isinstance(t, (Scalar, TileType)):
-                value = self._call(stmt.value).results[0] if isinstance(stmt.value, Call) else self.value(stmt.value)
+                value = self._build_call(stmt.value).results[0] if isinstance(stmt.value, Call) else self.value(stmt.value)
                 if value.name_hint is None:
                     value.name_hint = _hint(name)
                 self.env[name] = value
         elif isinstance(stmt, ExprStmt):
             if isinstance(stmt.value, Call) and (wait := self.waits.get(Itself(stmt.value))) is not None:
-                self._wait(stmt.value, wait)
+                self._build_wait(stmt.value, wait)
             elif isinstance(stmt.value, Call):
-                self._call(stmt.value)
+                self._build_call(stmt.value)
             else:
                 self.value(stmt.value)
         elif isinstance(stmt, If):
-            self._if(stmt)
+            self._build_if(stmt)
         else:
             assert isinstance(stmt, For)
-            self._for(stmt)
+            self._build_for(stmt)
 
-    def _wait(self, call: Call, wait: Wait) -> None:
-        """A wait for products: the tiles that it finishes are new values behind it."""
+    def _build_wait(self, call: Call, wait: Wait) -> None:
+        """Build a wait for products: the tiles that it finishes are new values behind it."""
         if wait.pending is None:
-            return  # nothing of this is in flight
-        over: dict[SSAValue, list[str]] = {}
+            return  # nothing is in flight
+        names_by_value: dict[SSAValue, list[str]] = {}
         for name in wait.finished:
             if name in self.env and types.is_tile(self.env[name]):
-                over.setdefault(self.env[name], []).append(name)
-        values = [v for v in over if not _taken(v)]
-        made = ops.perform(
+                names_by_value.setdefault(self.env[name], []).append(name)
+        values = [v for v in names_by_value if not _is_accumulator(v)]
+        wait_op = ops.perform(
             self.checked.call(call).op.name, {f"x{i}": v for i, v in enumerate(values)}, [v.type for v in values], {"pending": wait.pending}
         )
-        self.to.put(made)
-        for value, result in zip(values, made.outputs, strict=True):
+        self.to.put(wait_op)
+        for value, result in zip(values, wait_op.outputs, strict=True):
             result.name_hint = value.name_hint
-            for name in over[value]:
+            for name in names_by_value[value]:
                 self.env[name] = result
 
-    def _if(self, stmt: If) -> None:
+    def _build_if(self, stmt: If) -> None:
         condition = self.value(stmt.cond)
         regions, envs = [], []
         for body in (stmt.body, stmt.orelse):
@@ -204,18 +209,17 @@ class _Body:
             inner.statements(body)
             regions.append(inner)
             envs.append(inner.env)
-        changed = [
-            n for n, v in self.env.items() if envs[0][n] is not v or envs[1][n] is not v
-        ]  # bound in both regions alone: nobody reads it behind, or it was checked to be bound
+        # names bound in only one region are not read behind: the checker requires them to be bound
+        changed = [n for n, v in self.env.items() if envs[0][n] is not v or envs[1][n] is not v]
         changed += [n for n in envs[0] if n not in self.env and n in envs[1]]
         for inner in regions:
             inner.to.span = stmt.span
             inner.to.put(ops.end([inner.env[n] for n in changed]))
         self.to.span = stmt.span
-        made = self.to.put(ops.branch(condition, *(Region(r.to.block) for r in regions)))
-        self._rebind(changed, made.results)
+        branch = self.to.put(ops.branch(condition, *(Region(r.to.block) for r in regions)))
+        self._rebind(changed, branch.results)
 
-    def _for(self, stmt: For) -> None:
+    def _build_for(self, stmt: For) -> None:
         bound = assigned(stmt.body)
         carried = [n for n in self.env if n in bound or n == stmt.target]
         bounds = None if isinstance(stmt.iter, Name) else self._range(stmt)
@@ -232,11 +236,11 @@ class _Body:
         self.to.span = stmt.span
         if bounds is None:
             assert isinstance(stmt.iter, Name)
-            made = ops.loop_over_units(self.env[stmt.iter.id], start, Region(block))
+            loop = ops.loop_over_units(self.env[stmt.iter.id], start, Region(block))
         else:
-            made = ops.loop(*bounds, start, Region(block))  # type: ignore[assignment]
-        self.to.put(made)
-        self._rebind(carried, made.results)
+            loop = ops.loop(*bounds, start, Region(block))  # type: ignore[assignment]
+        self.to.put(loop)
+        self._rebind(carried, loop.results)
 
     def _range(self, stmt: For) -> tuple[SSAValue, SSAValue, int]:
         assert isinstance(stmt.iter, Call)
@@ -260,7 +264,7 @@ class _Body:
         return self.to.add(ops.constant(value, dtype))
 
     def value(self, expr: Expr) -> SSAValue:
-        """The value of an expression that has one."""
+        """Return the value of an expression that has one."""
         t = self.checked.type_of(expr)
         if isinstance(expr, Literal):
             assert isinstance(t, Scalar)
@@ -270,38 +274,41 @@ class _Body:
         if isinstance(t, (SharedView, GlobalView, BarrierType)):
             return self.place(expr)
         if (applied := operator(expr)) is not None:
-            return self._operator(*applied, expr)
+            return self._build_operator(*applied, expr)
         if isinstance(expr, Subscript):
             return self.to.add(ops.perform(subscript(t).name, {"place": self.place(expr)}, [types.from_language(t)]))
         assert isinstance(expr, Call), expr
-        return self._call(expr).results[0]
+        return self._build_call(expr).results[0]
 
-    def _operator(self, entry: Op, operands: tuple[Expr, ...], expr: Expr) -> SSAValue:
-        of = entry.traits
-        if of.linear == NEGATIVE and operands[0] == Name("inf"):
+    def _build_operator(self, entry: Op, operands: tuple[Expr, ...], expr: Expr) -> SSAValue:
+        kind = entry.traits
+        if kind.linear == NEGATIVE and operands[0] == Name("inf"):
             return self.to.add(ops.constant(float("-inf"), F32))
-        if of.lazy and not all(_total(self.checked, x) for x in operands[1:]):
-            if of.chooses:
-                return self._lazy(*operands)
-            left, right = operands
-            return self._lazy(left, Literal(True), right) if of.decided_by else self._lazy(left, right, Literal(False))
+        if kind.lazy and not all(_is_speculatable(self.checked, x) for x in operands[1:]):
+            if kind.chooses:
+                return self._build_lazy(*operands)
+            first, second = operands
+            return self._build_lazy(first, Literal(True), second) if kind.decided_by else self._build_lazy(first, second, Literal(False))
         return self._apply(entry.name, [self.value(x) for x in operands], expr)
 
     def _apply(self, name: str, args: Sequence[SSAValue], expr: Expr) -> SSAValue:
         return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr))))
 
-    def _lazy(self, condition: Expr, then: Expr, other: Expr) -> SSAValue:
-        """A choice of which one side alone is evaluated: the other one might read outside of a tensor, or divide by 0."""
+    def _build_lazy(self, condition: Expr, then: Expr, orelse: Expr) -> SSAValue:
+        """Build a choice of which only one side is evaluated.
+
+        The other one might read outside of a tensor, or divide by 0.
+        """
         test = self.value(condition)
         regions = []
-        for side in (then, other):
+        for side in (then, orelse):
             inner = self._inside(Block())
             value = inner._constant(side.value) if isinstance(side, Literal) and isinstance(side.value, bool) else inner.value(side)
             inner.to.put(ops.end([value]))
             regions.append(Region(inner.to.block))
         return self.to.put(ops.branch(test, *regions)).results[0]
 
-    def _call(self, call: Call) -> Operation:
+    def _build_call(self, call: Call) -> Operation:
         bound, t = self.checked.call(call), self.checked.type_of(call)
         name, entry = bound.op.name, bound.op
         if entry.traits.measures:
@@ -309,7 +316,7 @@ class _Body:
             view = self.checked.type_of(array)
             assert isinstance(view, SharedView)
             return self.to.put(ops.constant(self._nbytes(view), I32))
-        if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # of two at a time, from the left
+        if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # two at a time, from the left
             first, *rest = (self.value(a) for a in bound.args.values())
             for x in rest:
                 first = self._apply(name, [first, x], call)
@@ -331,7 +338,7 @@ class _Body:
         return self.to.put(ops.apply(name, list(values.values()), types.from_language(t)))
 
     def _nbytes(self, view: SharedView) -> int:
-        """Bytes of a view, the padding of its rows included."""
+        """Compute the bytes of a view, the padding of its rows included."""
         rows = 1
         for d in view.dims[:-1]:
             rows *= d
@@ -339,7 +346,7 @@ class _Body:
 
     # ---- places
     def place(self, expr: Expr) -> SSAValue:
-        """A view, a box, elements, or a barrier."""
+        """Build the place of a view, a box, elements, or a barrier."""
         if isinstance(expr, Name):
             return self.env[expr.id]
         t = self.checked.type_of(expr)
@@ -371,32 +378,35 @@ class _Body:
         return self.to.add(ops.at(array, parts, kind))
 
 
-def _taken(value: SSAValue) -> bool:
-    """Whether a product took a tile over as its accumulator: then it may be waited for, and no more read."""
+def _is_accumulator(value: SSAValue) -> bool:
+    """Return whether a product took a tile over as its accumulator: it may be waited for, and not read."""
     return any(
         isinstance(u.operation, ops.Perform) and u.operation.entry.effects.group and u.operation.args.get("c") is value for u in value.uses
     )
 
 
 def _is_const(param: Param, expr: Expr) -> bool:
-    """Whether an argument is known: a dtype, dims, a flag or a word. The first two are in the result's type."""
+    """Return whether an argument is constant: a dtype, dims, a flag or a word.
+
+    The first two are in the result's type.
+    """
     return param.what.startswith(("const ", "dtype", "[", "word")) or not isinstance(expr, Expr)
 
 
-def _total(checked: Checked, expr: Expr) -> bool:
-    """Whether an expression may be evaluated where the program does not: it reads no memory and divides by numbers that are not 0 alone."""
+def _is_speculatable(checked: Checked, expr: Expr) -> bool:
+    """Return whether an expression is speculatable: it reads no memory and divides by nonzero constants."""
     if isinstance(expr, (Name, Literal)):
         return True
     if isinstance(expr, Subscript):
         return False
     if isinstance(expr, Binary) and traits(expr).divides_integers:
-        return isinstance(expr.right, Literal) and expr.right.value != 0 and _total(checked, expr.left)
+        return isinstance(expr.right, Literal) and expr.right.value != 0 and _is_speculatable(checked, expr.left)
     if isinstance(expr, Call):
         bound = checked.call(expr)
         if bound.op.evaluate is None or bound.op.evaluate.divides:
             return False
-        return all(_total(checked, a) for a in bound.args.values() if isinstance(a, Expr))
-    return all(_total(checked, a) for a in _operands(expr))
+        return all(_is_speculatable(checked, a) for a in bound.args.values() if isinstance(a, Expr))
+    return all(_is_speculatable(checked, a) for a in _operands(expr))
 
 
 def _operands(expr: Expr) -> Iterator[Expr]:

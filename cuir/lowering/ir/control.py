@@ -1,4 +1,4 @@
-"""Control flow, structured: kernels and roles, loops and branches hold regions, and give the values that they carry."""
+"""Structured control flow: kernels, roles, loops and branches hold regions and yield carried values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .types import ScalarT, UnitsT, scalar
 @all_operands("values")
 @irdl_op_definition
 class Yield(IRDLOperation):
-    """The end of a region: the values that a loop carries into its next turn, or that a branch gives."""
+    """The end of a region: the values that a loop carries into its next turn, or that a branch yields."""
 
     name = "tile.yield"
     values = var_operand_def()
@@ -39,11 +39,12 @@ class Yield(IRDLOperation):
 
 
 def end(values: Sequence[SSAValue] = ()) -> Yield:
+    """Make the end of a region."""
     return Yield.create(operands=values)
 
 
 class Loop(IRDLOperation):
-    """A loop: its block takes the number of the turn and the values carried, its results are those values after the last turn."""
+    """A loop: its block takes the turn's index and the carried values, its results are their last values."""
 
     if TYPE_CHECKING:
         carried: Sequence[SSAValue]
@@ -52,22 +53,22 @@ class Loop(IRDLOperation):
 
     @property
     def turn(self) -> SSAValue:
-        """The number of the turn, inside."""
+        """The index of the turn, inside."""
         return self.body.block.args[0]
 
     @property
     def inner(self) -> Sequence[SSAValue]:
-        """The values carried, inside: one for each of `carried` and `outputs`."""
+        """The carried values, inside: one for each of `carried` and `outputs`."""
         return self.body.block.args[1:]
 
     def verify_(self) -> None:
         last = self.body.block.last_op
         if not isinstance(last, Yield):
             raise VerifyException("the body of a loop ends with tile.yield")
-        given = [v.type for v in self.carried]
-        for what, carried in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
-            if [v.type for v in carried] != given:
-                raise VerifyException(f"the {what} of a loop have the types of what it carries: {', '.join(map(str, given))}")
+        types = [v.type for v in self.carried]
+        for kind, carried in (("arguments", self.inner), ("yielded values", last.values), ("results", self.outputs)):
+            if [v.type for v in carried] != types:
+                raise VerifyException(f"the {kind} of a loop have the types of what it carries: {', '.join(map(str, types))}")
 
     def _print_carried(self, printer: Printer) -> None:
         if self.carried:
@@ -83,23 +84,26 @@ class Loop(IRDLOperation):
 
     @staticmethod
     def _parse_carried(parser: Parser, turn: Any, more: Sequence[Any] = ()) -> tuple[list[SSAValue], Region]:
-        """`more`: arguments of the block between the turn's number and the values carried."""
+        """Parse carried values and the body.
+
+        `more`: arguments of the block between the turn's index and the carried values.
+        """
         arguments, values = [turn.resolve(scalar(I32)), *more], list[SSAValue]()
 
-        def one() -> None:
+        def parse_carried() -> None:
             argument = parser.parse_argument(expect_type=False)
             parser.parse_punctuation("=")
             values.append(parse_operand(parser))
             arguments.append(argument.resolve(values[-1].type))
 
         if parser.parse_optional_keyword("carrying"):
-            parser.parse_comma_separated_list(parser.Delimiter.PAREN, one)
+            parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_carried)
         return values, parser.parse_region(arguments)
 
 
 @irdl_op_definition
 class For(Loop):
-    """for i in range(start, stop, step), step a known number."""
+    """for i in range(start, stop, step), with a constant step."""
 
     name = "tile.for"
     start = operand_def(ScalarT)
@@ -138,10 +142,12 @@ def loop(start: SSAValue, stop: SSAValue, step: int, carried: Sequence[SSAValue]
 
 @dataclass(frozen=True)
 class Word:
-    """A value of a queue's slot as a role reads it. Word 0 of a slot is the unit's number.
+    """A word of a queue's slot as a role reads it. Word 0 of a slot is the work item's index.
 
-    `copies`: more than one if each worker of the role has its own, in words that follow each other from `index` on. `uniform`: branches or descriptors
-    follow from it, so the compiler is shown that all lanes have the same.
+    Attributes:
+        index: The first word.
+        copies: More than one if each worker of the role has its own, in consecutive words from `index` on.
+        uniform: Branches or descriptors depend on it, so the generated code shows the compiler that it is uniform.
     """
 
     index: int
@@ -151,8 +157,11 @@ class Word:
 
 @irdl_op_definition
 class ForUnits(Loop):
-    """The loop of a role over the units of work that its CTA has. From a queue (ir/machine.py), `words` are values that come with each unit: its block takes
-    them behind the unit's number."""
+    """The loop of a role over the work items of its CTA.
+
+    From a queue (ir/machine.py), `words` are values that come with each work item: its block takes them after the
+    index.
+    """
 
     name = "tile.for_units"
     units = operand_def(UnitsT)
@@ -163,7 +172,7 @@ class ForUnits(Loop):
 
     @property
     def reads(self) -> list[tuple[Word, SSAValue]]:
-        """The words that the role reads, and what they are called inside."""
+        """The words that the role reads, and their values inside."""
         words = [Word(index.data, copies.data, bool(uniform.data)) for index, copies, uniform in self.words.data]
         return list(zip(words, self.body.block.args[1 : 1 + len(words)], strict=True))
 
@@ -210,7 +219,10 @@ class ForUnits(Loop):
 
 
 def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region, words: Sequence[Word] = ()) -> ForUnits:
-    """The block of `body` takes the unit's number, the words, the values carried."""
+    """Make a loop over work items.
+
+    The block of `body` takes the work item's index, the words and the carried values.
+    """
     return ForUnits(
         operands=[units, list(carried)],
         properties={"words": words_attribute(words)},
@@ -224,7 +236,7 @@ def words_attribute(words: Sequence[Word]) -> ArrayAttr:
 
 
 class Branch(IRDLOperation):
-    """A branch with two regions, which both yield its results; `decision` is what it asks."""
+    """A branch with two regions, which both yield its results; `decision` is its condition."""
 
     if TYPE_CHECKING:
         then: Region
@@ -265,7 +277,7 @@ class Branch(IRDLOperation):
 
 @irdl_op_definition
 class If(Branch):
-    """A branch on a scalar, which all threads of a worker take alike."""
+    """A branch on a scalar, which is uniform in a worker."""
 
     name = "tile.if"
     condition = operand_def(ScalarT)
@@ -307,14 +319,14 @@ class _Named(IRDLOperation):
 
 @irdl_op_definition
 class Role(_Named):
-    """What `workers` workers of `threads` threads run; its block takes the worker's number."""
+    """A role: `workers` workers of `threads` threads each run its body, which takes the worker's index."""
 
     name = "tile.role"
     symbol = prop_def(StringAttr)
     workers = prop_def(IntAttr)
     threads = prop_def(IntAttr)
     registers = prop_def(IntAttr)  # of a thread; 0: those of the launch
-    warpgroup = prop_def(IntAttr)  # where its first warp stands
+    warpgroup = prop_def(IntAttr)  # of its first warp
     warp = prop_def(IntAttr)
     body = region_def("single_block")
     WORDS: ClassVar = ("workers", "threads", "registers", "warpgroup", "warp")

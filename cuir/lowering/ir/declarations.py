@@ -1,4 +1,4 @@
-"""Values that stand at the head of a kernel: its tensors and numbers, arrays in shared memory, barriers, units of work."""
+"""Declarations of a kernel: tensors and numbers, arrays in shared memory, barriers, work items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT
 
 
 class Declaration(IRDLOperation):
-    """A value of the kernel's frame under its name in the program. `WORDS`: its numbers and flags, in the order of its text."""
+    """A value of the kernel's frame under its name in the program.
+
+    `WORDS`: its numbers and flags, in the order of its text.
+    """
 
     if TYPE_CHECKING:
         symbol: StringAttr
@@ -25,10 +28,10 @@ class Declaration(IRDLOperation):
     def print(self, printer: Printer) -> None:
         printer.print_string(f' "{self.symbol.data}"')
         for name in self.WORDS:
-            given = self.properties.get(name)
-            if isinstance(given, IntAttr):
-                printer.print_string(f" {name}={given.data}")
-            elif given is not None:
+            attribute = self.properties.get(name)
+            if isinstance(attribute, IntAttr):
+                printer.print_string(f" {name}={attribute.data}")
+            elif attribute is not None:
                 printer.print_string(f" {name}")
         if self.operands:
             print_operands(printer, self.operands)
@@ -40,8 +43,8 @@ class Declaration(IRDLOperation):
         properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal("a name"))}
         for name in cls.WORDS:
             if parser.parse_optional_keyword(name):
-                given = parser.parse_optional_punctuation("=")
-                properties[name] = IntAttr(parser.parse_integer()) if given else UnitAttr()
+                has_value = parser.parse_optional_punctuation("=")
+                properties[name] = IntAttr(parser.parse_integer()) if has_value else UnitAttr()
         operands = parser.parse_optional_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_operand(parser)) or []
         parser.parse_punctuation(":")
         return cls(operands=operands, properties=properties, result_types=[parser.parse_type()])
@@ -49,7 +52,10 @@ class Declaration(IRDLOperation):
 
 @irdl_op_definition
 class Tensor(Declaration):
-    """A tensor parameter. `written`: the kernel stores to it; `scratch`: a launch brings it along, contiguous."""
+    """A tensor parameter.
+
+    `written`: the kernel stores to it; `scratch`: the launch allocates it, contiguous.
+    """
 
     name = "tile.tensor"
     symbol = prop_def(StringAttr)
@@ -61,9 +67,9 @@ class Tensor(Declaration):
 
 @irdl_op_definition
 class Parameter(Declaration):
-    """A scalar parameter, or (`dim`) a dim of a tensor that is known at run time: an i32 that is not negative.
+    """A scalar parameter, or (`dim`) a dim of a tensor that is known at run time: a nonnegative i32.
 
-    `judged`: indices follow from it, so that a launch for which arithmetic with it would leave 32 bits is refused.
+    `judged`: indices depend on it, so that a launch for which arithmetic with it would leave 32 bits is refused.
     """
 
     name = "tile.parameter"
@@ -98,7 +104,7 @@ class Barrier(Declaration):
 
 @irdl_op_definition
 class Units(Declaration):
-    """The units of work 0 .. count-1. `dynamic`: a CTA takes the next when it has finished one."""
+    """The work items 0 .. count-1. `dynamic`: a CTA takes the next when it has finished one."""
 
     name = "tile.units"
     symbol = prop_def(StringAttr)

@@ -1,8 +1,9 @@
-"""Runs a kernel's tile IR on tensors, so that what passes do to a program can be compared bit by bit.
+"""The evaluator: runs a kernel's tile IR on tensors, to compare results of passes bit by bit.
 
-The outputs have the bits of the interpreter's, but where CTAs add to the same elements. Workers take turns in a fixed order, each until it waits;
-engines act at once: races and schedules are the interpreter's, which a program has passed before it is lowered. Regions become lists of functions of a
-frame, once for each run. Values are never changed in place.
+The outputs have the bits of the interpreter's, except where CTAs add to the same elements. Workers take turns in a
+fixed order, each until it waits; engines act at once: races and schedules are checked by the interpreter, which a
+program has passed before it is lowered. Regions become lists of functions of a frame, once for each run. Values are
+never changed in place.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ Run = Callable[[Frame], Any]
 
 
 def evaluate(kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int = 2) -> None:
-    """Runs a kernel on CPU tensors and numbers by name, and writes its outputs in place. ctas: how many CTAs (or clusters) share the units of work.
+    """Run a kernel on CPU tensors and numbers, and write its outputs in place.
 
-    Raises Fault: what no valid program does, and deadlocks, with what each worker waits for.
+    Args:
+        kernel: The kernel.
+        arguments: Tensors and numbers by name.
+        ctas: The number of CTAs (or clusters) that share the work items.
+
+    Raises: Fault for operations that no valid program does, and for deadlocks, with the wait of each worker.
     """
     with torch.inference_mode():
         _Launch(_Compiler(kernel), arguments, ctas).run()
@@ -38,11 +44,14 @@ def evaluate(kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int
 
 # ---- code
 class _Compiler:
-    """The code of a kernel. Every value has a place in the frames of workers; `initial` holds those that are known."""
+    """The code of a kernel.
+
+    Every value has a place in the frames of workers; `initial` holds those that are constant.
+    """
 
     def __init__(self, kernel: ops.Kernel):
         self.places: dict[SSAValue, int] = {}
-        self.wholes: dict[SSAValue, int] = {}  # of arrays and tensors that effects take as they are
+        self.wholes: dict[SSAValue, int] = {}  # of whole arrays and tensors that are operands of effects
         self.initial: Frame = [None]  # the worker
         self.declarations: list[ops.Declaration] = []
         self.roles: list[tuple[ops.Role, int, Step]] = []
@@ -61,6 +70,7 @@ class _Compiler:
             raise Fault("nobody waits before the roles begin")
 
     def place(self, value: SSAValue) -> int:
+        """Return the place of a value in a frame."""
         place = self.places.get(value)
         if place is None:
             place = self.places[value] = len(self.initial)
@@ -68,7 +78,7 @@ class _Compiler:
         return place
 
     def operand(self, value: SSAValue) -> int:
-        """The place of what an effect takes: of a whole array as a view, where it is one."""
+        """Return the place of an effect's operand: that of the view of a whole array, where it is one."""
         if not isinstance(value.owner, (ops.Shared, ops.Tensor)):
             return self.place(value)
         place = self.wholes.get(value)
@@ -78,14 +88,15 @@ class _Compiler:
         return place
 
     def all(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Return the places of values."""
         return tuple(map(self.place, values))
 
     def block(self, block: Block) -> Step:
-        """The operations of a block but its last, whose values its parent takes."""
+        """Compile the operations of a block without its last, whose values its parent reads."""
         return self.steps([op for op in block.ops if not isinstance(op, ops.Yield)])
 
     def steps(self, operations: Sequence[Operation]) -> Step:
-        """Operations one after the other; those between two that wait are one function."""
+        """Compile operations one after the other; those between two that wait become one function."""
         steps: list[tuple[Step, Operation]] = []
         for op in operations:
             try:
@@ -119,7 +130,7 @@ class _Compiler:
         return Step(run, waits=True)
 
     def step(self, op: Operation) -> Step | None:
-        """An operation as code; None if its result is known."""
+        """Compile an operation; None if its result is constant."""
         if isinstance(op, ops.Constant):
             self.initial[self.place(op.result)] = f32(op.value) if isinstance(op.value, float) else op.value
             return None
@@ -164,22 +175,22 @@ class _Compiler:
         if len(operands) == 1:
             (a,) = operands
 
-            def one(r: Frame) -> None:
+            def unary(r: Frame) -> None:
                 r[result] = function(r[a])
 
-            return Step(one)
+            return Step(unary)
         if len(operands) == 2:
             a, b = operands
 
-            def two(r: Frame) -> None:
+            def binary(r: Frame) -> None:
                 r[result] = function(r[a], r[b])
 
-            return Step(two)
+            return Step(binary)
 
-        def several(r: Frame) -> None:
+        def variadic(r: Frame) -> None:
             r[result] = function(*[r[x] for x in operands])
 
-        return Step(several)
+        return Step(variadic)
 
     # ---- places in memory
     def at(self, op: ops.At) -> Run:
@@ -196,36 +207,36 @@ class _Compiler:
 
             return barrier
 
-        def where(r: Frame) -> tuple[Any, ...]:
+        def offsets(r: Frame) -> tuple[Any, ...]:
             return tuple([0 if start is None else r[start] for start in starts])
 
         if isinstance(op.array.type, types.SharedT):
-            transposed, wanted = isinstance(kind, types.SharedT) and bool(kind.transposed.data), tuple(sizes)
+            transposed, shape = isinstance(kind, types.SharedT) and bool(kind.transposed.data), tuple(sizes)
 
             def view(r: Frame) -> None:
-                r[result] = r[array].place(where(r), wanted, transposed)
+                r[result] = r[array].place(offsets(r), shape, transposed)
 
             return view
         if isinstance(kind, types.ElementT):
             element: Any = Elements if kind.rows.data else Element
 
             def elements(r: Frame) -> None:
-                r[result] = element(r[array], where(r))
+                r[result] = element(r[array], offsets(r))
 
             return elements
-        kept = [d for d, size in enumerate(sizes) if size != -1]
+        dims = [d for d, size in enumerate(sizes) if size != -1]
         lengths = [abs(size) for size in sizes]  # of a dropped dim 1
-        whole = [d for d, size in enumerate(sizes) if not size]
+        whole_dims = [d for d, size in enumerate(sizes) if not size]
 
         def box(r: Frame) -> None:
             tensor: TensorArgument = r[array]
-            now = lengths
-            if whole:
-                now = [tensor.shape[d] if d in whole else n for d, n in enumerate(lengths)]
+            extents = lengths
+            if whole_dims:
+                extents = [tensor.shape[d] if d in whole_dims else n for d, n in enumerate(lengths)]
             rows = 1
-            for d in kept[:-1]:
-                rows *= now[d]
-            r[result] = Box(tensor, where(r), tuple(now), (rows, now[kept[-1]]))
+            for d in dims[:-1]:
+                rows *= extents[d]
+            r[result] = Box(tensor, offsets(r), tuple(extents), (rows, extents[dims[-1]]))
 
         return box
 
@@ -237,25 +248,25 @@ class _Compiler:
             step, last = self.block(region.block), region.block.last_op
             assert isinstance(last, ops.Yield)
             sides.append((step.run, step.waits, _copies(results, self.all(last.values))))
-        (then, then_waits, give), (other, other_waits, give_other) = sides
+        (then, then_waits, give), (orelse, orelse_waits, give_orelse) = sides
 
         def choose(r: Frame) -> None:
             if r[condition]:
                 then(r)
                 give(r)
             else:
-                other(r)
-                give_other(r)
+                orelse(r)
+                give_orelse(r)
 
         def choose_waiting(r: Frame) -> Waiting:
-            run, waits, last = (then, then_waits, give) if r[condition] else (other, other_waits, give_other)
+            run, waits, last = (then, then_waits, give) if r[condition] else (orelse, orelse_waits, give_orelse)
             if waits:
                 yield from run(r)
             else:
                 run(r)
             last(r)
 
-        waits = then_waits or other_waits
+        waits = then_waits or orelse_waits
         return Step(choose_waiting if waits else choose, waits)
 
     def loop(self, op: ops.For) -> Step:
@@ -282,12 +293,15 @@ class _Compiler:
         return self.turns(op, turns)
 
     def turns(self, op: ops.Loop, each: Callable[[Frame], Iterator[None]]) -> Step:
-        """A loop; `each` puts the number of a turn, and what comes with it, in its place."""
+        """Compile a loop.
+
+        `each` puts the index of a turn, and the values that come with it, in their places.
+        """
         last = op.body.block.last_op
         assert isinstance(last, ops.Yield)
         carried = self.all(op.inner)
         begin = _copies(carried, self.all(op.carried))
-        again = _copies(carried, self.all(last.values))
+        advance = _copies(carried, self.all(last.values))
         give = _copies(self.all(op.outputs), carried)
         body = self.block(op.body.block)
         run = body.run
@@ -296,21 +310,21 @@ class _Compiler:
             begin(r)
             for _ in each(r):
                 run(r)
-                again(r)
+                advance(r)
             give(r)
 
         def loop_waiting(r: Frame) -> Waiting:
             begin(r)
             for _ in each(r):
                 yield from run(r)
-                again(r)
+                advance(r)
             give(r)
 
         return Step(loop_waiting if body.waits else loop, body.waits)
 
 
 def _copies(targets: Sequence[int], sources: Sequence[int]) -> Callable[[Frame], None]:
-    """All sources into all targets at once."""
+    """Return a function that copies all sources into all targets at once."""
     pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if t != s]
     if not {t for t, _ in pairs} & {s for _, s in pairs}:
 
@@ -352,13 +366,13 @@ def _waiting(step: Run, op: Operation) -> Run:
 
 
 def _located(error: Exception, op: Operation, worker: Worker | None = None) -> Fault:
-    """The error with the operation that it comes from."""
+    """Return the error as a Fault that names the operation it comes from."""
     if isinstance(error, Fault) and error.located:
         return error
     name = getattr(op, "op", op.name)
-    where = f" at {op.location.filename.data}:{op.location.line.data}" if isinstance(op.location, FileLineColLoc) else ""
-    what = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
-    fault = Fault(f"{worker.label + ', ' if worker else ''}`{name}`{where}: {what}")
+    location = f" at {op.location.filename.data}:{op.location.line.data}" if isinstance(op.location, FileLineColLoc) else ""
+    message = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
+    fault = Fault(f"{worker.label + ', ' if worker else ''}`{name}`{location}: {message}")
     fault.located = True
     return fault
 
@@ -374,13 +388,16 @@ class _Launch:
         units = next((d for d in code.declarations if isinstance(d, ops.Units)), None)
         self.units = Units(ctas if units is not None else 1, units is not None and units.dynamic is not None)
         self.per_cta = sum(role.workers.data for role, _, _ in code.roles)
-        self.given = self._arguments()
+        self.argument_values = self._arguments()
         self.workers: list[tuple[Worker, Step]] = []
         for cluster in range(self.units.clusters):
             self._cluster(cluster)
 
     def _arguments(self) -> dict[int, Any]:
-        """Tensors and numbers by their places. Raises ValueError for those that the kernel does not take."""
+        """Return tensors and numbers by their places.
+
+        Raises: ValueError for those that the kernel does not take.
+        """
         values: dict[int, Any] = {}
         dims: dict[str, int] = {}
         unused = set(self.arguments)
@@ -427,7 +444,7 @@ class _Launch:
                 elif isinstance(d, ops.Units):
                     frame[place] = UnitsOfCluster(self.units, cluster)
                 else:
-                    frame[place] = self.given[place]
+                    frame[place] = self.argument_values[place]
             share_bytes([of_name[rank] for of_name in arrays.values()])
             for array, place in code.wholes.items():
                 frame[place] = frame[code.place(array)].whole()
@@ -437,12 +454,12 @@ class _Launch:
                     self.units.count = frame[code.place(d.count)]
             for role, index, step in code.roles:
                 for i in range(role.workers.data):
-                    own = list(frame)
-                    own[0], own[index] = Worker(f"{role.symbol.data}[{i}]{of_cta}", rank, i, joint, own), i
-                    self.workers.append((own[0], step))
+                    worker_frame = list(frame)
+                    worker_frame[0], worker_frame[index] = Worker(f"{role.symbol.data}[{i}]{of_cta}", rank, i, joint, worker_frame), i
+                    self.workers.append((worker_frame[0], step))
 
     def run(self) -> None:
-        """Runs all workers to their end, each until it waits, round after round."""
+        """Run all workers to their end, each until it waits, round after round."""
         alive: list[tuple[Worker, Waiting]] = []
         for worker, step in self.workers:
             if step.waits:
@@ -450,30 +467,33 @@ class _Launch:
             else:
                 step.run(worker.frame)
         while alive:
-            left, moved = [], False
+            remaining, moved = [], False
             for worker, code in alive:
                 if worker.wait is None or worker.wait.over():
                     moved = True
                     worker.wait = next(code, None)
                     if worker.wait is None:
                         continue
-                left.append((worker, code))
+                remaining.append((worker, code))
             if not moved:
                 raise Fault("deadlock: " + "; ".join(f"{w.label} waits for {w.wait}" for w, _ in alive))
-            alive = left
+            alive = remaining
 
 
 def _barrier(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], list[Mbarrier]]) -> Any:
-    """A barrier, or a ring of them. rings: the mbarriers of the CTAs before, by name and stage."""
+    """Make a barrier, or a ring of them.
+
+    `rings`: the mbarriers of the CTAs before, by name and stage.
+    """
     kind = d.result.type
     assert isinstance(kind, types.BarrierT)
-    name, made = d.symbol.data, list[Any]()
+    name, barriers = d.symbol.data, list[Any]()
     for stage in range(max(1, kind.stages.data)):
         text = f"{name}[{stage}]{of_cta}" if kind.stages.data else f"{name}{of_cta}"
         if not ops.entry(kind.kind.data).traits.hardware:
             same = rings.setdefault((name, stage), [])
-            made.append(Mbarrier(text, d.count.data, same))
-            same.append(made[-1])
+            barriers.append(Mbarrier(text, d.count.data, same))
+            same.append(barriers[-1])
         else:
-            made.append(NamedBarrier(text, d.count.data))
-    return made if kind.stages.data else made[0]
+            barriers.append(NamedBarrier(text, d.count.data))
+    return barriers if kind.stages.data else barriers[0]

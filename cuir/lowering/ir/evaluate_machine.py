@@ -1,6 +1,7 @@
-"""What the machine's own operations mean to the evaluator where they hold regions or wait; the others say it themselves (`evaluate`).
+"""Evaluation of machine operations that hold regions or wait; others have a method `evaluate`.
 
-Pure regions are run as often as is convenient: the body of a queue once in a CTA for each unit, a warp's branch once for all warps that take it.
+Pure regions are run as often as is convenient: the body of a queue once in a CTA for each work item, a warp's branch
+once for all warps that take it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from .machine import HandOut, Queue
 from .meaning import Step
 from .warps import Pinned, WarpIf
 
-ROWS = 16  # that lie with one warp, of each 16 rows for every warp of a worker
+ROWS = 16  # of a warp, out of each 16 rows per warp of the worker
 
 
 class Compiler(Protocol):
-    """What makes code of operations (evaluate.py)."""
+    """A compiler of operations to code (evaluate.py)."""
 
     def place(self, value: SSAValue) -> int: ...
     def all(self, values: Sequence[SSAValue]) -> tuple[int, ...]: ...
@@ -32,25 +33,28 @@ class Compiler(Protocol):
 # ---- units of work by a queue
 @dataclass(frozen=True)
 class UnitsOfQueue:
-    """The units of a cluster as a queue hands them out in a CTA, with the words that travel. `frame`: of the warp that hands out."""
+    """The work items of a cluster as a queue hands them out in a CTA, with their broadcast words.
+
+    `frame`: that of the warp that hands out.
+    """
 
     units: UnitsOfCluster
     frame: Frame
     unit: int
     each: Callable[[Frame], Any]
     values: tuple[int, ...]
-    known: dict[int, list[Any]] = field(default_factory=dict)
+    cache: dict[int, list[Any]] = field(default_factory=dict)
 
     def sequence(self) -> Iterator[int]:
         return self.units.sequence()
 
     def words(self, unit: int) -> list[Any]:
-        """Words 1, 2, ... of the slot of a unit."""
-        words = self.known.get(unit)
+        """Return words 1, 2, ... of the slot of a work item."""
+        words = self.cache.get(unit)
         if words is None:
             self.frame[self.unit] = unit
             self.each(self.frame)
-            words = self.known[unit] = [self.frame[v] for v in self.values]
+            words = self.cache[unit] = [self.frame[v] for v in self.values]
         return words
 
 
@@ -68,23 +72,23 @@ def _queue(to: Compiler, op: Queue) -> Step:
 
 
 def words_read(to: Compiler, loop: ops.ForUnits) -> Callable[[Frame, int], None] | None:
-    """Puts what travels with a unit where a loop's block takes it; None if nothing does."""
+    """Return a function that puts the words of a work item into a loop's frame; None if it reads none."""
     if not loop.reads:
         return None
     units = to.place(loop.units)
-    taken = [(to.place(inside), word.index - 1, word.copies > 1) for word, inside in loop.reads]
+    words_by_place = [(to.place(inside), word.index - 1, word.copies > 1) for word, inside in loop.reads]
 
     def read(r: Frame, unit: int) -> None:
-        words, worker = r[units].words(unit), r[0].index
-        for inside, first, own in taken:
-            r[inside] = words[first + worker if own else first]
+        values, worker = r[units].words(unit), r[0].index
+        for inside, first, per_worker in words_by_place:
+            r[inside] = values[first + worker if per_worker else first]
 
     return read
 
 
 # ---- warps
 def _warp_if(to: Compiler, op: WarpIf) -> Step:
-    """Both sides where warps differ, and of each row of the results what its warp chose."""
+    """Evaluate both sides where warps differ, and select each row of the results by its warp."""
     vote, results = to.place(op.decision), to.all(op.outputs)
     role: Operation | None = op
     while role is not None and not isinstance(role, ops.Role):
@@ -96,21 +100,21 @@ def _warp_if(to: Compiler, op: WarpIf) -> Step:
         last = region.block.last_op
         assert isinstance(last, ops.Yield)
         sides.append((to.block(region.block).run, to.all(last.values)))
-    (then, chosen), (other, left) = sides
+    (then, then_values), (orelse, orelse_values) = sides
 
     def run(r: Frame) -> None:
         rows = r[vote].any(-1)
         warp = torch.arange(len(rows)) // ROWS % warps
         takes = torch.stack([rows[warp == w].any() for w in range(warps)])
         if len(rows) == 1 or bool(takes.all()) or not bool(takes.any()):
-            run_side, values = (then, chosen) if bool(takes.any()) else (other, left)
+            run_side, values = (then, then_values) if bool(takes.any()) else (orelse, orelse_values)
             run_side(r)
             for result, value in zip(results, values, strict=True):
                 r[result] = r[value]
             return
         then(r)
-        other(r)
-        for result, x, y in zip(results, chosen, left, strict=True):
+        orelse(r)
+        for result, x, y in zip(results, then_values, orelse_values, strict=True):
             if isinstance(r[x], torch.Tensor) and r[x].shape[0] == len(rows):
                 r[result] = torch.where(takes[warp].unsqueeze(1), r[x], r[y])
             elif isinstance(r[x], torch.Tensor) or r[x] != r[y]:
@@ -136,7 +140,7 @@ def _pinned(to: Compiler, op: Pinned) -> Step | None:
 
 
 def _nothing(to: Compiler, op: Operation) -> None:
-    """Of an operation that its parent runs."""
+    """Compile an operation that its parent runs: no code."""
 
 
 CODE: dict[type[Operation], Callable[[Any, Any], Step | None]] = {Queue: _queue, HandOut: _nothing, WarpIf: _warp_if, Pinned: _pinned}

@@ -1,9 +1,11 @@
-"""Memory to the evaluator of the tile IR: arrays in shared memory, tensors, and the places in them that operations read and write.
+"""The evaluator's memory: arrays in shared memory, tensors, and the places in them.
 
-A place reads as a tile [R, C] or a number, and a read is a copy. f16 and bf16 are held as float32, rounded to the dtype.
+A place reads as a tile [R, C] or a number, and a read is a copy. f16 and bf16 are held as float32, rounded to the
+dtype.
 
-Shared memory is poison until written: NaN in floats, a number that stands out in i32. Arrays over the same bytes hold values of their own, and a write
-through one makes poison of what the others have in those bytes, so that a read sees what was written last or poison, never what was there before.
+Shared memory is poison until written: NaN in floats, a conspicuous number in i32. Arrays over the same bytes hold
+values of their own, and a write through one poisons the others in those bytes, so that a read sees the last write or
+poison, never an older value.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _NOWHERE = Span(Source("", ""), 0, 0, 0, 0)
 
 # ---- shared memory
 class SharedArray:
-    """An array in the shared memory of a CTA. `cluster`: the same array of each CTA of the cluster, by rank."""
+    """An array in the shared memory of a CTA.
+
+    `cluster`: the same array of each CTA of the cluster, by rank.
+    """
 
     def __init__(self, name: str, dtype: DType, dims: Sequence[int], offset: int, cluster: list[SharedArray]):
         self.name, self.dtype, self.dims, self.cluster = name, dtype, tuple(dims), cluster
@@ -36,7 +41,10 @@ class SharedArray:
         self.places: dict[Any, SharedPlace] = {}
 
     def place(self, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool) -> SharedPlace:
-        """A view; a size of -1 drops its dim. Raises Fault outside of the array."""
+        """Return a view; a size of -1 drops its dim.
+
+        Raises: Fault outside of the array.
+        """
         key = starts, sizes, transposed
         place = self.places.get(key)
         if place is None:
@@ -48,7 +56,7 @@ class SharedArray:
 
 
 def share_bytes(arrays: Sequence[SharedArray]) -> None:
-    """Finds the arrays of a CTA that lie over each other."""
+    """Find the arrays of a CTA that overlap."""
     for a in arrays:
         first, last = a.layout.offset, a.layout.offset + a.layout.nbytes
         a.over = [b for b in arrays if b is not a and first < b.layout.offset + b.layout.nbytes and b.layout.offset < last]
@@ -70,7 +78,7 @@ class SharedPlace:
         self.lost = [(b.values, mask, POISON[b.dtype]) for b in array.over if bool((mask := _shared_elements(array, index, b)).any())]
 
     def peer(self, rank: int) -> SharedPlace:
-        """The same place in another CTA of the cluster."""
+        """Return the same place in another CTA of the cluster."""
         return self.array.cluster[rank].place(*self.key)
 
     def read(self) -> Any:
@@ -85,12 +93,15 @@ class SharedPlace:
             self.values.copy_(value.reshape(self.values.shape))
         else:
             self.values.fill_(value)
-        for values, where, poison in self.lost:
-            values.masked_fill_(where, poison)
+        for values, mask_of_bytes, poison in self.lost:
+            values.masked_fill_(mask_of_bytes, poison)
 
 
 def _addresses(layout: SharedAlloc) -> torch.Tensor:
-    """The first byte of each element; chunks of a row of a panel in order, since no view parts them."""
+    """Return the first byte of each element.
+
+    The chunks of a panel's row are in order, since no view separates them.
+    """
     stages = math.prod(layout.dims[:-2])
     stage = torch.arange(stages).reshape(-1, 1, 1) * (layout.rows * layout.row_bytes)
     row, col = torch.arange(layout.rows).reshape(-1, 1), torch.arange(layout.dims[-1])
@@ -102,13 +113,13 @@ def _addresses(layout: SharedAlloc) -> torch.Tensor:
     return (layout.offset + stage + within).reshape(layout.dims)
 
 
-def _shared_elements(array: SharedArray, index: tuple[int | slice, ...], other: SharedArray) -> torch.Tensor:
-    """Which elements of another array share a byte with these of `array`."""
-    written = torch.zeros(max(x.layout.offset + x.layout.nbytes for x in (array, other)), dtype=torch.bool)
-    first, theirs = _addresses(array.layout)[index].reshape(-1), _addresses(other.layout)
+def _shared_elements(array: SharedArray, index: tuple[int | slice, ...], overlapping: SharedArray) -> torch.Tensor:
+    """Return a mask of the elements of another array that share a byte with these of `array`."""
+    written = torch.zeros(max(x.layout.offset + x.layout.nbytes for x in (array, overlapping)), dtype=torch.bool)
+    addresses, other_addresses = _addresses(array.layout)[index].reshape(-1), _addresses(overlapping.layout)
     for byte in range(array.dtype.itemsize):
-        written[first + byte] = True
-    return torch.stack([written[theirs + byte] for byte in range(other.dtype.itemsize)]).any(0)
+        written[addresses + byte] = True
+    return torch.stack([written[other_addresses + byte] for byte in range(overlapping.dtype.itemsize)]).any(0)
 
 
 # ---- tensors
@@ -127,7 +138,10 @@ class TensorArgument:
 
 
 class Box:
-    """A box of a tensor, read and written as a tile of `shape`: outside of the tensor it reads 0, and nothing is written there."""
+    """A box of a tensor, read and written as a tile of `shape`.
+
+    Outside of the tensor it reads 0 and writes nothing.
+    """
 
     def __init__(self, tensor: TensorArgument, starts: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, int]):
         self.tensor, self.sizes, self.shape = tensor, sizes, shape
@@ -143,17 +157,18 @@ class Box:
             self.region = torch.as_strided(flat, lengths, tensor.strides, flat.storage_offset() + offset)
 
     def read(self) -> torch.Tensor:
-        made = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.held)
+        tile = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.held)
         if self.region is not None:
-            made.view(self.sizes)[self.part].copy_(self.region)
-        return made
+            tile.view(self.sizes)[self.part].copy_(self.region)
+        return tile
 
     def write(self, value: torch.Tensor, mask: torch.Tensor | None = None, add: bool = False) -> None:
         if self.region is None:
             return
         chunk = value.reshape(self.sizes)[self.part]
         if add:
-            chunk = atomic_sum(self.region.to(self.tensor.held), chunk, self.region.dtype)  # one rounding, as the engine's
+            # one rounding, as the engine's
+            chunk = atomic_sum(self.region.to(self.tensor.held), chunk, self.region.dtype)
         if mask is not None:
             chosen = mask.expand(self.shape).reshape(self.sizes)[self.part]
             chunk = torch.where(chosen, chunk, self.region.to(self.tensor.held))
@@ -167,7 +182,10 @@ class Box:
 
 
 class Elements:
-    """Elements of a tensor at indices, a tile or number for each dim: outside of the tensor they read 0 and are not written."""
+    """Elements of a tensor at indices, a tile or number for each dim.
+
+    Outside of the tensor they read 0 and are not written.
+    """
 
     def __init__(self, tensor: TensorArgument, indices: Sequence[Any]):
         self.tensor = tensor
@@ -196,16 +214,19 @@ class Elements:
         if isinstance(value, torch.Tensor):
             shape = torch.Size(max(a, b) for a, b in zip(shape, value.shape, strict=True))
         inside = (self.inside if mask is None else self.inside & mask).expand(shape)
-        where = self.offset.expand(shape)[inside]
+        offsets = self.offset.expand(shape)[inside]
         data = torch.as_tensor(value, dtype=t.held).expand(shape)[inside].to(t.flat.dtype)
         if add:
-            add_at(t.flat, where, data)
+            add_at(t.flat, offsets, data)
         else:
-            t.flat.index_put_((where,), data)
+            t.flat.index_put_((offsets,), data)
 
 
 class Element:
-    """One element of a tensor. Raises Fault outside of the tensor."""
+    """A single element of a tensor.
+
+    Raises: Fault outside of the tensor.
+    """
 
     def __init__(self, tensor: TensorArgument, indices: Sequence[int]):
         for d, (i, size) in enumerate(zip(indices, tensor.shape, strict=True)):
@@ -219,8 +240,8 @@ class Element:
 
     def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
         t = self.tensor
-        kept = mask is None or bool(mask)
-        if kept:
+        enabled = mask is None or bool(mask)
+        if enabled:
             data = torch.as_tensor(value, dtype=t.held).reshape(1)
             old = t.flat[self.offset : self.offset + 1]
             old.copy_(atomic_sum(old.to(t.held), data, old.dtype) if add else data)

@@ -1,7 +1,7 @@
-"""Workers to the evaluator of the tile IR: who runs, what they wait for, and the units of work that they get.
+"""The evaluator's workers: their waits, barriers, and the work items that they get.
 
-A worker that waits gives a `Wait`, and goes on when that is over. Barriers are those of the hardware: a wait of an mbarrier looks at the parity of its
-phase alone, and bytes of a copy may land before they are expected.
+A worker that waits yields a `Wait`, and goes on when that is over. Barriers are those of the hardware: a wait for an
+mbarrier looks at the parity of its phase alone, and bytes of a copy may land before they are expected.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from typing import Any, Protocol
 
 from ...text.plurals import count_noun
 
-Frame = list[Any]  # what each value of the IR is worth to a worker; the first is the worker itself
+Frame = list[Any]  # the worker, and its value of each SSA value of the IR
 Waiting = Generator["Wait", None, None]
 
 
 class Fault(Exception):
-    """What no valid program does, or a deadlock: the IR is wrong, since its program was free of faults. `located`: the message names the operation."""
+    """An operation that no valid program does, or a deadlock.
+
+    The IR is wrong, since its program was free of faults. `located`: the message names the operation.
+    """
 
     located = False
 
 
 class Wait(Protocol):
-    """What a worker waits for."""
+    """The condition for which a worker waits."""
 
     def over(self) -> bool: ...
     def __str__(self) -> str: ...
@@ -31,7 +34,10 @@ class Wait(Protocol):
 
 @dataclass
 class Worker:
-    """Worker `index` of a role, in the CTA of number `rank` of its cluster. `joint`: where all workers of the CTA meet."""
+    """Worker `index` of a role, in the CTA of rank `rank` of its cluster.
+
+    `joint`: the barrier of all workers of the CTA.
+    """
 
     label: str
     rank: int
@@ -42,7 +48,10 @@ class Worker:
 
 
 class Mbarrier:
-    """One mbarrier: phases that end when `count` arrivals and all bytes expected have come. `cluster`: the same one of each CTA, by rank."""
+    """An mbarrier: phases that end when `count` arrivals and all expected bytes have come.
+
+    `cluster`: the same one of each CTA, by rank.
+    """
 
     def __init__(self, text: str, count: int, cluster: list[Mbarrier]):
         self.text, self.count, self.cluster = text, count, cluster
@@ -56,7 +65,7 @@ class Mbarrier:
         self._end()
 
     def land(self, nbytes: int) -> None:
-        """Bytes of a copy are there."""
+        """Count bytes of a copy that have landed."""
         self.bytes -= nbytes
         self._end()
 
@@ -87,19 +96,19 @@ class PhaseWait:
 
 
 class NamedBarrier:
-    """A barrier of `count` workers, again and again: some of them wait, others only arrive."""
+    """A reusable barrier of `count` workers: some of them wait, others only arrive."""
 
     def __init__(self, text: str, count: int):
         self.text, self.count = text, count
         self.generation, self.arrived = 0, 0
 
     def arrive(self) -> int:
-        """Arrives; gives the generation that the arrival belongs to."""
-        mine = self.generation
+        """Arrive, and return the generation that the arrival belongs to."""
+        generation = self.generation
         self.arrived += 1
         if self.arrived == self.count:
-            self.generation, self.arrived = mine + 1, 0
-        return mine
+            self.generation, self.arrived = generation + 1, 0
+        return generation
 
 
 @dataclass
@@ -117,7 +126,10 @@ class Meeting:
 
 
 class Units:
-    """The units of work of a launch. Static: cluster c of G gets c, c + G, ...; dynamic: who asks first gets the next."""
+    """The work items of a launch.
+
+    Static: cluster c of G gets c, c + G, ...; dynamic: the first to ask gets the next.
+    """
 
     def __init__(self, clusters: int, dynamic: bool):
         self.clusters, self.dynamic = clusters, dynamic
@@ -128,23 +140,23 @@ class Units:
 
 @dataclass(frozen=True)
 class UnitsOfCluster:
-    """What one cluster gets: all its workers the same sequence."""
+    """The work items of one cluster, the same sequence for all its workers."""
 
     units: Units
     cluster: int
 
     def sequence(self) -> Iterator[int]:
-        """The units that the cluster gets, for one of its workers."""
-        units, taken = self.units, self.units.taken[self.cluster]
+        """Yield the work items that the cluster gets, for one of its workers."""
+        units, drawn = self.units, self.units.taken[self.cluster]
         if not units.dynamic:
             yield from range(self.cluster, units.count, units.clusters)
             return
         k = 0
         while True:
-            if k == len(taken):
+            if k == len(drawn):
                 if units.given >= units.count:
                     return
-                taken.append(units.given)
+                drawn.append(units.given)
                 units.given += 1
-            yield taken[k]
+            yield drawn[k]
             k += 1

@@ -1,7 +1,7 @@
-"""Which asynchronous products may be in flight where, and so how many a wait may leave running and which tiles it finishes.
+"""Asynchronous products in flight in the program: the tiles that each wait finishes.
 
-Groups of products finish in the order of their issue: a wait for one finishes all that were issued before it. On paths that meet, the one with fewer
-products issued after a tile counts.
+Groups of products finish in the order of their issue: a wait for one finishes all that were issued before it. On paths
+that meet, the one with fewer products issued after a tile counts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from ...ops.base import PRODUCTS
 from ...syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
 from ...syntax.walk import Itself
 
-MOST = 7  # wgmma.wait_group counts that make sense; ages saturate here
+MOST = 7  # largest useful count of wgmma.wait_group, at which ages saturate
 
 
 @dataclass
 class Wait:
-    """A wait for products: how many may stay in flight (None: there is nothing to wait for), the names of tiles that are finished behind it."""
+    """A wait for products.
+
+    Attributes:
+        pending: The number that may stay in flight; None if there is nothing to wait for.
+        finished: Names of the tiles that it finishes.
+    """
 
     pending: int | None = None
     finished: dict[str, None] = field(default_factory=dict)
@@ -30,14 +35,14 @@ Waits = dict[Itself, Wait]
 
 
 def flights(checked: Checked, role: CheckedRole) -> Waits:
-    """The waits of a role, by call: the same text may stand at several places."""
+    """Return the waits of a role, by call: the same text may stand at several places."""
     by_call: Waits = {}
     _block(checked, role.body, {}, by_call)
     return by_call
 
 
 def _issues(checked: Checked, expr: Expr) -> bool:
-    """Whether a call issues a product."""
+    """Return whether a call issues a product."""
     return isinstance(expr, Call) and checked.call(expr).op.effects.group == PRODUCTS
 
 

@@ -1,4 +1,4 @@
-"""Operations of the machine that are functions of their operands: their text, and what passes ask of them."""
+"""Operations of the machine that are functions of their operands: their text, and traits for passes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from .operands import parse_operands, print_operands
 
 
 class Function(IRDLOperation):
-    """name(operands) words : type. `WORDS`: properties that are there or not.
+    """name(operands) words : type. `WORDS`: properties that are present or absent.
 
-    `ELEMENTWISE`: an element of the result follows from the elements of the operands at its place; `KEPT`: the tile is always held in registers, never worked out in its reader. `FREE`: an element
-    costs no more than reading one from a register, so it is worked out wherever it is read. `SPECIAL`: by the unit of exponentials and reciprocals.
-    `ONE_LANE`: of numbers that one lane of a warp can work out.
+    Attributes:
+        ELEMENTWISE: An element of the result depends on the operands' elements at its place.
+        KEPT: The tile is always held in registers, never inlined in its reader.
+        FREE: An element costs no more than reading a register, so it is rematerialised in every reader.
+        SPECIAL: Computed by the unit of exponentials and reciprocals.
+        ONE_LANE: Of numbers that one lane of a warp can compute.
     """
 
     WORDS: ClassVar[tuple[str, ...]] = ()
@@ -47,5 +50,5 @@ class Function(IRDLOperation):
 
     @classmethod
     def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
-        """The operation of a flat list of operands."""
+        """Make the operation from a flat list of operands."""
         return cls(operands=list(operands), properties=properties, result_types=[result])

@@ -16,7 +16,7 @@ from .operands import parse_operands
 
 @irdl_op_definition
 class LimitOf(IRDLOperation):
-    """y - x + plus, saturated to 32 bits: the limit that a column index is compared with.
+    """y - x + plus, saturated to 32 bits: the limit with which a column index is compared.
 
     `sums`: x plus a column is a number of the program, and stays within 32 bits.
     """

@@ -1,4 +1,4 @@
-"""The mark of values that are written nowhere: they are worked out inside of what reads them. `passes/fusion.py` puts it."""
+"""The mark of inlined values, which are computed in their readers; `passes/fusion.py` sets it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def unmark(op: Operation) -> None:
 
 
 def inlined(value: SSAValue) -> bool:
-    """Whether a value has no place of its own."""
+    """Return whether a value is computed in its readers, without registers of its own."""
     if not isinstance(value, OpResult):
         return False
-    op = value.op  # asked of all values, and `isinstance` takes long to say no
+    op = value.op  # a hot path, and `isinstance` is slow to return False
     return MARK in op.attributes or type(op) in PLACELESS

@@ -1,4 +1,4 @@
-"""Which elements of a tile each thread of a worker holds, and in how many registers. Plain arithmetic."""
+"""Fragment layouts: the elements of a tile in each thread of a worker, and the number of registers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ LANES = 32  # of a warp
 
 @dataclass(frozen=True)
 class Fragment:
-    """A register tile [rows, cols] over a worker of 32 or 128 threads: the accumulator layout of mma.sync and wgmma (PTX ISA, m64nNk16, matrix D).
+    """A register tile [rows, cols] over a worker of 32 or 128 threads.
 
-    The thread of lane l in warp w of the worker holds, in slab s of `slab` rows, rows s * slab + 16 w + l / 4 + {0, 8} and columns
-    2 (l % 4) + 8 j + {0, 1}. Element i of a full tile is ((s * groups + j) * 2 + half) * 2 + e.
+    It is the accumulator layout of mma.sync and wgmma (PTX ISA, m64nNk16, matrix D). The thread of lane l in warp w of
+    the worker holds, in slab s of `slab` rows, rows s * slab + 16 w + l / 4 + {0, 8} and columns 2 (l % 4) + 8 j + {0,
+    1}. Element i of a full tile is ((s * groups + j) * 2 + half) * 2 + e.
     """
 
     rows: int
@@ -37,22 +38,22 @@ class Fragment:
 
     @property
     def row_values(self) -> int:
-        """Different rows that a thread holds."""
+        """Number of different rows in a thread."""
         return 2 * self.slabs
 
     @property
     def count(self) -> int:
-        """Elements that a thread holds."""
+        """Number of elements in a thread."""
         return 4 * self.groups * self.slabs
 
     def element(self, thread: int, i: int) -> tuple[int, int]:
-        """Row and column of a thread's element i of a full tile."""
+        """Return row and column of a thread's element i of a full tile."""
         lane, warp = thread % 32, thread // 32
         e, half, j, s = i % 2, i // 2 % 2, i // 4 % self.groups, i // 4 // self.groups
         return s * self.slab + warp * 16 + lane // 4 + 8 * half, 2 * (lane % 4) + 8 * j + e
 
     def row_offset(self, r: int) -> int:
-        """Row of the thread's r-th row value, less its first row."""
+        """Return the row of the thread's r-th row value, less its first row."""
         return self.slab * (r // 2) + 8 * (r % 2)
 
 
@@ -61,7 +62,7 @@ def fragment(t: TileT, threads: int) -> Fragment:
 
 
 def count_of(t: TileT, threads: int) -> int:
-    """Numbers that a thread holds of a tile."""
+    """Return the number of a tile's elements in a thread."""
     frag = fragment(t, threads)
     if t.layout.data == "chunks":
         return t.shape[0] * t.shape[1] // threads
@@ -71,10 +72,10 @@ def count_of(t: TileT, threads: int) -> int:
 
 
 def packed(t: TileT) -> bool:
-    """Whether registers hold two elements of a tile each."""
+    """Return whether registers hold two elements of a tile each."""
     return t.element in HALVES and t.layout.data in ("full", "chunks")
 
 
 def registers(t: TileT, threads: int) -> int:
-    """32-bit registers that a tile takes in each thread."""
+    """Return the number of 32-bit registers that a tile takes in each thread."""
     return count_of(t, threads) // (2 if packed(t) else 1)

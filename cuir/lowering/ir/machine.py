@@ -1,4 +1,7 @@
-"""Operations that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)` gives its results."""
+"""Operations that the machine has and the language does not: queues, division by an inverse, notes.
+
+A method `evaluate(context, operands)` returns the results for the evaluator.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ from .operands import parse_operand
 from .types import ScalarT, UnitsT, scalar
 
 
-# ---- units of work by a queue
+# ---- work items by a queue
 @irdl_op_definition
 class HandOut(IRDLOperation):
-    """What the warp that hands out units does for each: its block takes the unit's number and yields the words that travel with it.
+    """The code of the warp that hands out, for each work item: it takes the index and yields the words.
 
-    It is run for units of work alone, not for the number behind the last one.
+    It runs for work items alone, not for the index behind the last one.
     """
 
     name = "tile.hand_out"
@@ -74,12 +77,20 @@ class HandOut(IRDLOperation):
 
 @irdl_op_definition
 class Queue(IRDLOperation):
-    """Units of work handed out through a ring of `slots` slots in shared memory, of `words` words of 4 bytes each: the number of a unit and values that follow
-    from it alone. Its body is what the warp that hands out runs: what is the same for all units once, then `tile.hand_out` for each.
+    """Work items handed out through a ring of slots in shared memory.
 
-    `spare`: the warp of the CTA that hands out, on one lane; -1: the first role that reads does it beside its work, and no words travel. `readers`: warps that
-    take each unit. `ctas`: of a cluster, whose first CTA draws dynamic units for all. `ahead`: workers on one lane that run ahead of the others; a dynamic unit is
-    drawn when they have taken the one before (0: when all have).
+    A slot has `words` words of 4 bytes: the index of a work item and values that depend on it alone. The body is the
+    code of the warp that hands out: values that are the same for all work items once, then `tile.hand_out` for each.
+
+    Attributes:
+        slots: Slots of the ring.
+        words: Words of a slot.
+        spare: The warp of the CTA that hands out, on one lane; -1: the first role that reads does it, and no values are
+            broadcast.
+        readers: Warps that take each work item.
+        ctas: CTAs of a cluster, whose first one draws dynamic work items for all.
+        ahead: Workers on one lane that run ahead of the others; a dynamic work item is drawn when they have taken the
+            one before (0: when all have).
     """
 
     name = "tile.queue"
@@ -109,12 +120,12 @@ class Queue(IRDLOperation):
 
     @property
     def drawn_for_others(self) -> bool:
-        """Whether numbers are sent from the first CTA of a cluster to the others: static ones everybody knows."""
+        """The first CTA of a cluster sends indices to the others; static ones are known to all."""
         return self.dynamic is not None and self.ctas.data > 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of shared memory, from a multiple of 16 on: the slots with their barriers, and the mail of a cluster."""
+        """Bytes of shared memory, 16-aligned: the slots with their barriers, and the mail of a cluster."""
         return self.slots.data * (16 + 4 * self.words.data) + 16 + 24 * self.drawn_for_others
 
     def verify_(self) -> None:
@@ -125,8 +136,8 @@ class Queue(IRDLOperation):
             raise VerifyException(f"{len(values)} values travel in slots of {self.words.data} words, handed out by warp {self.spare.data}")
         for loop in self.loops:
             for word, inside in loop.reads:
-                taken = [v.type for v in values[word.index - 1 : word.index - 1 + word.copies]]
-                if taken != [inside.type] * word.copies:
+                types = [v.type for v in values[word.index - 1 : word.index - 1 + word.copies]]
+                if types != [inside.type] * word.copies:
                     raise VerifyException(f"words {word.index} to {word.index + word.copies - 1} of a slot are no {inside.type}")
 
     def print(self, printer: Printer) -> None:
@@ -149,7 +160,7 @@ class Queue(IRDLOperation):
 
 
 def queue(units: SSAValue, body: Region, *, dynamic: bool, **numbers: int) -> Queue:
-    """`numbers`: Queue.NUMBERS."""
+    """Make a queue. `numbers`: Queue.NUMBERS."""
     properties: dict[str, Attribute] = {name: IntAttr(numbers[name]) for name in Queue.NUMBERS}
     if dynamic:
         properties["dynamic"] = UnitAttr()
@@ -157,14 +168,17 @@ def queue(units: SSAValue, body: Region, *, dynamic: bool, **numbers: int) -> Qu
 
 
 def queue_of(loop: ops.ForUnits) -> Queue | None:
-    """The queue that a loop reads; None: each worker counts by itself."""
+    """Return the queue that a loop reads, None if each worker counts work items."""
     return loop.units.owner if isinstance(loop.units.owner, Queue) else None
 
 
 # ---- division of numbers that are not negative
 @irdl_op_definition
 class Inverse(Function):
-    """(2^32 - 1) // y, as the 32 bits of an unsigned number: what division by y needs beside a product. Total: of 0 it is 2^32 - 1."""
+    """(2^32 - 1) // y as the 32 bits of an unsigned number, for division by y by a product.
+
+    Total: of 0 it is 2^32 - 1.
+    """
 
     name = "tile.inverse"
     divisor = operand_def(ScalarT)
@@ -182,9 +196,10 @@ def inverse(divisor: SSAValue) -> Inverse:
 
 
 class _Division(Function):
-    """x by y of i32 numbers or tiles that are not negative, so that unsigned division will do; by a product where y's inverse is given. Total: by 0 it is some number.
+    """x by y of nonnegative i32 numbers or tiles: unsigned division, or a product with y's inverse.
 
-    `signed`: x is any number that is far from the ends of 32 bits, y any number, and the inverse that of its magnitude.
+    Total: by 0 it is some number. `signed`: x is any number that is far from the ends of 32 bits, y any number, and the
+    inverse that of its magnitude.
     """
 
     x = operand_def()
@@ -209,7 +224,7 @@ class _Division(Function):
 
 @irdl_op_definition
 class Quotient(_Division):
-    """x // y, or (`up`) cdiv(x, y): then the dividend is x + y - 1, which fits 32 bits without a sign."""
+    """x // y, or (`up`) cdiv(x, y): then the dividend is x + y - 1, which fits 32 unsigned bits."""
 
     name = "tile.quotient"
     up = opt_prop_def(UnitAttr)
@@ -239,20 +254,23 @@ class Remainder(_Division):
 
 
 def division(
-    of: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None, signed: bool = False
+    kind: Traits, x: SSAValue, y: SSAValue, result: Attribute, inverse: SSAValue | None = None, signed: bool = False
 ) -> Quotient | Remainder:
-    """The quotient or remainder of integers with these traits, of numbers that are not negative, or `signed`."""
-    cls = Remainder if of.remainder else Quotient
-    properties: dict[str, Attribute] = {"up": UnitAttr()} if of.rounds == "up" else {}
+    """Make the quotient or remainder with these traits, of nonnegative numbers, or `signed`."""
+    operation = Remainder if kind.remainder else Quotient
+    properties: dict[str, Attribute] = {"up": UnitAttr()} if kind.rounds == "up" else {}
     if signed:
         properties["signed"] = UnitAttr()
-    return cls.from_operands([x, y, *([inverse] if inverse else [])], properties, result)
+    return operation.from_operands([x, y, *([inverse] if inverse else [])], properties, result)
 
 
 # ---- for the reader of the lowering's report
 @irdl_op_definition
 class Note(IRDLOperation):
-    """What a pass chose that is worth telling whoever wrote the program; its location is the place in the program. It does nothing."""
+    """A choice of a pass that is reported to the program's author; it has no effect.
+
+    Its location is the place in the program.
+    """
 
     name = "tile.note"
     text = prop_def(StringAttr)

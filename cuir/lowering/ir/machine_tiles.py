@@ -1,6 +1,7 @@
-"""Operations on register tiles that the machine has and the language does not, each with what it means to the evaluator: `evaluate(context, operands)`.
+"""Operations on register tiles that the machine has and the language does not.
 
-They are pure, but `tile.read_columns` reads a tensor that the kernel does not write.
+A method `evaluate(context, operands)` returns the results for the evaluator. They are pure, except that
+`tile.read_columns` reads a tensor that the kernel does not write.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ LOGARITHM, ONE_OVER = FUNCTIONS = entries.LOG2.name, "one_over"
 
 @irdl_op_definition
 class ByRows(Function):
-    """log2(x) or 1 / x of a number a row, of all rows of a warp at once: what is rare takes one branch for all of them."""
+    """log2(x) or 1 / x of a number per row, of all rows of a warp at once.
+
+    The rare case takes one branch for all of them.
+    """
 
     name = "tile.by_rows"
     function = prop_def(StringAttr)
@@ -48,7 +52,7 @@ class ByRows(Function):
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         (x,) = operands
-        return [_of(entries.LOG2, x) if self.function.data == LOGARITHM else _of(entries.DIVIDE, 1.0, x)]
+        return [_evaluate(entries.LOG2, x) if self.function.data == LOGARITHM else _evaluate(entries.DIVIDE, 1.0, x)]
 
     def verify_(self) -> None:
         if self.function.data not in FUNCTIONS or self.x.type != self.result.type or self.result.type.layout.data != "rows":
@@ -61,9 +65,9 @@ class ByRows(Function):
     @classmethod
     def parse(cls, parser: Parser) -> ByRows:
         function = parser.parse_str_literal("a function")
-        made = super().parse(parser)
-        made.properties["function"] = StringAttr(function)
-        return made
+        operation = super().parse(parser)
+        operation.properties["function"] = StringAttr(function)
+        return operation
 
 
 def by_rows(function: str, x: SSAValue) -> ByRows:
@@ -73,9 +77,9 @@ def by_rows(function: str, x: SSAValue) -> ByRows:
 # ---- lines
 @irdl_op_definition
 class Line(Function):
-    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0. One multiply-add an element of an f32 tile, rounded once.
+    """rows[r] + slope * column, the column counted from the tile's first; no rows: 0.
 
-    i32 wraps; `near`: it stays within 32 bits.
+    An f32 tile takes one multiply-add an element, rounded once. i32 wraps; `near`: it stays within 32 bits.
     """
 
     name = "tile.line"
@@ -103,7 +107,7 @@ class Line(Function):
         t, rows = self.result.type, self.rows
         if t.element not in (F32, I32) or t.layout.data not in ("full", "columns") or self.slope.type != ScalarT(t.dtype):
             raise VerifyException("a line is an f32 or i32 tile with columns, its slope a number of that dtype")
-        if rows is not None and (dtype_of(rows) != t.element or not alike_along_rows(rows)):
+        if rows is not None and (dtype_of(rows) != t.element or not is_constant_along_rows(rows)):
             raise VerifyException("a line starts at a number, or at a number a row")
 
     def print(self, printer: Printer) -> None:
@@ -129,15 +133,15 @@ def line(slope: SSAValue, rows: SSAValue | None, result: Attribute, near: bool =
     return Line(operands=[slope, [] if rows is None else [rows]], properties=properties, result_types=[result])
 
 
-def alike_along_rows(value: SSAValue) -> bool:
-    """Whether a value is one number, or one a row."""
+def is_constant_along_rows(value: SSAValue) -> bool:
+    """Return whether a value is one number, or one per row."""
     return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
 
 
-# ---- where values are computed and kept
+# ---- placement of values
 @irdl_op_definition
 class Pin(Function):
-    """The tile itself, computed here and kept in registers: the compiler computes it neither elsewhere nor anew."""
+    """The tile itself, computed here and kept in registers: the compiler neither moves nor recomputes it."""
 
     name = "tile.pin"
     x = operand_def(TileT)
@@ -154,12 +158,13 @@ def pin(x: SSAValue) -> Pin:
 
 
 # ---- orders of columns
-DEALT = "dealt"  # a const of products, and of stores of their sums: in dealt order each 16 columns have those of even numbers first
+# a const of products, and of stores of their sums: in dealt order each 16 columns have those of even numbers first
+DEALT = "dealt"
 
 
 @irdl_op_definition
 class InOrder(Function):
-    """A tile in dealt order with its columns in their own."""
+    """A tile in dealt order, with its columns put in order."""
 
     name = "tile.in_order"
     x = operand_def(TileT)
@@ -177,7 +182,7 @@ def in_order(x: SSAValue) -> InOrder:
 
 
 def dealt(columns: int) -> torch.Tensor:
-    """Which column stands at each place of a tile in dealt order."""
+    """Return the column at each place of a tile in dealt order."""
     import torch
 
     at = torch.arange(columns)
@@ -186,7 +191,10 @@ def dealt(columns: int) -> torch.Tensor:
 
 @irdl_op_definition
 class After(Function):
-    """The f32 number itself, which the compiler does not know before a tile is there: what follows from it, made early, would fill registers meanwhile."""
+    """The f32 number itself, which the compiler does not know before a tile is there.
+
+    Values that depend on it, computed early, would take registers meanwhile.
+    """
 
     name = "tile.after"
     value = operand_def(ScalarT)
@@ -207,9 +215,10 @@ LARGEST = 31.0  # base-2 logarithm of a divisor, less 1
 
 @irdl_op_definition
 class ByReciprocal(Function):
-    """x times the reciprocal of y, a tile of numbers from 1 to 2^31 + 1; of y alone: its reciprocal. NaNs stay where they are, where `spreads` does not say otherwise.
+    """x times the reciprocal of y, a tile of numbers from 1 to 2^31 + 1; of y alone: its reciprocal.
 
-    `shared`: of a full tile, four neighbours in a row take one reciprocal of their product. `spreads`: a NaN among them makes NaNs of all four.
+    NaNs stay in their elements unless `spreads` says otherwise. `shared`: of a full tile, four neighbours in a row take
+    one reciprocal of their product. `spreads`: a NaN among them makes NaNs of all four.
     """
 
     name = "tile.by_reciprocal"
@@ -236,12 +245,15 @@ class ByReciprocal(Function):
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         y = operands[-1]
         if self.spreads is not None:
-            y = y + 0.0 * self._of_four(y)
-        inverse = _of(entries.DIVIDE, 1.0, y)
-        return [(inverse if self.x is None else _of(entries.MULTIPLY, operands[0], inverse)).expand(self.result.type.shape).clone()]
+            y = y + 0.0 * self._nans_of_four(y)
+        inverse = _evaluate(entries.DIVIDE, 1.0, y)
+        return [(inverse if self.x is None else _evaluate(entries.MULTIPLY, operands[0], inverse)).expand(self.result.type.shape).clone()]
 
-    def _of_four(self, y: torch.Tensor) -> torch.Tensor:
-        """0, but NaN in place of four that share if one of them is: columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4."""
+    def _nans_of_four(self, y: torch.Tensor) -> torch.Tensor:
+        """Return 0, but NaN for all of the four that share if one of them is NaN.
+
+        These are columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4.
+        """
         import torch
 
         rows, cols = self.result.type.shape
@@ -260,13 +272,16 @@ class ByReciprocal(Function):
 
 
 def by_reciprocal(x: SSAValue | None, y: SSAValue, result: Attribute, shared: bool = False, spreads: bool = False) -> ByReciprocal:
-    properties: dict[str, Attribute] = {word: UnitAttr() for word, said in (("shared", shared), ("spreads", spreads)) if said}
+    properties: dict[str, Attribute] = {word: UnitAttr() for word, present in (("shared", shared), ("spreads", spreads)) if present}
     return ByReciprocal(operands=[[y] if x is None else [x, y]], properties=properties, result_types=[result])
 
 
 @irdl_op_definition
 class SharedTanh(Function):
-    """tanh(x), or tanh(x * factor) with a scalar factor, of a full tile: four neighbours in a row take one reciprocal, small arguments a polynomial."""
+    """tanh(x), or tanh(x * factor) with a scalar factor, of a full tile.
+
+    Four neighbours in a row take one reciprocal, small arguments a polynomial.
+    """
 
     name = "tile.shared_tanh"
     x = operand_def(TileT)
@@ -281,7 +296,7 @@ class SharedTanh(Function):
         return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return [_of(entries.TANH, operands[0] if self.factor is None else _of(entries.MULTIPLY, *operands))]
+        return [_evaluate(entries.TANH, operands[0] if self.factor is None else _evaluate(entries.MULTIPLY, *operands))]
 
     def verify_(self) -> None:
         if self.x.type != self.result.type or not can_share(self.result.type):
@@ -293,14 +308,17 @@ def shared_tanh(x: SSAValue, factor: SSAValue | None) -> SharedTanh:
 
 
 def can_share(t: Attribute) -> bool:
-    """Whether a thread's elements of a row come in fours."""
+    """Return whether a thread's elements of a row come in fours."""
     return isinstance(t, TileT) and t.element == F32 and t.layout.data == "full" and t.shape[1] % 16 == 0
 
 
 # ---- by lanes
 @irdl_op_definition
 class ReadColumns(Function):
-    """Consecutive elements of a tensor that the kernel does not write, one a column; 0 outside of the tensor. Each lane of a warp reads every 32nd column."""
+    """Consecutive elements of a tensor that the kernel does not write, one per column.
+
+    They are 0 outside of the tensor. Each lane of a warp reads every 32nd column.
+    """
 
     name = "tile.read_columns"
     box = operand_def(TensorT)
@@ -321,7 +339,7 @@ def read_columns(box: SSAValue) -> ReadColumns:
 
 @irdl_op_definition
 class Exchange(Function):
-    """Numbers a column, from the lanes that hold one of every 32 each to all that need them."""
+    """Numbers per column, from the lanes that hold one of every 32 each to all that need them."""
 
     name = "tile.exchange"
     x = operand_def(TileT)
@@ -343,8 +361,8 @@ def exchange(x: SSAValue) -> Exchange:
     return Exchange(operands=[x], result_types=[tile(t.element, *t.shape)])
 
 
-def _of(entry: Op, *operands: Any) -> Any:
-    """What an operation of the table gives."""
+def _evaluate(entry: Op, *operands: Any) -> Any:
+    """Evaluate an operation of the table."""
     meaning = entry.evaluate
     assert meaning is not None
     return meaning(*operands)

@@ -1,6 +1,6 @@
-"""Operations of the table that passes make, by what they do. Owns which entry that is; passes ask traits of what they find.
+"""Constructors of operations of the table, for passes, which test traits and not names.
 
-Each takes its operands and the type of the result; `exact`: it is computed as written, since a comparison follows from it.
+Each takes its operands and the type of the result; `exact`: it is computed as written, since it feeds a comparison.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .ops import Apply, apply
 
 
 def like(op: Apply, arguments: Sequence[SSAValue]) -> Apply:
-    """The same operation, with a result of the same type, of other operands."""
+    """Make the same operation, with a result of the same type, of other operands."""
     return apply(op.op, arguments, op.result.type, op.exact is not None)
 
 
 def of_kind(op: Apply, arguments: Sequence[SSAValue], t: Attribute) -> Apply:
-    """The same operation with a result of another type."""
+    """Make the same operation with a result of another type."""
     return apply(op.op, arguments, t)
 
 
@@ -60,7 +60,7 @@ def exp2(x: SSAValue, t: Attribute, exact: bool = False) -> Apply:
 
 # ---- truth values and bits
 def compare(signs: Signs, operands: Sequence[SSAValue], t: Attribute, exact: bool = False) -> Apply:
-    """The comparison that holds for these signs of the difference of two operands."""
+    """Make the comparison that holds for these signs of the difference of two operands."""
     return _of(entries.COMPARISONS[signs], t, exact, *operands)
 
 
@@ -77,28 +77,28 @@ def equal(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
 
 
 def either(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
-    """x or y of truth values, element by element."""
+    """Make the elementwise or of truth values."""
     return _of(entries.OR, t, False, x, y)
 
 
 def dual(op: Apply, operands: Sequence[SSAValue], t: Attribute, exact: bool = False) -> Apply:
-    """Either in place of both, both in place of either: of opposites it gives the opposite (De Morgan)."""
+    """Make or in place of and, and in place of or: of opposites it gives the opposite (De Morgan)."""
     return _of(entries.DUALS[op.op], t, exact, *operands)
 
 
 def exclusive_or(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
-    """Of the bits of numbers."""
+    """Make the exclusive or of the bits of numbers."""
     return _of(entries.EXCLUSIVE_OR, t, False, x, y)
 
 
 # ---- choices, conversions, tiles
 def choose(condition: SSAValue, x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
-    """x or y by a scalar condition."""
+    """Make a choice of x or y by a scalar condition."""
     return _of(entries.CHOOSE, t, False, condition, x, y)
 
 
 def where(condition: SSAValue, x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
-    """x or y, element by element."""
+    """Make a choice of x or y, element by element."""
     return _of(entries.CHOOSE_BY_ELEMENT, t, False, condition, x, y)
 
 
@@ -107,11 +107,29 @@ def cast(x: SSAValue, t: Attribute) -> Apply:
 
 
 def full(x: SSAValue, t: Attribute) -> Apply:
-    """A tile of one number."""
+    """Make a tile of one number."""
     return _of(entries.FULL, t, False, x)
 
 
 __all__ = [
-    "add", "at_most", "cast", "choose", "compare", "dual", "either", "equal", "exclusive_or", "exp2", "full", "greatest", "least", "less", "like", "multiply",
-    "negate", "of_kind", "subtract", "where",
-]  # fmt: skip
+    "add",
+    "at_most",
+    "cast",
+    "choose",
+    "compare",
+    "dual",
+    "either",
+    "equal",
+    "exclusive_or",
+    "exp2",
+    "full",
+    "greatest",
+    "least",
+    "less",
+    "like",
+    "multiply",
+    "negate",
+    "of_kind",
+    "subtract",
+    "where",
+]

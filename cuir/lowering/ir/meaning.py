@@ -1,8 +1,8 @@
-"""What the operations of the tile IR that refer to the table of primitives do to the evaluator.
+"""Evaluation of the operations of the tile IR that refer to the table of primitives.
 
-A pure operation gives what its entry's `evaluate` gives on numbers and tiles; the few that are no function of numbers alone stand in `STRUCTURAL`. What
-an effect does follows from the entry's `effects`: what it reads and writes, where it arrives and waits. Engines act at once, so a group in flight needs
-no waiting, and a fence does nothing. So a new primitive needs nothing here unless it is structural.
+A pure operation is evaluated by its entry's `evaluate` on numbers and tiles; the few that depend on more than numbers
+are in `STRUCTURAL`. Effects follow from the entry's `effects`: accesses, arrivals and waits. Engines act at once, so a
+group in flight needs no waiting, and a fence does nothing. A new primitive needs nothing here unless it is structural.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .machine_tiles import DEALT, dealt
 from .ops import Apply, Perform
 
 Function = Callable[..., Any]  # of the values of operands: a number, truth value or tile
-Structural = Callable[[Apply], Callable[..., Any]]  # gives a function of the worker and the values of operands
+Structural = Callable[[Apply], Callable[..., Any]]  # returns a function of the worker and the values of operands
 PARTS = 4  # threads that share a row of a tile of layout `partial`, and hold a summand each
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operation as code: of a frame; `waits`: a generator of waits."""
+    """An operation as code: a function of a frame; `waits`: a generator of waits."""
 
     run: Callable[[Frame], Any]
     waits: bool = False
@@ -41,18 +41,18 @@ class Step:
 
 # ---- pure operations
 def held_shape(t: types.TileT) -> tuple[int, int]:
-    """The shape of the tensor that stands for a tile."""
+    """Return the shape of the tensor that holds a tile."""
     return (t.shape[0], PARTS) if t.layout.data == "partial" else t.shape
 
 
 def _zeros(op: Apply) -> Function:
-    shape, held = _tile(op)
-    return lambda w: torch.zeros(shape, dtype=held)
+    shape, dtype = _tile(op)
+    return lambda w: torch.zeros(shape, dtype=dtype)
 
 
 def _full(op: Apply) -> Function:
-    (shape, held), dtype = _tile(op), types.dtype_of(op.result)
-    return lambda w, value: tiles.round_to(torch.full(shape, value, dtype=held), dtype)
+    (shape, storage), dtype = _tile(op), types.dtype_of(op.result)
+    return lambda w, value: tiles.round_to(torch.full(shape, value, dtype=storage), dtype)
 
 
 def _rows(op: Apply) -> Function:
@@ -85,19 +85,24 @@ def _tile(op: Apply) -> tuple[tuple[int, int], torch.dtype]:
 
 
 STRUCTURAL: dict[str, Structural] = {
-    "zeros": _zeros, "full": _full, "rows": _rows, "cols": _cols, "cast": _cast, "cta_rank": _cta_rank,
-}  # fmt: skip
+    "zeros": _zeros,
+    "full": _full,
+    "rows": _rows,
+    "cols": _cols,
+    "cast": _cast,
+    "cta_rank": _cta_rank,
+}
 
 
 def gaps() -> list[str]:
-    """Entries of the table that values are made with, and that have no meaning here."""
+    """Return the entries of the table that make values and cannot be evaluated."""
     entries = {**TABLE, **OPERATORS}
     elsewhere = {"nbytes", "view", "T", *(n for n, e in entries.items() if e.effects != Effects() or e.where == "declaration")}
     return sorted(n for n, e in entries.items() if e.evaluate is None and n not in STRUCTURAL and n not in elsewhere)
 
 
 def numbers(op: Apply) -> Function:
-    """What a pure operation gives on the values of its operands."""
+    """Return the function that a pure operation computes of the values of its operands."""
     meaning = op.entry.evaluate
     dtype = types.dtype_of(op.arguments[-1])  # the first may be a condition
     on_tiles = [types.is_tile(a) for a in op.arguments]
@@ -108,8 +113,8 @@ def numbers(op: Apply) -> Function:
     if not of_tiles:
         return function
     if not any(on_tiles):  # a tile of numbers
-        of_tile, held = function, HELD[dtype]
-        return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=held) for v in values))
+        of_tile, storage = function, HELD[dtype]
+        return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=storage) for v in values))
     if meaning.divides:
         divide = function
         function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731
@@ -120,15 +125,15 @@ def numbers(op: Apply) -> Function:
     return function
 
 
-def _with_scalars(function: Function, held: list[torch.dtype], on_tiles: list[bool]) -> Function:
-    """Numbers beside tiles become tensors without dims, which all of PyTorch's functions take."""
+def _with_scalars(function: Function, dtypes: list[torch.dtype], on_tiles: list[bool]) -> Function:
+    """Pass numbers beside tiles as tensors without dims, which all of PyTorch's functions take."""
     if on_tiles == [True, False]:
-        second = held[1]
+        second = dtypes[1]
         return lambda x, y: function(x, torch.tensor(y, dtype=second))
 
     def run(*values: Any) -> torch.Tensor:
-        made: torch.Tensor = function(*(v if t else torch.tensor(v, dtype=d) for v, d, t in zip(values, held, on_tiles, strict=True)))
-        return made
+        result: torch.Tensor = function(*(v if t else torch.tensor(v, dtype=d) for v, d, t in zip(values, dtypes, on_tiles, strict=True)))
+        return result
 
     return run
 
@@ -140,7 +145,7 @@ def _rounded(function: Function, dtype: DType) -> Function:
 # ---- effects
 @dataclass(frozen=True)
 class Effect:
-    """A primitive with an effect where it stands: in which places of a frame its arguments and results are."""
+    """A primitive with an effect: the places of its arguments and results in a frame."""
 
     op: Perform
     args: dict[str, int]
@@ -148,7 +153,7 @@ class Effect:
 
 
 def effect(site: Effect) -> Step:
-    """What a primitive does to memory and barriers, by what the table says of it."""
+    """Compile a primitive's effect on memory and barriers from its entry in the table."""
     entry, args = site.op.entry, site.args
     effects = entry.effects
     reads = [a.arg for a in effects.accesses if a.mode == "read" and a.arg in args]
@@ -224,7 +229,7 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
 
 
 def _ctas(site: Effect) -> Callable[[Frame], list[int]]:
-    """The CTAs of the cluster that `cluster=` names."""
+    """Return a function that returns the CTAs of the cluster that `cluster=` names."""
     along, kernel = site.op.const("cluster"), site.op.parent_op()
     while not isinstance(kernel, Kernel):
         assert kernel is not None, site.op
@@ -234,7 +239,10 @@ def _ctas(site: Effect) -> Callable[[Frame], list[int]]:
 
 
 def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
-    """A copy by an engine, at once: into shared memory of one CTA or, `cluster`, of several, where its bytes land on a barrier."""
+    """Compile a copy by an engine, which happens at once.
+
+    It goes into memory of one CTA or, with `cluster`, of several, where its bytes land on a barrier.
+    """
     add, ctas = site.op.const("add", False), _ctas(site) if site.op.const("cluster", False) else None
     lands = site.op.entry.effects.completes
     bar = site.args.get(lands) if lands else None
@@ -287,7 +295,10 @@ def _product(site: Effect) -> Callable[[Frame], None]:
 
 
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> torch.Tensor:
-    """a @ b + c in float32, in the interpreter's order of sums: its function of PyTorch, with operands laid out in the same way."""
+    """Return a @ b + c in float32, in the interpreter's order of sums.
+
+    It calls the same function of PyTorch, with operands laid out in the same way.
+    """
     if a.stride(1) != 1:
         a = a.contiguous()
     a, b = a.unsqueeze(0), b.unsqueeze(0)

@@ -1,4 +1,7 @@
-"""The text of operands: names in a list or alone. Their types are not repeated, since each is defined before it is read."""
+"""The text of operands: names in a list or alone.
+
+Their types are not repeated, since each is defined before it is read.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from xdsl.printer import Printer
 
 
 def print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
-    """Operands in parentheses."""
+    """Print operands in parentheses."""
     printer.print_string("(")
     printer.print_list(values, printer.print_ssa_value)
     printer.print_string(")")
 
 
 def parse_operands(parser: Parser) -> list[SSAValue]:
-    """Operands in parentheses."""
+    """Parse operands in parentheses."""
     return parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parse_operand(parser))
 
 

@@ -1,7 +1,8 @@
 """Operations of the tile IR, their text and its rules.
 
-What a primitive computes, its effects and traits stand in `cuir/ops`; `apply` (no effect, nothing read from memory) and `perform` (the rest) refer to it by
-name, so that a new primitive needs no operation here. Declarations and control flow have files of their own, and are known here by their names too.
+The computation, effects and traits of a primitive are in `cuir/ops`; `apply` (no effect, nothing read from memory) and
+`perform` (the rest) refer to it by name, so that a new primitive needs no operation here. Declarations and control flow
+are in files of their own, and are imported here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NONE = Traits()
 
 @functools.cache
 def entry(name: str) -> Op:
-    """What the table of primitives and operators says of a name."""
+    """Return the entry of a name in the table of primitives and operators."""
     return OPERATORS[name] if name in OPERATORS else TABLE[name]
 
 
@@ -41,7 +42,7 @@ def entry(name: str) -> Op:
 @one_result
 @irdl_op_definition
 class Constant(IRDLOperation):
-    """A number or truth value that is known."""
+    """A constant number or truth value."""
 
     name = "tile.constant"
     text = prop_def(StringAttr)
@@ -53,7 +54,8 @@ class Constant(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         text = self.text.data
-        if self.result.type.element.is_float and "e" in text and "." not in text:  # 1e+30 is no number to the parser, 1.0e+30 is
+        # the parser reads 1.0e+30 and not 1e+30
+        if self.result.type.element.is_float and "e" in text and "." not in text:
             text = text.replace("e", ".0e", 1)
         printer.print_string(f" {text} : ")
         printer.print_attribute(self.result.type)
@@ -80,8 +82,8 @@ def constant(value: int | float | bool, dtype: DType) -> Constant:
 
 
 def known(value: SSAValue) -> int | float | bool | None:
-    """The value of a constant; None of anything else."""
-    owner = value.owner  # asked of all values, and `isinstance` takes ten times as long to say no
+    """Return the value of a constant; None for any other value."""
+    owner = value.owner  # a hot path, and `isinstance` takes ten times as long to return False
     return owner.value if type(owner) is Constant else None
 
 
@@ -101,7 +103,7 @@ class Primitive(IRDLOperation):
 
     @property
     def kind(self) -> Traits:
-        """What holds of the primitive. (`traits` are xDSL's.)"""
+        """Traits of the primitive. (`traits` are xDSL's.)"""
         return entry(self.primitive.data).traits
 
     def verify_(self) -> None:
@@ -113,7 +115,10 @@ class Primitive(IRDLOperation):
 @all_operands("arguments")
 @irdl_op_definition
 class Apply(Primitive):
-    """A pure operation of the table on scalars and tiles. `exact`: a comparison follows from it, so it is computed as written, nothing fused."""
+    """A pure operation of the table on scalars and tiles.
+
+    `exact`: it feeds a comparison, so it is computed as written, without contraction.
+    """
 
     name = "tile.apply"
     primitive = prop_def(StringAttr)
@@ -146,7 +151,7 @@ def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exac
 
 
 def kind_of(value: SSAValue) -> Traits:
-    """What holds of the pure operation that makes a value; of other values nothing is known."""
+    """Return the traits of the pure operation that computes a value; no traits for other values."""
     owner = value.owner  # as in `known`
     return owner.kind if type(owner) is Apply else _NONE
 
@@ -154,9 +159,10 @@ def kind_of(value: SSAValue) -> Traits:
 @one_result
 @irdl_op_definition
 class At(IRDLOperation):
-    """A place in an array: a view of shared memory, a box of a tensor, elements, a stage of a ring of barriers.
+    """A place in an array: a view of shared memory, a box of a tensor, elements, a barrier of a ring.
 
-    `sizes` says for each dim how much of it is meant: n elements from its operand on, -1 for the one element there, 0 for the whole dim, which has no operand.
+    `sizes` has the extent of each dim: n elements from its operand on, -1 for the one element there, 0 for the whole
+    dim, which has no operand.
     """
 
     name = "tile.at"
@@ -217,9 +223,10 @@ def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: At
 @all_operands("arguments")
 @irdl_op_definition
 class Perform(Primitive):
-    """A primitive with an effect, or whose result depends on memory. `params` names its operands, `consts` what is known.
+    """A primitive with an effect, or whose result depends on memory.
 
-    A wait for products takes the tiles that are finished with it, and gives them anew: what reads them comes after it.
+    `params` names its operands, `consts` has its constants. A wait for products takes the tiles that are finished with
+    it, and returns them as new values: their readers come after it.
     """
 
     name = "tile.perform"
@@ -231,7 +238,7 @@ class Perform(Primitive):
 
     @property
     def gathers(self) -> bool:
-        """Whether it reads elements, each at indices of its own, into a tile."""
+        """It reads elements, each at its own indices, into a tile."""
         return self.kind.indexed and is_tile(self.outputs[0])
 
     @property
@@ -260,8 +267,8 @@ class Perform(Primitive):
             printer.print_ssa_value(value)
         printer.print_string(")")
         if self.consts.data:
-            shown = {k: f'"{c.data}"' if isinstance(c, StringAttr) else str(self.const(k)).lower() for k, c in self.consts.data.items()}
-            printer.print_string(f" {{{', '.join(f'{k}={v}' for k, v in shown.items())}}}")
+            constants = {k: f'"{c.data}"' if isinstance(c, StringAttr) else str(self.const(k)).lower() for k, c in self.consts.data.items()}
+            printer.print_string(f" {{{', '.join(f'{k}={v}' for k, v in constants.items())}}}")
         if self.outputs:
             printer.print_string(" : ")
             printer.print_list([r.type for r in self.outputs], printer.print_attribute)
@@ -280,14 +287,14 @@ class Perform(Primitive):
         parser.parse_comma_separated_list(parser.Delimiter.PAREN, argument)
         consts: dict[str, Const] = {}
 
-        def known() -> None:
+        def parse_constant() -> None:
             word = parser.parse_identifier("a parameter")
             parser.parse_punctuation("=")
             text = parser.parse_optional_str_literal()
             truth = parser.parse_optional_boolean() if text is None else None
             consts[word] = text if text is not None else truth if truth is not None else parser.parse_integer()
 
-        parser.parse_optional_comma_separated_list(parser.Delimiter.BRACES, known)
+        parser.parse_optional_comma_separated_list(parser.Delimiter.BRACES, parse_constant)
         types: list[Attribute] = []
         if parser.parse_optional_punctuation(":"):
             types = list(parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type))
@@ -315,11 +322,55 @@ def _attribute(value: Const) -> Attribute:
 
 
 OPERATIONS: list[type[Operation]] = [
-    Tensor, Parameter, Shared, Barrier, Units, Constant, Apply, At, Perform, Yield, For, ForUnits, If, Role, Kernel,
-]  # fmt: skip
+    Tensor,
+    Parameter,
+    Shared,
+    Barrier,
+    Units,
+    Constant,
+    Apply,
+    At,
+    Perform,
+    Yield,
+    For,
+    ForUnits,
+    If,
+    Role,
+    Kernel,
+]
 
 __all__ = [
-    "OPERATIONS", "Apply", "At", "Barrier", "Branch", "Constant", "Declaration", "For", "ForUnits", "If", "Kernel", "Loop", "Parameter", "Perform", "Role", "Shared",
-    "Tensor", "Units", "Word", "Yield", "apply", "at", "branch", "constant", "end", "entry", "kind_of", "known", "loop", "loop_over_units", "perform", "value_of",
+    "OPERATIONS",
+    "Apply",
+    "At",
+    "Barrier",
+    "Branch",
+    "Constant",
+    "Declaration",
+    "For",
+    "ForUnits",
+    "If",
+    "Kernel",
+    "Loop",
+    "Parameter",
+    "Perform",
+    "Role",
+    "Shared",
+    "Tensor",
+    "Units",
+    "Word",
+    "Yield",
+    "apply",
+    "at",
+    "branch",
+    "constant",
+    "end",
+    "entry",
+    "kind_of",
+    "known",
+    "loop",
+    "loop_over_units",
+    "perform",
+    "value_of",
     "words_attribute",
-]  # fmt: skip
+]

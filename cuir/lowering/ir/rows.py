@@ -1,4 +1,4 @@
-"""Operations on numbers a row that only a machine has, whose threads each hold a part of a row; and accumulators that hold nothing yet."""
+"""Operations on parts of rows in a thread, and accumulators without a value."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from .types import TileT, tile
 
 @irdl_op_definition
 class RowPart(Function):
-    """The sum of a thread's own elements of each row: the four threads that share a row hold the sum of the row together."""
+    """The sum of a thread's elements of each row.
+
+    The four threads that share a row hold the sum of the row together.
+    """
 
     name = "tile.row_part"
     x = operand_def(TileT)
     result = result_def(TileT)
 
     def evaluate(self, context: Any, operands: Any) -> Any:
-        """[R, 4]: thread q of a row holds columns c with c // 2 % 4 == q."""
+        """Return [R, 4]: thread q of a row holds columns c with c // 2 % 4 == q."""
         x = operands[0]
         rows, cols = x.shape
         import torch
@@ -33,7 +36,7 @@ class RowPart(Function):
 
 @irdl_op_definition
 class QuadSum(Function):
-    """The sum of what the four threads of each row hold."""
+    """The sum of the parts in the four threads of each row."""
 
     name = "tile.quad_sum"
     x = operand_def(TileT)
@@ -45,7 +48,10 @@ class QuadSum(Function):
 
 @irdl_op_definition
 class Nothing(IRDLOperation):
-    """Registers that hold no value yet. Nobody reads them: a product that takes them over starts from zeros."""
+    """Registers that hold no value yet.
+
+    They are not read: a product that takes them over starts from zeros.
+    """
 
     name = "tile.nothing"
     result = result_def(TileT)

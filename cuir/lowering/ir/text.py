@@ -17,7 +17,7 @@ from .types import TYPES
 
 @functools.cache
 def dialect() -> Dialect:
-    """All operations and types: those that the machine alone has stand in files of their own."""
+    """Return all operations and types; those of the machine alone are in files of their own."""
     return Dialect(
         "tile",
         [
@@ -33,8 +33,11 @@ def dialect() -> Dialect:
     )
 
 
-class _Noting(Printer):
-    """Writes marks that passes leave on an operation (`op.attributes`) as a comment behind it: they follow from the rest, and `parse` skips them."""
+class _MarkPrinter(Printer):
+    """A printer that writes marks of passes on an operation (`op.attributes`) as a comment behind it.
+
+    Passes derive these from the rest, and `parse` skips them.
+    """
 
     def print_op(self, op: Operation) -> None:
         super().print_op(op)
@@ -43,14 +46,17 @@ class _Noting(Printer):
 
 
 def show(op: Operation) -> str:
-    """An operation and all inside it, as text that `parse` reads."""
+    """Return an operation and all inside it as text that `parse` reads."""
     out = io.StringIO()
-    _Noting(out).print_op(op)
+    _MarkPrinter(out).print_op(op)
     return out.getvalue() + "\n"
 
 
 def parse(text: str) -> Kernel:
-    """A kernel from its text, verified. Raises xdsl's ParseError and VerifyException, which name the place."""
+    """Parse and verify a kernel.
+
+    Raises: xdsl's ParseError and VerifyException, which name the place.
+    """
     context = Context()
     context.load_dialect(dialect())
     kernel = Parser(context, text).parse_op()

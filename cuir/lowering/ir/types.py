@@ -1,8 +1,9 @@
-"""Types of the tile IR: what a value is, and which thread holds which part of it.
+"""Types of the tile IR: dtypes, shapes, and the layout of register tiles over threads.
 
-A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number a row, the same in the four threads that share it;
-`columns`, a number a column, in all threads that need it; `lanes`, a number a column, of which each lane of a warp holds every 32nd; `one`, a single number;
-`partial`, a number a row of which each of those four threads holds a summand; `chunks`, of a full tile 16 neighbours of a row at a time.
+A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number per row, the
+same in the four threads that share it; `columns`, a number per column, in all threads that need it; `lanes`, a number
+per column, of which each lane of a warp holds every 32nd; `one`, a single number; `partial`, a number per row of which
+each of those four threads holds a summand; `chunks`, of a full tile 16 neighbours of a row at a time.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class TensorT(_Dims):
 
 @irdl_attr_definition
 class ElementT(_OfDType):
-    """Single elements of a tensor or shared array: one (0 x 0), or one for each element of a tile of indices."""
+    """Single elements of a tensor or shared array: one (0 x 0), or one per element of a tile of indices."""
 
     name = "tile.element"
     dtype: StringAttr
@@ -176,7 +177,7 @@ class BarrierT(ParametrizedAttribute, TypeAttribute):
 
 @irdl_attr_definition
 class UnitsT(ParametrizedAttribute, TypeAttribute):
-    """The units of work of a launch, which the CTAs share."""
+    """The work items of a launch, which the CTAs share."""
 
     name = "tile.units_of_work"
 
@@ -195,7 +196,7 @@ def _next(parser: AttrParser) -> int:
 
 # ---- to and from the types of the language
 def natural_layout(rows: int, cols: int) -> str:
-    """The layout in which a tile of the language is held."""
+    """Return the layout of a tile of the language."""
     if cols == 1:
         return "one" if rows == 1 else "rows"
     return "columns" if rows == 1 else "full"
@@ -221,7 +222,7 @@ def element(dtype: DType, rows: int = 0, cols: int = 0) -> ElementT:
 
 
 def from_language(t: Type) -> Attribute:
-    """The IR's type for a type of the language that values have."""
+    """Return the IR's type for a type of the language that values have."""
     if isinstance(t, Scalar):
         return scalar(t.dtype)
     if isinstance(t, TileType):
@@ -235,7 +236,7 @@ def from_language(t: Type) -> Attribute:
 
 
 def dtype_of(value: SSAValue) -> DType:
-    """The dtype of a scalar, a tile or a place."""
+    """Return the dtype of a scalar, a tile or a place."""
     assert isinstance(value.type, _OfDType), value
     return value.type.element
 

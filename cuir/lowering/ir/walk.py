@@ -1,4 +1,4 @@
-"""Going through IR: the operations of a block, all operations inside one, the end of a region."""
+"""Walks over IR: the operations of a block, all operations inside one, the end of a region."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from .control import Yield
 
 
 def operations(block: Block) -> list[Operation]:
-    """The operations of a block as they are now, so that what is visited may go. (`list(block.ops)` goes through them twice: first it counts.)"""
-    found, op = list[Operation](), block.first_op
+    """Return the operations of a block as they are now, so that visited ones may be removed.
+
+    `list(block.ops)` walks them twice, since it counts first.
+    """
+    result, op = list[Operation](), block.first_op
     while op is not None:
-        found.append(op)
+        result.append(op)
         op = op.next_op
-    return found
+    return result
 
 
 def every(op: Operation) -> Iterator[Operation]:
-    """All operations inside one, in the order of the text; a list first, so that what is visited may go."""
+    """Yield all operations inside one, in the order of the text.
+
+    Each block is listed first, so that visited operations may be removed.
+    """
     for region in op.regions:
         for block in region.blocks:
             for inner in operations(block):
@@ -30,7 +36,7 @@ def every(op: Operation) -> Iterator[Operation]:
 
 
 def inner_first(op: Operation) -> Iterator[Operation]:
-    """As `every`, each operation behind those inside of it."""
+    """Yield the same operations as `every`, each after those inside it."""
     for region in op.regions:
         for inner in operations(region.block):
             if inner.regions:
@@ -39,7 +45,7 @@ def inner_first(op: Operation) -> Iterator[Operation]:
 
 
 def last(region: Region) -> Yield:
-    """The end of a region."""
+    """Return the end of a region."""
     end = region.block.last_op
     assert isinstance(end, Yield)
     return end

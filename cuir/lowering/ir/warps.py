@@ -1,4 +1,4 @@
-"""Operations of warps: branches that each warp takes by itself, votes, and what keeps arithmetic on its side of a wait."""
+"""Operations of warps: branches taken per warp, votes, and pins of arithmetic above a wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @irdl_op_definition
 class RowBound(Function):
-    """An upper bound, at least 0, of a thread's own elements of each row: enough for a vote on whether any element of a warp is greater. (The evaluator takes the row's maximum.)"""
+    """An upper bound, at least 0, of a thread's elements of each row.
+
+    It is enough for a vote on whether any element of a warp is greater. (The evaluator takes the row's maximum.)
+    """
 
     name = "tile.row_bound"
     x = operand_def(TileT)
@@ -42,9 +45,9 @@ class RowBound(Function):
 
 @irdl_op_definition
 class WarpIf(ops.Branch):
-    """A branch of each warp: it runs `then` if `vote` holds in one of its rows, in one of its threads' parts, and gives what that yields, else what `orelse` yields.
+    """A branch of each warp, which runs `then` if `vote` holds in one of its rows or their threads' parts.
 
-    A vote that holds where it need not must change nothing but the time it takes.
+    Else it runs `orelse`. A vote that holds where it need not must change only the time it takes.
     """
 
     name = "tile.warp_if"
@@ -56,9 +59,10 @@ class WarpIf(ops.Branch):
 
 @irdl_op_definition
 class Pinned(IRDLOperation):
-    """These numbers are worked out before anything behind this operation: compilers sink arithmetic below a wait unless a branch before it needs the result.
+    """A point before which these numbers are computed.
 
-    With a barrier: waits for it where the condition holds, and is a branch that needs the numbers at the same time.
+    Compilers sink arithmetic below a wait unless a branch before it needs the result. With a barrier, the operation
+    waits for it where the condition holds, and is a branch that needs the numbers at the same time.
     """
 
     name = "tile.pinned"

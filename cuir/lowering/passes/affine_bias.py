@@ -17,7 +17,7 @@ from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
 from ..ir import make, ops
 from ..ir.machine import note
-from ..ir.machine_tiles import Line, alike_along_rows, line, pin
+from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.walk import every, last
 from ..ir.warps import RowBound
@@ -123,7 +123,7 @@ class _ShiftReaders:
         other_operands = [a for k, a in enumerate(op.arguments) if k != use.index]
         uses = list(op.result.uses)
         return (
-            all(map(alike_along_rows, other_operands))
+            all(map(is_constant_along_rows, other_operands))
             and bool(uses)
             and all(self._is_shiftable(u, [*steps, (op, use.index)]) for u in uses)
         )

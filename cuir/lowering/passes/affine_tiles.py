@@ -16,7 +16,7 @@ from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
 from ..facts.ranges import ranges
 from ..ir import make, ops
-from ..ir.machine_tiles import Line, alike_along_rows, line
+from ..ir.machine_tiles import Line, is_constant_along_rows, line
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.walk import every
 from . import affine_columns
@@ -129,7 +129,7 @@ def _line_of_lines(op: ops.Apply) -> _Line | None:
 def _to_line(value: SSAValue) -> _Line | None:
     if isinstance(value.owner, Line):
         return _Line(value.owner.rows, value.owner.slope)
-    return _Line(value, None) if alike_along_rows(value) else None
+    return _Line(value, None) if is_constant_along_rows(value) else None
 
 
 def _add(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:

@@ -1,4 +1,4 @@
-"""Mark float operations that feed comparisons, casts and step functions: no contraction, no reordering.
+"""Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
 FMA contraction or another order of operations changes a value by a rounding. That can change the truth of a comparison,
 which removes keys from a mask, or the integer that `floor` gives. Marked are the operands of comparisons, casts to i32
