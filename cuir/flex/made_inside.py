@@ -1,7 +1,8 @@
-"""Mods that are made inside of a compiled function: torch.compile reads such a mod into a graph of its own, and lifts what it closes over to inputs.
+"""Mods that are made inside of a compiled function.
 
-Owns how that graph becomes a mod that the operator knows. Mods from outside cross as before (operator.py). Works with the versions of PyTorch whose tracer has
-what FlexAttention's own operator uses; with others such mods are refused.
+torch.compile reads such a mod into a graph of its own, and lifts what it closes over to inputs; here that graph becomes
+a mod under a handle of the operator. Mods from outside enter as usual (operator.py). This works with the versions of
+PyTorch whose tracer has what FlexAttention's own operator uses; with others such mods are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ TRIED = (2, 13)  # and later
 
 
 class _Reader(HigherOrderOperator):
-    """Mods as a graph meets them, before it is known where they come from. What torch.compile leaves to Python are mods from outside."""
+    """Mods as a graph meets them, before their origin is known.
+
+    Mods that torch.compile leaves to Python are mods from outside.
+    """
 
     def __init__(self) -> None:
         super().__init__(_NAME)
@@ -44,9 +48,10 @@ _READ = _Reader()
 def read_mods(
     query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False, dropout_p: float = 0.0
 ) -> tuple[list[torch.Tensor], str] | None:
-    """Return the tensors that mods capture, as arguments of an operator, and the handle of the mods. sink: there is one.
+    """Return the tensors that mods capture, as arguments of an operator, and the handle of the mods.
 
-    Nothing for mods that an operator cannot hold, in a call that no graph takes. Raises CuirError U418 in what becomes a graph.
+    `sink` says that there is one. Returns None for mods that an operator cannot hold, in a call that no graph takes.
+    Raises CuirError U418 in code that becomes a graph.
     """
     if torch.compiler.is_compiling():
         read = _READ if torch.compiler.is_dynamo_compiling() and readable() else _from_outside
@@ -77,7 +82,10 @@ def _from_outside(
 
 @at_tracing
 def readable() -> bool:
-    """Whether torch.compile can be asked to read mods: its tracer has no public way to ask, so of the versions that this was tried with. Run when a graph is traced."""
+    """Return True if torch.compile can read mods; run when a graph is traced.
+
+    Its tracer has no public interface for this, so the answer depends on the versions with which it was tried.
+    """
     if tuple(map(int, torch.__version__.split(".")[:2])) < TRIED:
         return False
     try:
@@ -91,26 +99,32 @@ def readable() -> bool:
 
 def _variable(base: Any) -> Any:
     from torch._dynamo import exc
-    from torch._dynamo.variables import functions as known
+    from torch._dynamo.variables import functions as dynamo_functions
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lists import TupleVariable
     from torch._dynamo.variables.misc import CellVariable
     from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 
-    functions: Any = known
+    functions: Any = dynamo_functions
 
     def inside(tx: Any, mod: Any) -> bool:
-        """Whether the graph makes this mod, from what it has, the mod closes over a variable of the function that is compiled, or it is a method of an object that the graph knows."""
-        known, cells = tx.output.side_effects, getattr(getattr(mod, "fn", mod), "__closure__", None) or ()
-        if isinstance(mod, functions.UserFunctionVariable) and any(c in known and isinstance(known[c], CellVariable) for c in cells):
-            return True  # a cell that an earlier call has looked into is an object of the graph, and no variable
+        """Return True if the graph makes this mod.
+
+        It does if it makes it from its own values, the mod closes over a variable of the compiled function, or it is a
+        method of an object that the graph tracks.
+        """
+        side_effects, cells = tx.output.side_effects, getattr(getattr(mod, "fn", mod), "__closure__", None) or ()
+        if isinstance(mod, functions.UserFunctionVariable) and any(
+            c in side_effects and isinstance(side_effects[c], CellVariable) for c in cells
+        ):
+            return True  # a cell that an earlier call has read is an object of the graph, and no variable
         if isinstance(mod, functions.NestedUserFunctionVariable):
             return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _reads_tensors(mod)
         return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
     def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of `new_empty` for an integer of a mod."""
+        """Return the arguments of `new_empty` for an integer of a mod."""
         return [VariableTracker.build(tx, [])], {"dtype": VariableTracker.build(tx, torch.int32)}
 
     def code_of(mod: Any) -> types.CodeType | None:
@@ -149,28 +163,28 @@ def _variable(base: Any) -> Any:
                     continue
                 lengths = {n: query.call_method(tx, "new_empty", *scalar(tx)) for n in asked_for(mod)}
                 names = {x.as_proxy(): n for n, x in lengths.items()}
-                given = functions.FunctoolsPartialVariable(mod, [], lengths) if lengths else mod
+                bound_mod = functions.FunctoolsPartialVariable(mod, [], lengths) if lengths else mod
                 try:
-                    read, lifted = self.create_wrapped_node(tx, query, given, kind)
+                    read, lifted = self.create_wrapped_node(tx, query, bound_mod, kind)
                 except (exc.Unsupported, exc.TorchRuntimeError, exc.UserError) as error:
                     if not tx.output.root_tx.one_graph:
-                        raise  # torch.compile goes on without a graph, and the call is made as outside of one
+                        raise  # torch.compile falls back to running without a graph
                     refuse_unread(kind, str(error), span_of_error(error))
                 graph = tx.output.nn_modules.pop(read.node.target)
                 tx.output.graph.erase_node(read.node)
                 values: list[Any] = []
                 inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-                for proxy, own in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
+                for proxy, placeholder in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
                     example = proxy.node.meta["example_value"]
                     if proxy in names:
                         values.append(Length(names[proxy]))
                     elif isinstance(example, torch.Tensor):
                         captured.append(TensorVariable(proxy, **TensorVariable.specialize(example)))
                         values.append(example)
-                    elif own.users:
+                    elif placeholder.users:
                         values.append(_fix_number(example, kind))
                     else:
-                        values.append(0)  # the length of a captured tensor, which the mod does not ask for
+                        values.append(0)  # the length of a captured tensor, which the mod does not read
                 mods.append((graph, values, code_of(mod)))
                 for proxy in names:
                     tx.output.graph.erase_node(proxy.node)
@@ -182,7 +196,10 @@ def _variable(base: Any) -> Any:
 
 
 def _fix_number(number: Any, kind: str) -> int | float:
-    """Guard a number that torch.compile takes for dynamic: each value has a graph. Raises CuirError X122 for one that data decide."""
+    """Guard a number that torch.compile takes for dynamic: each value has a graph.
+
+    Raises CuirError X122 for one that depends on data.
+    """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     try:
@@ -195,38 +212,48 @@ def _fix_number(number: Any, kind: str) -> int | float:
 
 def _reads_tensors(mod: Any) -> bool:
     """Return True if a function that the graph makes reads tensors through the globals of its file."""
-    made = types.FunctionType(mod.get_code(), mod.get_globals())
-    return bool(identity(made).tensors)
+    function = types.FunctionType(mod.get_code(), mod.get_globals())
+    return bool(identity(function).tensors)
 
 
 @at_tracing
 def refuse_unread(kind: str, reason: str, span: Span | None) -> NoReturn:
-    """Raises CuirError X122 for a mod that torch.compile cannot read. reason: its message."""
+    """Raise CuirError X122 for a mod that torch.compile cannot read.
+
+    `reason` is its message.
+    """
     first = re.search(r"Explanation: (.*)", reason)
-    said = (first[1] if first else reason.split("\n")[0]).split(": got ")[-1]
+    explanation = (first[1] if first else reason.split("\n")[0]).split(": got ")[-1]
     mod = "mask_mod" if kind == "mask_fn" else "score_mod"
-    raise CuirError.of("X122", f"torch.compile cannot read a {mod} that is made inside of a compiled function: {said}", span,
-                       "make it outside, where a call says what such a mod may not do")  # fmt: skip
+    raise CuirError.of(
+        "X122",
+        f"torch.compile cannot read a {mod} that is made inside of a compiled function: {explanation}",
+        span,
+        "make it outside, where a call says what such a mod may not do",
+    )
 
 
 class Length(str):
-    """The name of a length of the call, in the place of a captured value."""
+    """The name of a length of the call, in place of a captured value."""
 
 
 def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
-    """(what it is told apart by, the mod, what stands for its tensors) of a graph whose last inputs are these. code: of the function that became it."""
+    """Return the identifying key, the mod, and the stand-ins for its tensors, of a graph.
+
+    The last inputs of the graph stand for `values`. `code` is that of the function that became the graph.
+    """
     stand_ins = [torch.empty((1,) * x.ndim, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x for x in values]
     inputs = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     count = len(inputs) - len(values)
     names = [name_in_code(n) for n in inputs[count:]]
     names = names if len(set(names)) == len(names) else inputs[count:]
-    held = types.SimpleNamespace(**dict(zip(names, stand_ins, strict=True)))
+    namespace = types.SimpleNamespace(**dict(zip(names, stand_ins, strict=True)))
     remember_places(graph)
     forward = types.FunctionType(graph.forward.__func__.__code__, graph.forward.__func__.__globals__, "mod")
-    own = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
+    module = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
 
     def run(*indices: Any, **lengths: Any) -> Any:
-        result = forward(own, *indices, *(lengths[x] if isinstance(x, Length) else x for x in (getattr(held, n) for n in names)))
+        result = forward(module, *indices, *(lengths[x] if isinstance(x, Length) else x for x in (getattr(namespace, n) for n in names)))
         return result[0] if isinstance(result, tuple) else result
 
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -246,8 +273,8 @@ def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[
     if code is not None:
         mods.__code__ = mods.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)  # where diagnostics find it
     tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
-    who = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
-    return who, mods, tensors
+    key = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
+    return key, mods, tensors
 
 
 __all__ = ["read_mods"]

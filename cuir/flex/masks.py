@@ -1,6 +1,6 @@
-"""Block masks: ours, which hold a mask_mod and lengths, and those of torch.nn.attention.flex_attention. Owns what a mask must agree with.
+"""Block masks: ours, with a mask_mod and lengths, and those of torch.nn.attention.flex_attention.
 
-What the blocks of a mask that was edited, sliced or built from blocks say is standing.py's.
+Masks that were edited, sliced or built from blocks are in standing.py.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .operator import steady
 from .sizes import are_equal, have_equal_sizes, is_known
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
-FIELDS = 5  # attributes of a LazyBlockMask whose blocks nobody has asked for
-OTHER_MOD = "_other_mod"  # an attribute of one whose mask_mod was set
+FIELDS = 5  # attributes of a LazyBlockMask without blocks
+OTHER_MOD = "_other_mod"  # attribute that marks a replaced mask_mod
 ASKED_FOR = tuple(n for n in theirs.BlockMask.__annotations__ if n not in GIVEN)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
 class Asked(NamedTuple):
-    """What `create_block_mask` was asked for."""
+    """The arguments of `create_block_mask`."""
 
     mask_mod: Callable[..., Any]
     B: int | None
@@ -40,13 +40,16 @@ class Asked(NamedTuple):
     more: tuple[tuple[str, bool], ...]  # options of PyTorch's create_block_mask that are not its defaults
     moved_to: torch.device | str | None = None  # blocks are made on `device`, where what the mask_mod captures is
 
-    def made(self) -> theirs.BlockMask:
-        """PyTorch's BlockMask. A mod that asks for lengths by name is given those of the mask."""
-        mod, known = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
-        given = {name: known[name] for name in requested_lengths(mod) if known.get(name) is not None}
+    def make(self) -> theirs.BlockMask:
+        """Make PyTorch's BlockMask.
+
+        A mod with keyword-only parameters for lengths gets those of the mask.
+        """
+        mod, lengths = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
+        keywords = {name: lengths[name] for name in requested_lengths(mod) if lengths.get(name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        made = theirs.create_block_mask(
-            functools.partial(mod, **given) if given else mod,
+        mask = theirs.create_block_mask(
+            functools.partial(mod, **keywords) if keywords else mod,
             self.B,
             self.H,
             self.Q_LEN,
@@ -55,21 +58,22 @@ class Asked(NamedTuple):
             BLOCK_SIZE=self.BLOCK_SIZE,
             **dict(self.more),
         )
-        made.mask_mod = mod
-        return made if self.moved_to is None else made.to(self.moved_to)
+        mask.mask_mod = mod
+        return mask if self.moved_to is None else mask.to(self.moved_to)
 
 
 def _edited_in_graph(mask: LazyBlockMask) -> bool:
-    """Whether a field was set; Dynamo of torch 2.11 has no length of an object's dict."""
+    """Return True if a field was set; Dynamo of torch 2.11 has no length of an object's dict."""
     return any(name in mask.__dict__ for name in ASKED_FOR)
 
 
 class LazyBlockMask(theirs.BlockMask):
-    """PyTorch's BlockMask whose blocks are made when someone asks for them; `create_block_mask` gives it, and it holds a mask_mod and lengths until then.
+    """PyTorch's BlockMask with blocks that are made on demand; `create_block_mask` returns it.
 
-    A kernel needs no blocks of it: its own have the size of its tiles. All else is as in PyTorch: `kv_num_blocks`, `kv_indices`, `full_*`, `q_*`, `sparsity()`,
-    `to_dense()`, slices and the like are answered by blocks of `BLOCK_SIZE` that PyTorch makes, once, on `device`. Slices, `_adjust` and `from_kv_blocks` give
-    masks of PyTorch. One that is edited (another mask_mod, a tensor that is set or written to) is obeyed as it stands, as PyTorch's are.
+    It holds a mask_mod and lengths until then. A kernel needs no blocks of it: its own have the size of its tiles. All
+    else is as in PyTorch: `kv_num_blocks`, `kv_indices`, `full_*`, `q_*`, `sparsity()`, `to_dense()`, slices and the
+    like use blocks of `BLOCK_SIZE` that PyTorch makes, once, on `device`. Slices, `_adjust` and `from_kv_blocks` return
+    masks of PyTorch. Edits (another mask_mod, a tensor that is set or written to) take effect, as in PyTorch.
     """
 
     def __init__(self, asked_for: Asked) -> None:
@@ -80,7 +84,7 @@ class LazyBlockMask(theirs.BlockMask):
         self._states: tuple[tuple[Any, ...], ...] | None = None  # of the fields that were made: name, value, state and memory of the tensor
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Notes that somebody sets another mask_mod."""
+        """Record that the mask_mod was replaced."""
         object.__setattr__(self, name, value)
         if name == "mask_mod" and "_asked" in self.__dict__:
             if torch.compiler.is_compiling() or value is not self._asked.mask_mod:
@@ -89,7 +93,7 @@ class LazyBlockMask(theirs.BlockMask):
                 self.__dict__.pop(OTHER_MOD, None)
 
     def __getattr__(self, name: str) -> Any:
-        """A field that is made when it is first asked for."""
+        """Make a field when it is first read."""
         if name in ASKED_FOR and _made(self, name):
             return getattr(self, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -102,7 +106,7 @@ class LazyBlockMask(theirs.BlockMask):
 
     @property
     def unmade(self) -> bool:
-        """Whether nobody has asked for its blocks, nor set any, another mask_mod or other lengths."""
+        """True while no blocks were made, and no blocks, other mask_mod or other lengths were set."""
         first = self._asked
         if torch.compiler.is_compiling():
             if self._states is not None or _edited_in_graph(self):
@@ -116,12 +120,15 @@ class LazyBlockMask(theirs.BlockMask):
 
     @property
     def _as_asked(self) -> bool:
-        """Whether lengths and block size are those that it was made for."""
+        """True while lengths and block size are those of its creation."""
         first = self._asked
         return self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE
 
     def still(self) -> Asked | None:
-        """What it was asked for, if it still says what its mask_mod says; for calls that are not traced, each of which asks."""
+        """Return the arguments of its creation if it is still equivalent to its mask_mod.
+
+        Every call that is not traced runs this.
+        """
         first = self._asked
         if self._states is not None:
             return first if self.untouched() else None
@@ -129,22 +136,25 @@ class LazyBlockMask(theirs.BlockMask):
         return first if unset and self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE else None
 
     def untouched(self) -> bool:
-        """Whether it still says what its mask_mod says: nothing was set, and no tensor of its blocks was written to."""
+        """Return True if it is still equivalent to its mask_mod.
+
+        Nothing was set, and no tensor of its blocks was written to.
+        """
         if self._states is None:
             return self.unmade
         now = self.__dict__
         return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state, _ in self._states)
 
     def to(self, device: torch.device | str) -> theirs.BlockMask:
-        """For tensors on another device. What the mask_mod captures stays where it is."""
+        """Return the mask for tensors on another device; captured tensors of the mask_mod stay where they are."""
         return LazyBlockMask(self._asked._replace(moved_to=device)) if self.untouched() else super().to(device)
 
     def contiguous(self) -> theirs.BlockMask:
-        """Itself: transformers asks masks of static caches for it, be they tensors or not."""
+        """Return itself: transformers calls this on masks of static caches, be they tensors or not."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is pickled, is as lazy, but one that was edited is PyTorch's own."""
+        """Copy or pickle an unedited mask as a lazy one, and an edited one as PyTorch's own."""
         if self.untouched():
             return LazyBlockMask, (self._asked,)
         fields = {n: getattr(self, n) for n in vars(theirs.BlockMask.from_kv_blocks(self.kv_num_blocks, self.kv_indices))}
@@ -152,7 +162,7 @@ class LazyBlockMask(theirs.BlockMask):
 
     @classmethod
     def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> theirs.BlockMask:  # type: ignore[override]
-        """PyTorch's, and a mask of PyTorch."""
+        """Return a mask of PyTorch."""
         return theirs.BlockMask.from_kv_blocks(*args, **kwargs)
 
     @classmethod
@@ -162,26 +172,29 @@ class LazyBlockMask(theirs.BlockMask):
 
 @at_tracing
 def _made(mask: LazyBlockMask, name: str) -> bool:
-    """Has PyTorch make the blocks; in a compiled function once, when it is traced. Whether there is such a field then.
+    """Have PyTorch make the blocks, in a compiled function once, when it is traced.
 
-    Raises CuirError U418 for a mask that the graph makes itself.
+    Returns whether there then is such a field. Raises CuirError U418 for a mask that the graph makes.
     """
-    own = vars(mask)
-    if "_asked" not in own:
+    attributes = vars(mask)
+    if "_asked" not in attributes:
         if torch.compiler.is_compiling():
-            wrong("U418", "a block mask that is made inside of a compiled function is asked for its blocks",
-                               hint="make it outside, or by PyTorch's create_block_mask")  # fmt: skip
+            wrong(
+                "U418",
+                "a block mask that is made inside of a compiled function is asked for its blocks",
+                hint="make it outside, or by PyTorch's create_block_mask",
+            )
         return False  # pickle asks before it has set anything
-    unmade, made = mask.unmade, vars(mask._asked.made())
-    own.update({n: v for n, v in made.items() if n not in own})
+    unmade, fields = mask.unmade, vars(mask._asked.make())
+    attributes.update({n: v for n, v in fields.items() if n not in attributes})
     if unmade:
-        made |= {"seq_lengths": mask.seq_lengths, "BLOCK_SIZE": mask.BLOCK_SIZE}
-    mask._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in made.items())
-    return name in own
+        fields |= {"seq_lengths": mask.seq_lengths, "BLOCK_SIZE": mask.BLOCK_SIZE}
+    mask._states = tuple((n, v, state_of(v), memory_of(v)) for n, v in fields.items())
+    return name in attributes
 
 
 def _empty() -> theirs.BlockMask:
-    """For pickle, which sets its fields."""
+    """Return a mask without fields, which pickle sets."""
     return object.__new__(theirs.BlockMask)
 
 
@@ -198,10 +211,20 @@ def create_block_mask(
     compute_dq_write_order: bool = False,
     dq_kv_order: bool = True,
 ) -> theirs.BlockMask:
-    """The mask that `flex_attention` takes: a pair (q_idx, kv_idx) counts where `mask_mod(b, h, q_idx, kv_idx)` is true.
+    """Create a mask for `flex_attention`.
 
-    B and H: batch size and query heads, or None where the mask is the same for all. Q_LEN, KV_LEN: numbers of queries and keys. Nothing is computed here, and
-    a kernel has blocks of its own tile size; device, BLOCK_SIZE and the options behind them are for who asks the mask for its blocks, which PyTorch then makes.
+    It keeps the pairs (q_idx, kv_idx) where `mask_mod(b, h, q_idx, kv_idx)` holds.
+
+    Nothing is computed here, and a kernel has blocks of its own tile size.
+
+    Args:
+        B: batch size, or None where the mask is the same for all batches.
+        H: query heads, or None where the mask is the same for all heads.
+        Q_LEN: number of queries.
+        KV_LEN: number of keys.
+        device, BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order: for blocks that PyTorch makes
+            when an attribute of the mask is read.
+
     Raises CuirError X101 for a function of another signature, U412 for unusable lengths and sizes.
     """
     if not torch.compiler.is_compiling():  # a graph asks when it enters the mod
@@ -230,9 +253,15 @@ def create_block_mask(
 def create_nested_block_mask(
     mask_mod: Callable[..., Any], B: int | None, H: int | None, q_nt: torch.Tensor, kv_nt: torch.Tensor | None = None, **options: Any
 ) -> theirs.BlockMask:
-    """The mask of nested tensors [B, H, j, D] that `flex_attention` takes: (q_idx, kv_idx) are indices in a sequence. kv_nt: of the keys, q_nt if left out.
+    """Create the mask of nested tensors [B, H, j, D] for `flex_attention`.
 
-    options: as for `create_block_mask`. Raises CuirError U403 for tensors that are not nested, and as `create_block_mask`.
+    q_idx and kv_idx are indices in a sequence.
+
+    Args:
+        kv_nt: the keys, q_nt by default.
+        options: as for `create_block_mask`.
+
+    Raises CuirError U403 for tensors that are not nested, and the errors of `create_block_mask`.
     """
     for name, x in (("q_nt", q_nt), ("kv_nt", kv_nt)):
         if x is not None and not (isinstance(x, torch.Tensor) and x.is_nested and x.layout == torch.jagged):
@@ -246,7 +275,10 @@ def create_nested_block_mask(
 
 
 def mod_of(block_mask: Any) -> Callable[..., Any] | None:
-    """The mask_mod of a block mask, ours or PyTorch's; None for none. Raises CuirError U412."""
+    """Return the mask_mod of a block mask, ours or PyTorch's; None without a mask.
+
+    Raises CuirError U412.
+    """
     if block_mask is None:
         return None
     if not isinstance(block_mask, theirs.BlockMask):
@@ -263,20 +295,29 @@ def mod_of(block_mask: Any) -> Callable[..., Any] | None:
 
 
 def check_mask(block_mask: Any, at: Lengths) -> None:
-    """Whether a block mask is for a problem of these lengths. Raises CuirError U412."""
+    """Check that a block mask is for a problem of these lengths.
+
+    Raises CuirError U412.
+    """
     if block_mask is None:
         return
     if not isinstance(block_mask, LazyBlockMask) and (block_mask.kv_indices.dim() != 4 or block_mask.kv_num_blocks.dim() != 3):
-        wrong("U412", f"kv_num_blocks and kv_indices of a block mask are [B, H, rows] and [B, H, rows, columns], found {tuple(block_mask.kv_num_blocks.shape)} and {tuple(block_mask.kv_indices.shape)}",
-                           hint="a dim of 1 stands for all batches, or all heads: tensor[None]")  # fmt: skip
+        wrong(
+            "U412",
+            f"kv_num_blocks and kv_indices of a block mask are [B, H, rows] and [B, H, rows, columns], found {tuple(block_mask.kv_num_blocks.shape)} and {tuple(block_mask.kv_indices.shape)}",
+            hint="a dim of 1 stands for all batches, or all heads: tensor[None]",
+        )
     batch, heads, queries, keys = block_mask.shape
     unbounded = not isinstance(block_mask, LazyBlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED  # FlexAttention's mask of everything
     if not unbounded and not have_equal_sizes((queries, keys), (at.M, at.N)):
-        wrong("U412", f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
-                           hint="create_block_mask costs nothing: make one for these lengths")  # fmt: skip
-    for name, own, actual in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
-        if not are_equal(own, actual) and not are_equal(own, 1):
-            wrong("U412", f"the block mask is for a {name} of {own}, found {actual}", hint="None if the mask does not depend on it")
+        wrong(
+            "U412",
+            f"the block mask is for {queries} queries and {keys} keys, found {at.M} and {at.N}",
+            hint="create_block_mask costs nothing: make one for these lengths",
+        )
+    for name, expected, actual in (("batch size", batch, at.B), ("number of query heads", heads, at.H)):
+        if not are_equal(expected, actual) and not are_equal(expected, 1):
+            wrong("U412", f"the block mask is for a {name} of {expected}, found {actual}", hint="None if the mask does not depend on it")
 
 
 __all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "mod_of"]

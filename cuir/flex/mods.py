@@ -1,4 +1,8 @@
-"""The identity of a mod: its code and captures, split into what becomes part of a kernel and what a launch passes. No tracing."""
+"""Capture keys of mods: their code and captured values.
+
+A key splits these into the part that decides the kernel, and launch arguments.
+Nothing is traced here.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,18 @@ from .walk import FUNCTIONS, Link, Path, TooMuchError, Walk
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """structure: code, kinds of what is captured (dtypes and ranks of tensors, signs of numbers). values: the numbers, the tensors' shapes.
+    """The capture key of mods.
 
-    Mods of one structure and equal values trace to the same program. tensors: those that are captured, each once, in the order of the walk.
-    known: False if something captured cannot be compared: then the mods must be traced to know.
+    Mods of one structure and equal values trace to the same program.
 
-    links: (get, holder, key, value) for all that the walk went through; while `get(holder, key) is value` for each, and each of `sizes` (container, length)
-    has its length, the walk would find the same. places: the kind ("tensor", "number", ...) and the path of each thing found, see `follow`.
+    Attributes:
+        structure: code, and kinds of captured values (dtypes and ranks of tensors, signs of numbers).
+        values: the numbers, and the shapes of the tensors.
+        tensors: the captured tensors, each once, in the order of the walk.
+        known: False if a captured value cannot be compared; the mods must then be traced for each call.
+        links: (get, holder, key, value) of everything that the walk went through. While `get(holder, key) is value` for
+            each, and each of `sizes` (container, length) has its length, the walk would give the same key.
+        places: the kind ("tensor", "number", ...) and the path of each captured value, see `follow`.
     """
 
     structure: Hashable
@@ -39,22 +48,28 @@ class CaptureKey:
     places: tuple[tuple[str, Path, Any], ...] = field(default=(), compare=False, repr=False)
 
     def unwritten(self) -> bool:
-        """Whether all that the walk went through is still there. What a tensor holds is not looked at."""
+        """Return True if everything that the walk went through is still there.
+
+        Data of tensors are not compared.
+        """
         try:
             return all(get(holder, key) is value for get, holder, key, value in self.links) and all(len(c) == n for c, n in self.sizes)
         except Exception:  # an entry or an attribute is gone; a user's own container then raises what it likes
             return False
 
     def digest(self) -> str:
-        """Of the structure; the same in another process."""
+        """Return a digest of the structure that is the same in another process."""
         return hashlib.sha256(repr(_plain(self.structure)).encode()).hexdigest()
 
 
 def identity(*captured: Any) -> CaptureKey:
-    """The identity of mods (functions, or None) and other captured values together. Of mods that lead to more than is compared nothing is known: each call traces them."""
+    """Return the capture key of mods (functions, or None) and other captured values together.
+
+    Mods that lead to more than is compared have no usable key: each call traces them.
+    """
     walk = Walk()
     try:
-        structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.members())
+        structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.visit_members())
     except (TooMuchError, RecursionError):
         _warn(next((c for c in captured if callable(c)), None))
         return CaptureKey(("too much",), (), (), known=False)
@@ -64,7 +79,7 @@ def identity(*captured: Any) -> CaptureKey:
 
 
 def _warn(mod: Any) -> None:
-    """In words, once a place."""
+    """Warn once for each place that a mod is traced in every call."""
     span = function_span(mod) if isinstance(mod, types.FunctionType) else None
     place = f"{span.source.name}:{span.line}: " if span is not None else ""
     warnings.warn(
@@ -75,7 +90,10 @@ def _warn(mod: Any) -> None:
 
 
 def follow(roots: tuple[Any, ...], path: Path) -> Any:
-    """What lies at a path of an identity. Plain steps, which torch.compile can go itself: so what it finds becomes an input of the graph, or a guard."""
+    """Return the value at a path of a capture key.
+
+    The steps are plain ones that torch.compile can trace, so that the value becomes an input of the graph, or a guard.
+    """
     value: Any = roots
     for step, key in path:
         if step == "cell":
@@ -92,7 +110,7 @@ def follow(roots: tuple[Any, ...], path: Path) -> Any:
 
 
 def _plain(part: Any) -> Any:
-    """A part of a structure without anything that belongs to this process."""
+    """Return a part of a structure without anything that belongs to this process."""
     if isinstance(part, tuple):
         return tuple(_plain(p) for p in part)
     if isinstance(part, types.CodeType):
@@ -102,18 +120,24 @@ def _plain(part: Any) -> Any:
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
 
 
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # a walk links all of them; looked at without a call for each
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # a walk links all of them; compared without a call for each
 
 
 class Same:
-    """Whether mods are what they were at their walk, asked without another walk: all that was gone through is the same object, and no tensor was changed."""
+    """A mutation guard: checks without another walk that mods are as they were at their walk.
+
+    Everything that the walk went through must be the same object, and no tensor may have changed.
+    """
 
     def __init__(self, who: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
-        """forget: called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly."""
+        """Record the links, sizes and tensors of a walk.
+
+        `forget` is called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly.
+        """
         self.mods = tuple((i, weakref.ref(m, forget)) for i, m in enumerate(mods) if m is not None)
         self.absent = tuple(i for i, m in enumerate(mods) if m is None)
-        place_of = {id(m): i for i, m in enumerate(mods) if m is not None}  # what holds a link or a size is alive: `who` has it
-        links, own, functions = [], [], defaultdict[int, dict[str, Any]](dict)
+        place_of = {id(m): i for i, m in enumerate(mods) if m is not None}  # ids are valid: the capture key keeps holders alive
+        links, links_of_mods, functions = [], [], defaultdict[int, dict[str, Any]](dict)
         for link in who.links:
             get, holder, name, value = link
             place = place_of.get(id(holder))
@@ -122,11 +146,11 @@ class Same:
             elif get is getattr and name in _OF_FUNCTIONS and type(holder) is types.FunctionType:
                 functions[place][name] = value
             else:
-                own.append((get, place, name, value))
-        self.links, self.own = tuple(links), tuple(own)  # these must not keep the mods alive
+                links_of_mods.append((get, place, name, value))
+        self.links, self.own = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
         self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
         self.sizes = tuple([size for size in who.sizes if id(size[0]) not in place_of])
-        self.lengths = tuple([(place_of[id(held)], size) for held, size in who.sizes if id(held) in place_of])
+        self.lengths = tuple([(place_of[id(container)], size) for container, size in who.sizes if id(container) in place_of])
         tensors = [t for t in who.tensors if id(t) not in place_of]
         self.tensors = tuple([(t, state_of(t)) for t in tensors])
         self.learned = tuple([(t, t.requires_grad) for t in tensors])
@@ -135,7 +159,10 @@ class Same:
 
     @staticmethod
     def possible(who: CaptureKey, mods: tuple[Any, ...]) -> bool:
-        """A bound method is a new object each time it is asked for; inference tensors do not count what is written to them."""
+        """Return True if a guard can hold for these mods.
+
+        A bound method is a new object on each access, and inference tensors do not count writes.
+        """
         steady = not any(isinstance(m, types.MethodType) for m in mods)
         return who.known and steady and not any(t.is_inference() or t.is_meta for t in who.tensors)
 

@@ -1,7 +1,8 @@
-"""`flex_attention` under torch.compile: an operator of PyTorch, `cuir::flex_attention`, which a graph calls without a break.
+"""`flex_attention` under torch.compile: an operator `cuir::flex_attention`, without a graph break.
 
-A mod crosses into the graph in two parts: what its code, its numbers and its functions are is settled when the graph is traced, guarded by torch.compile
-and known to the operator by a handle; the tensors that it captures are inputs of the operator, so other tensors need no new graph. Owns the handles.
+A mod enters the graph in two parts. Its code, numbers and functions are fixed when the graph is traced, guarded by
+torch.compile, and registered under a handle. The tensors that it captures are inputs of the operator, so other tensors
+need no new graph.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle
 BACKWARD_SCHEMA = SCHEMA.replace(
     "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
 )
-KNOWN_CALLS = 256  # of one handle
+KNOWN_CALLS = 256  # size limit of the caches of one handle
 UNKNOWN = ""  # the handle of mods that no call will run
 PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
 
@@ -48,18 +49,22 @@ Slow = Callable[..., Ready]
 
 @dataclass(frozen=True)
 class Warm:
-    """A call that was made ready, and the captured tensors that it was made for, as they were."""
+    """A prepared call, with the captured tensors and their states."""
 
     ready: Ready
     tensors: tuple[tuple[torch.Tensor, Any, Any], ...]
 
     def holds(self, captured: list[torch.Tensor]) -> bool:
-        return all(t is own and state_of(t) == state for t, (own, state, _) in zip(captured, self.tensors))
+        return all(t is tensor and state_of(t) == state for t, (tensor, state, _) in zip(captured, self.tensors))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A call whose kernel reads captured tensors as they lie: others that lie alike, each parameter's at its place among those of the graph, need nothing made, and no wait for the device."""
+    """A prepared call whose kernel reads captured tensors in place.
+
+    Other tensors of the same layout, each parameter's at its index among those of the graph, need no preparation and no
+    wait for the device.
+    """
 
     ready: Ready
     places: tuple[tuple[Parameter, int], ...]
@@ -70,9 +75,13 @@ class Bound:
 
 @dataclass
 class Handled:
-    """Mods as a graph knows them. spec: with tensors on no device in the places of those that the graph passes; `stand_ins`, in the order of the graph.
+    """Mods under a handle.
 
-    Behind the tensors of the mods come those of a mask that is obeyed as it stands, and a sink. sink: there is one.
+    Attributes:
+        spec: the specification with tensors on no device in place of those that the graph passes.
+        stand_ins: these tensors, in the order of the graph. Behind the tensors of the mods the graph passes those of a
+            materialised block mask, and a sink.
+        sink: there is one.
     """
 
     spec: Specification
@@ -87,7 +96,7 @@ class Handled:
     bound: dict[Any, Bound] = field(default_factory=dict)
 
     def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-        """(mask_mod, score_mod)."""
+        """Return (mask_mod, score_mod) with these captured tensors."""
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
         spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
@@ -97,7 +106,10 @@ class Handled:
         return None
 
     def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
-        """The mask as it stands, None for one that its mask_mod says, which has no block_size here."""
+        """Return a materialised block mask; None for a mask that is equivalent to its mask_mod.
+
+        The latter has no block_size here.
+        """
         if not block_size:
             return None
         count, indices, *whole = captured[len(self.stand_ins) : len(captured) - self.sink]
@@ -106,7 +118,10 @@ class Handled:
         return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
 
     def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
-        """normalize, sink, whether the largest scores are asked for and True for dropout, or nothing for a plain softmax."""
+        """Return normalize, sink, whether the largest scores are requested, and True for dropout.
+
+        Returns an empty tuple for a plain softmax.
+        """
         plain = not self.sink and self.normalize == "softmax" and not self.max_scores and not self.dropout_p
         weights = self.normalize, captured[-1] if self.sink else None, self.max_scores
         return () if plain else (*weights, True) if self.dropout_p else weights
@@ -115,7 +130,7 @@ class Handled:
 _HANDLED: dict[str, Handled] = {}
 _BY_MODS: dict[Any, str] = {}
 _STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # tensors that a mod holds, by id
-_PREPARE: list[Slow] = []  # of front.py, which says what a call with given mods runs
+_PREPARE: list[Slow] = []  # `prepare` of front.py, registered to avoid a circular import
 
 
 def prepare_with(prepare: Slow) -> None:
@@ -123,7 +138,10 @@ def prepare_with(prepare: Slow) -> None:
 
 
 def steady(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Tensors that mods hold. Others that reach the operator are results of the graph, whose memory it may use again for something else."""
+    """Register tensors that mods hold.
+
+    Other tensors that reach the operator are results of the graph, which may reuse their memory.
+    """
     for t in tensors:
         _STEADY[id(t)] = t
 
@@ -132,14 +150,29 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 def entered(
     mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
 ) -> str:
-    """The handle of mods; run when a graph is traced. sink: there is one. dropout_p: above 0 the graph passes a seed behind all tensors."""
+    """Register mods and return their handle; run when a graph is traced.
+
+    Args:
+        sink: there is one.
+        dropout_p: above 0 the graph passes a seed behind all tensors.
+
+    Raises CuirError U418.
+    """
     who = identity(mask_mod, score_mod)
     if not who.known:
-        raise CuirError.of("U418", "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
-                           hint="capture numbers and tensors, or call it outside of torch.compile")  # fmt: skip
-    if (found := next((value for kind, _, value in who.places if kind == "value"), None)) is not None:
-        raise CuirError.of("U418", f"a mod captures {found!r}, a {type(found).__name__}, and a compiled function would not notice when it changes",
-                           hint="capture a number of Python's: float(x), int(x)" if isinstance(found, Number) else "make what the mod needs of it before, outside")  # fmt: skip
+        raise CuirError.of(
+            "U418",
+            "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
+            hint="capture numbers and tensors, or call it outside of torch.compile",
+        )
+    if (opaque := next((value for kind, _, value in who.places if kind == "value"), None)) is not None:
+        raise CuirError.of(
+            "U418",
+            f"a mod captures {opaque!r}, a {type(opaque).__name__}, and a compiled function would not notice when it changes",
+            hint="capture a number of Python's: float(x), int(x)"
+            if isinstance(opaque, Number)
+            else "make what the mod needs of it before, outside",
+        )
     steady(who.tensors)
     key = who.structure, who.values, normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
@@ -147,12 +180,15 @@ def entered(
         stand_ins = {id(t): _nowhere(t) for t in who.tensors}
         spec = rebuilt(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
         for t in identity(spec.mask_mod, spec.score_mod).tensors:
-            if t.device.type != "meta" or not any(t is own for own in stand_ins.values()):
+            if t.device.type != "meta" or not any(t is stand_in for stand_in in stand_ins.values()):
                 name = next(
                     (_name(mask_mod, score_mod, path) for kind, path, value in who.places if kind == "tensor" and value is t), "a tensor"
                 )
-                raise CuirError.of("U418", f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
-                                   hint="make it an attribute of the object, close over it, or call outside of torch.compile")  # fmt: skip
+                raise CuirError.of(
+                    "U418",
+                    f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
+                    hint="make it an attribute of the object, close over it, or call outside of torch.compile",
+                )
         _BY_MODS[key] = _named(who.digest(), who.values, normalize, sink, max_scores, dropout_p)
         _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores, dropout_p)
     handled = _HANDLED[_BY_MODS[key]]
@@ -170,32 +206,42 @@ def entered(
 
 
 def _named(*parts: Any) -> str:
-    """A new handle, the same for equal parts in another process: a graph that was made elsewhere must not find other mods under it."""
+    """Return a new handle, the same for equal parts in another process.
+
+    A graph that was made elsewhere must not find other mods under it.
+    """
     handle = f"cuir_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
     return handle if handle not in _HANDLED else next(h for n in itertools.count(2) if (h := f"{handle}_{n}") not in _HANDLED)
 
 
 def handled_of(handle: str) -> Handled:
-    """Return the mods of a handle. Raises CuirError U418 for one of another process."""
+    """Return the mods of a handle.
+
+    Raises CuirError U418 for a handle of another process.
+    """
     if handle not in _HANDLED:
-        raise CuirError.of("U418", "a graph calls attention with mods that this process has not met: it was made in another one, and has their handle alone",
-                           hint="trace the function here, once, with the same mods")  # fmt: skip
+        raise CuirError.of(
+            "U418",
+            "a graph calls attention with mods that this process has not met: it was made in another one, and has their handle alone",
+            hint="trace the function here, once, with the same mods",
+        )
     return _HANDLED[handle]
 
 
 def _nowhere(x: torch.Tensor) -> torch.Tensor:
-    """A tensor like this one, on no device."""
+    """Return a tensor of this shape and dtype on no device."""
     with no_dispatch():
         return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
-Read = tuple[
-    Any, Any, tuple[torch.Tensor, ...]
-]  # of a mod that torch.compile read: what it is told apart by, the mod, what stands for its tensors
+Read = tuple[Any, Any, tuple[torch.Tensor, ...]]  # a mod that torch.compile read: its key, the mod, the stand-ins for its tensors
 
 
 def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:
-    """The handle of mods that torch.compile read; the graph passes their tensors, those of the mask first."""
+    """Return the handle of mods that torch.compile read.
+
+    The graph passes their tensors, those of the mask first.
+    """
 
     def make() -> Handled:
         mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
@@ -206,7 +252,10 @@ def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sin
 
 
 def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
-    """Return the handle of the mods of this key, which has the same text in another process; made if there are none yet."""
+    """Return the handle of the mods of this key, which has the same text in another process.
+
+    The mods are made if there are none yet.
+    """
     if key not in _BY_MODS:
         _BY_MODS[key] = _named(*key)
         _HANDLED[_BY_MODS[key]] = make()
@@ -214,7 +263,7 @@ def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
 
 
 def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
-    """Of what lies at a path."""
+    """Return the user's name of the value at a path."""
     step, key = path[-1]
     return str(follow((mask_mod, score_mod), path[:-1]).__code__.co_freevars[int(key)] if step == "cell" else key)
 
@@ -226,10 +275,11 @@ def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
 
 @at_tracing
 def guarded(handle: str) -> tuple[Found, ...]:
-    """What a graph has to look at in mods that were just entered: all that they capture, unless the graph itself made them.
+    """Return the values of mods just entered that a graph has to guard.
 
-    torch.compile makes such a mod only to show it, so it is gone by now; what it captures is guarded where the graph took it from. Raises CuirError U418 if
-    it captures tensors, or leads to another mod that captures something: that would not be noticed when it changes.
+    These are all that the mods capture, unless the graph itself made a mod. torch.compile makes such a mod only to pass
+    it on, so it is dead by now; its captured values are guarded where the graph took them from. Raises CuirError U418
+    if such a mod captures tensors, or leads to another mod that captures something: no guard would notice a change.
     """
     handled = _HANDLED[handle]
     places: list[Found] = []
@@ -238,14 +288,20 @@ def guarded(handle: str) -> tuple[Found, ...]:
         if root is not None and root() is not None:
             places.append((kind, path, value))
         elif kind == "tensor" or (kind != "function" and any(ref() is not None for ref in holders)):
-            raise CuirError.of("U418", "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",
-                               hint="make the mod, or its mask with cuir.create_block_mask, outside, and pass it in")  # fmt: skip
+            raise CuirError.of(
+                "U418",
+                "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",
+                hint="make the mod, or its mask with cuir.create_block_mask, outside, and pass it in",
+            )
     handled.places = ()
     return tuple(places)
 
 
 def captured_now(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
-    """The tensors that mods which were just entered capture, as inputs of the graph; whatever else they capture becomes a guard of it."""
+    """Return the tensors that mods just entered capture, as inputs of the graph.
+
+    Everything else that they capture becomes a guard of it.
+    """
     captured: list[torch.Tensor] = []
     for kind, path, value_then in guarded(handle):
         value_now = follow(mods, path)
@@ -259,38 +315,49 @@ def captured_now(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
             if len(value_now) != len(value_then) or not all(member in value_now for member in value_then):
                 raise RuntimeError("other members than when the mod was entered")
         elif kind == "order":
-            if tuple(value_now.keys()) != value_then:  # whose keys are guarded when they are asked for
+            if tuple(value_now.keys()) != value_then:  # reading the keys guards them
                 raise RuntimeError("another order than when the mod was entered")
         elif kind in PLAIN and value_now != value_then:
             raise RuntimeError("another value than when the mod was entered")
-        elif kind not in PLAIN and value_now is None:  # to ask is to guard it
+        elif kind not in PLAIN and value_now is None:  # the comparison guards it
             raise RuntimeError("nothing where something was when the mod was entered")
     return captured
 
 
 def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
-    """A sink as an input of a graph, behind what mods capture."""
+    """Return a sink as inputs of a graph, which follow the captured tensors."""
     if sink is None:
         return []
     return [sink if isinstance(sink, torch.Tensor) else torch.full((heads,), sink, dtype=torch.float32, device=device)]
 
 
-def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
-    """The outputs of an attention that was entered."""
-    return _ready(query, key, value, *others, forward=True)[0].outputs(query, key, value)
+def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    """Return the outputs of an attention under a handle."""
+    return _ready(query, key, value, *rest, forward=True)[0].outputs(query, key, value)
 
 
 def _run_backward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
-    wanted: Sequence[bool], learned: Sequence[int], *others: Any,
-) -> list[torch.Tensor]:  # fmt: skip
-    """Those of dQ, dK and dV of a call that are wanted, as its tensors lie, and gradients of the captured tensors of these numbers."""
-    ready, captured = _ready(query, key, value, *others)
-    asked = [captured[i] for i in learned]
-    grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, asked)
-    own = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
-    of_captured = zip(grads[3:], asked, strict=True)
-    return own + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    dlse: torch.Tensor | None,
+    wanted: Sequence[bool],
+    learned: Sequence[int],
+    *rest: Any,
+) -> list[torch.Tensor]:
+    """Return those of dQ, dK and dV that are wanted, and gradients of captured tensors.
+
+    dQ, dK and dV have the strides of the inputs. `learned` has the indices of the captured tensors.
+    """
+    ready, captured = _ready(query, key, value, *rest)
+    tensors = [captured[i] for i in learned]
+    grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, tensors)
+    dense = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
+    of_captured = zip(grads[3:], tensors, strict=True)
+    return dense + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
 
 
 def _ready(
@@ -299,26 +366,38 @@ def _ready(
     value: torch.Tensor,
     captured: list[torch.Tensor],
     handle: str,
-    *others: Any,
+    *rest: Any,
     forward: bool = False,
 ) -> tuple[Ready, list[torch.Tensor]]:
-    """Prepare a call: what it launches, with the seed of its dropout, and its captured tensors."""
+    """Prepare a call; return its launch, with the seed of its dropout, and its captured tensors."""
     attention = ATTENTIONS.get(handle)
     dropout = attention.spec.dropout if attention is not None else None
     p = handled_of(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
     if not p:
-        return _ready_undropped(query, key, value, captured, handle, *others, forward=forward)
-    ready, given = _ready_undropped(query, key, value, captured[:-1], handle, *others, forward=forward)
-    return ready.with_dropout((p, captured[-1])), given
+        return _ready_undropped(query, key, value, captured, handle, *rest, forward=forward)
+    ready, tensors = _ready_undropped(query, key, value, captured[:-1], handle, *rest, forward=forward)
+    return ready.with_dropout((p, captured[-1])), tensors
 
 
 def _ready_undropped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: Level, block_size: Sequence[int] = (), *, forward: bool = False,
-) -> tuple[Ready, list[torch.Tensor]]:  # fmt: skip
-    """What a call of an attention that was entered needs, and the tensors that it has for the captured ones. captured: those of its mods, in the order of their walk.
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    scale: float,
+    enable_gqa: bool,
+    backend: str,
+    verify: Level,
+    block_size: Sequence[int] = (),
+    *,
+    forward: bool = False,
+) -> tuple[Ready, list[torch.Tensor]]:
+    """Prepare a call without dropout; return its launch and the tensors used for the captured ones.
 
-    forward: no gradients follow, for which what is ready would have to know its tensors.
+    Args:
+        captured: those of its mods, in the order of their walk.
+        forward: no gradients follow, which would need the launch to hold its tensors.
     """
     attention = ATTENTIONS.get(handle)
     if attention is not None:
@@ -327,61 +406,95 @@ def _ready_undropped(
         return ready, [t for t, _ in ready.learnable]  # the first of those that the graph passes
     handled = handled_of(handle)
     signature = (
-        query.shape, key.shape, value.shape, query.stride(), key.stride(), value.stride(), query.dtype, query.device, scale, backend, verify, tuple(block_size),
+        query.shape,
+        key.shape,
+        value.shape,
+        query.stride(),
+        key.stride(),
+        value.stride(),
+        query.dtype,
+        query.device,
+        scale,
+        backend,
+        verify,
+        tuple(block_size),
         parts_for(query.dtype),
-    )  # fmt: skip
+    )
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
         return warm.ready.pinned(), captured
     lies = signature, *((t.shape, t.stride(), t.dtype, t.device) for t in captured)
     if forward and (bound := handled.bound.get(lies)) is not None:
         return bound.to(captured, query.device), captured
-    given, remembered = lasting(captured)
-    mods, weights = handled.with_tensors(given), handled.with_sink(given)
-    mask = handled.with_blocks(given, mods[0], (query.shape[2], key.shape[2]), block_size)
-    with translate_pairs(handled.indices_of_user(given)):
+    tensors, remembered = lasting(captured)
+    mods, weights = handled.with_tensors(tensors), handled.with_sink(tensors)
+    mask = handled.with_blocks(tensors, mods[0], (query.shape[2], key.shape[2]), block_size)
+    with translate_pairs(handled.indices_of_user(tensors)):
         ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
         handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
-    if not block_size and (places := ready.as_they_lie(given, lengths_of(query, key))) is not None:
+    if not block_size and (places := ready.as_they_lie(tensors, lengths_of(query, key))) is not None:
         if len(handled.bound) >= KNOWN_CALLS:
             handled.bound.clear()
         handled.bound[lies] = Bound(ready.with_values({p.name: None for p, _ in places}), places)
-    return ready, given
+    return ready, tensors
 
 
 def lasting(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
-    """Captured tensors as a call may remember them, and whether these are they: copies where the graph made one, whose memory it may use again."""
+    """Return captured tensors that a call may cache, and whether these are they.
+
+    Tensors that the graph made are copied, as the graph may reuse their memory.
+    """
     remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
     return (captured if remembered else [t.clone() for t in captured]), remembered
 
 
 def entered_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
-    """(mask_mod, score_mod, weights) of a handle with the tensors that a graph passes: for calls without a block mask that is obeyed as it stands."""
-    handled, (given, _) = handled_of(handle), lasting(captured)
-    return *handled.with_tensors(given), handled.with_sink(given)
+    """Return (mask_mod, score_mod, weights) of a handle with the tensors that a graph passes.
+
+    This is for calls without a materialised block mask.
+    """
+    handled, (tensors, _) = handled_of(handle), lasting(captured)
+    return *handled.with_tensors(tensors), handled.with_sink(tensors)
 
 
 def _shapes(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, captured: list[torch.Tensor], handle: str, scale: float, enable_gqa: bool, backend: str,
-    verify: str, block_size: Sequence[int] = (),
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    scale: float,
+    enable_gqa: bool,
+    backend: str,
+    verify: str,
+    block_size: Sequence[int] = (),
+) -> tuple[torch.Tensor, torch.Tensor]:
     check_options(scale, backend, verify)
     check_tensors(query, key, value, enable_gqa)
     return without_room(output_for(query, value.shape[3]), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
-def _shapes_with_max_scores(query: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
-    o, lse = _shapes(query, *others)
+def _shapes_with_max_scores(query: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    o, lse = _shapes(query, *rest)
     return o, lse, torch.empty_like(lse)
 
 
 def _shapes_of_gradients(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, dlse: torch.Tensor | None,
-    wanted: Sequence[bool], learned: Sequence[int], captured: Sequence[torch.Tensor], *others: Any,
-) -> list[torch.Tensor]:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    dlse: torch.Tensor | None,
+    wanted: Sequence[bool],
+    learned: Sequence[int],
+    captured: Sequence[torch.Tensor],
+    *rest: Any,
+) -> list[torch.Tensor]:
     first = (x for x, needed in zip((query, key, value), wanted, strict=True) if needed)
     return [*map(empty_as, first), *(captured[i].new_empty(captured[i].shape) for i in learned)]
 
@@ -395,22 +508,22 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
     query, key, value, o, lse, *captured = ctx.saved_tensors
     grads: list[torch.Tensor | None] = [None] * 3
-    others: list[torch.Tensor | None] = [None] * len(captured)
+    captured_grads: list[torch.Tensor | None] = [None] * len(captured)
     if do is not None or dlse is not None:
         learned = [i for i, needed in enumerate(ctx.needs_input_grad[3]) if needed]
         wanted = list(ctx.needs_input_grad[:3])
 
         def first() -> list[torch.Tensor]:
-            given = torch.zeros_like(o) if do is None else do
-            made: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, given, dlse, wanted, learned, captured, *ctx.rest)
-            return made
+            do_or_zeros = torch.zeros_like(o) if do is None else do
+            results: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, do_or_zeros, dlse, wanted, learned, captured, *ctx.rest)
+            return results
 
-        found = iter(differentiated_once(first, (query, key, value, do, dlse, *captured)))
-        grads = [next(found) if needed else None for needed in wanted]
-        for i, g in zip(learned, found, strict=True):
-            others[i] = g
-    block_size = ctx.rest[-1]  # no argument where it is what it is when left out
-    return *grads, others, *(None for _ in ctx.rest[:-1]), *([None] if block_size else [])
+        results_iterator = iter(differentiated_once(first, (query, key, value, do, dlse, *captured)))
+        grads = [next(results_iterator) if needed else None for needed in wanted]
+        for i, g in zip(learned, results_iterator, strict=True):
+            captured_grads[i] = g
+    block_size = ctx.rest[-1]  # PyTorch passes no argument that equals its default
+    return *grads, captured_grads, *(None for _ in ctx.rest[:-1]), *([None] if block_size else [])
 
 
 # torch.library.custom_op would add 70 us to each call
@@ -424,7 +537,12 @@ for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attenti
 
 
 def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
-    """Another operator of the package that gives O and LSE and has no gradients. arguments: its schema's. shapes: what it gives for tensors without numbers."""
+    """Define an operator of the package that returns O and LSE and has no gradients.
+
+    Args:
+        arguments: the arguments of its schema.
+        shapes: its outputs for tensors without data.
+    """
     _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
     _LIBRARY.impl(name, at_users_places(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{name}", of_operator(shapes), lib=_LIBRARY)
@@ -439,5 +557,18 @@ WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
 BACKWARD = torch.ops.cuir.flex_attention_backward.default
 
 __all__ = [
-    "OPERATOR", "UNKNOWN", "WITH_MAX_SCORES", "Handled", "captured_now", "define", "entered", "entered_mods", "handle_for", "handle_of", "handled_of", "prepare_with", "sink_of", "steady",
-]  # fmt: skip
+    "OPERATOR",
+    "UNKNOWN",
+    "WITH_MAX_SCORES",
+    "Handled",
+    "captured_now",
+    "define",
+    "entered",
+    "entered_mods",
+    "handle_for",
+    "handle_of",
+    "handled_of",
+    "prepare_with",
+    "sink_of",
+    "steady",
+]

@@ -1,7 +1,9 @@
-"""The order in which sequences of different lengths are begun: the longest first, so that none is left when the others are done. Owns how long an order is kept.
+"""The order in which sequences of different lengths are processed: the longest first.
 
-Any order is right, and gives the same bits. So one is made of a tensor of lengths once, until it is written to: the layers of a model share it. What goes into a CUDA graph makes it
-anew at every replay, from the lengths that there are then, once for all calls that are captured with it. The kernel that makes it is longest_first.cuir: one launch.
+So no long sequence is left at the end. Any order is right, and gives the same bits. So an order is computed from a
+tensor of lengths once, until it is written to: the layers of a model share it. In a CUDA graph every replay computes it
+anew, from the current lengths, once for all calls that are captured with it. The kernel is longest_first.cuir: one
+launch.
 """
 
 from __future__ import annotations
@@ -29,26 +31,29 @@ PROGRAM = Path(__file__).with_name("longest_first.cuir")
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedOrder:
     lengths: weakref.ref[torch.Tensor]
     when: tuple[object, ...]
     order: torch.Tensor
 
 
-_KEPT: dict[torch.device, _Kept] = {}  # the last one: a step of serving has one tensor of lengths
+_CACHE: dict[torch.device, _CachedOrder] = {}  # the last order only: a step of serving has one tensor of lengths
 
 
 def longest_first(lengths: torch.Tensor) -> torch.Tensor:
-    """int32 [B]: the numbers of sequences by their lengths [B], the longest first. On the device, without waiting for it."""
+    """Return int32 [B], the numbers of sequences by their lengths [B], the longest first.
+
+    It is on the device, and nothing waits for it.
+    """
     device, state = lengths.device, state_of(lengths)
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     when = state, stream, capture_id(stream) if device.type == "cuda" else 0
-    kept = _KEPT.get(device)
-    if kept is not None and state is not None and kept.when == when and kept.lengths() is lengths:
-        return kept.order
+    entry = _CACHE.get(device)
+    if entry is not None and state is not None and entry.when == when and entry.lengths() is lengths:
+        return entry.order
     order = _ranked(lengths.to(torch.int32))
     if state is not None:
-        _KEPT[device] = _Kept(weakref.ref(lengths), when, order)
+        _CACHE[device] = _CachedOrder(weakref.ref(lengths), when, order)
     return order
 
 
@@ -74,7 +79,7 @@ def _compiled() -> CompiledKernel:
 
 
 def as_they_stand(B: int, device: torch.device) -> torch.Tensor:
-    """int32 [B]: sequences of one length."""
+    """Return int32 [B], the order for sequences of one length."""
     return constant(torch.arange, B, dtype=torch.int32, device=device)
 
 

@@ -1,5 +1,8 @@
-"""Packed queries over a cache: sequences with any number of queries each, as servers batch prompts, pieces of prompts and sequences that decode. It is `varlen_attention` with
-keys in pages, on the same kernel. Of f32 it is the kernel of all calls over a cache."""
+"""Packed queries over a cache: sequences with any number of queries each.
+
+Servers batch prompts, pieces of prompts and sequences that decode in this way. It is `varlen_attention` with keys in
+pages, on the same kernel. For f32 it is the kernel of all calls over a cache.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,26 @@ from .serving_settings import SHORT
 
 
 def attention_of_packed(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor,
-    chunk: int, cu_seqlens_q: torch.Tensor, max_seqlen_q: int | None, *rest: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O [TQ, H, DV] and LSE [H, TQ], f32, of queries [TQ, H, D] over a cache [NP, HK, page size, D].
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    k: torch.Tensor | None,
+    v: torch.Tensor | None,
+    lengths: torch.Tensor,
+    pages: torch.Tensor,
+    chunk: int,
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_q: int | None,
+    *rest: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute O [TQ, H, DV] and LSE [H, TQ], f32, of packed queries over a cache.
 
-    lengths: int32 [B], of what the cache holds before new tokens k, v [TQ, HK, ...] are written behind it. chunk: tokens of a page that are fetched at a time. rest: as for `_over_pages`.
+    Args:
+        q: [TQ, H, D].
+        keys: [NP, HK, page size, D].
+        lengths: int32 [B], tokens in the cache before new tokens k, v [TQ, HK, ...] are written behind them.
+        chunk: tokens of a page that one copy fetches.
+        rest: as for `_over_pages`.
     """
     starts, ends = places("cu_seqlens_q", cu_seqlens_q, q)
     check_places("q", starts, ends, len(q), max_seqlen_q)
@@ -45,9 +62,22 @@ def attention_of_packed(
 
 
 def attention_of_equal(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, chunk: int, append: Callable[[], object], *rest: Any
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O [B, M, H, DV] and LSE [B, H, M], f32, of as many queries of each sequence, [B, M, H, D], packed. lengths: with new tokens, which `append` writes; the rest as for `_over_pages`."""
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    pages: torch.Tensor,
+    chunk: int,
+    append: Callable[[], object],
+    *rest: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute O [B, M, H, DV] and LSE [B, H, M], f32, of M queries of each sequence, which are packed.
+
+    Args:
+        q: [B, M, H, D].
+        lengths: with new tokens, which `append` writes.
+        rest: as for `_over_pages`.
+    """
     B, M, H, D = q.shape
     edges = (
         constant(torch.arange, 0, (B + 1) * M, M, dtype=torch.int32, device=q.device)
@@ -59,27 +89,55 @@ def attention_of_equal(
 
 
 def _over_pages(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, chunk: int,
-    longest: int, append: Callable[[], object], score_mod: Any, mask_mod: Any, causal: bool, scale: float | None, weights: tuple[Any, ...], backend: str,
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    starts: torch.Tensor,
+    ends: torch.Tensor,
+    lengths: torch.Tensor,
+    pages: torch.Tensor,
+    chunk: int,
+    longest: int,
+    append: Callable[[], object],
+    score_mod: Any,
+    mask_mod: Any,
+    causal: bool,
+    scale: float | None,
+    weights: tuple[Any, ...],
+    backend: str,
     verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """O [TQ, H, DV] and LSE [H, TQ]. starts, ends: where the queries of sequences lie; longest: of them."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute O [TQ, H, DV] and LSE [H, TQ].
+
+    Args:
+        starts, ends: bounds of each sequence's queries.
+        longest: most queries of a sequence.
+    """
     TQ, H, D = q.shape
     DV = values.shape[3]
     whole = rule(mask_mod, causal)
-    who = identity(whole, score_mod, *weights)
+    capture_key = identity(whole, score_mod, *weights)
     form = Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk), *precision(q.dtype)))
-    known = known_rule(whole, mask_mod, score_mod, who, form, verify, weights)
+    attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, weights)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = packed(query)
     o = torch.empty(TQ, H, DV, dtype=q.dtype, device=q.device)
-    given = {
-        "Q": query, "K": keys, "V": values, "PAGES": pages, "QSTART": starts, "QEND": ends, "O": o.transpose(0, 1), "LONGEST": longest,
-        "KSTART": constant(torch.zeros, len(starts), dtype=torch.int32, device=q.device), "KEND": lengths, "scale": D**-0.5 if scale is None else float(scale),
-    }  # fmt: skip
+    arguments = {
+        "Q": query,
+        "K": keys,
+        "V": values,
+        "PAGES": pages,
+        "QSTART": starts,
+        "QEND": ends,
+        "O": o.transpose(0, 1),
+        "LONGEST": longest,
+        "KSTART": constant(torch.zeros, len(starts), dtype=torch.int32, device=q.device),
+        "KEND": lengths,
+        "scale": D**-0.5 if scale is None else float(scale),
+    }
     at = Lengths(1, H, keys.shape[1], min(longest, SHORT + 1), 1)
-    return o, launched(known.attention, known.data(who), at, len(starts), given, (H, TQ), backend, before=append)
+    return o, launched(attention.attention, attention.data(capture_key), at, len(starts), arguments, (H, TQ), backend, before=append)
 
 
 __all__ = ["attention_of_equal", "attention_of_packed"]

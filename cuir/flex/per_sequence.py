@@ -1,4 +1,7 @@
-"""What calls share whose sequences have lengths that the device alone knows, over a cache and packed: their rules, where packed ones lie, and the launch."""
+"""Shared parts of calls whose sequence lengths only the device has, over a cache and packed.
+
+Their masks, the bounds of packed sequences, and the launch.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,22 @@ from .shares import given_to, joined, shares
 from .sizes import is_known
 
 Mod = Callable[..., Any]
-MOST_SEQUENCES = 65536  # that the kernel's search goes through
+MOST_SEQUENCES = 65536  # limit of the kernel's search
 
 
 def mask_of(block_mask: Any) -> Mod | None:
-    """The mask_mod that a call is given: a mask_mod, or a BlockMask, of which the mask_mod alone counts. Raises CuirError U412."""
+    """Return the mask_mod of a call's argument: a mask_mod, or a BlockMask that has one.
+
+    Raises CuirError U412.
+    """
     return block_mask if block_mask is None or (callable(block_mask) and not hasattr(block_mask, "mask_mod")) else mod_of(block_mask)
 
 
 def rule(mask_mod: Mod | None, causal: bool) -> Mod | None:
-    """The mask_mod of a call. causal: a query sees no key behind its own token, which is as far from its sequence's last as the query from the last one."""
+    """Return the mask_mod of a call, with the causal mask if requested.
+
+    A query is as far from the last query as its token from its sequence's last; it sees no key behind its token.
+    """
     if not causal:
         return mask_mod
     return _causal if mask_mod is None else _with_causal(mask_mod)
@@ -46,18 +55,21 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
 
 
 def _with_causal(mask_mod: Mod) -> Mod:
-    """The mask_mod, of what is not behind the query alone."""
+    """Return the conjunction of a mask_mod and the causal mask."""
     names = requested_lengths(mask_mod)
 
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
-        known = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
-        return mask_mod(b, h, q_idx, kv_idx, **{n: known[n] for n in names}) & (kv_idx <= q_idx + (N - M))
+        lengths = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
+        return mask_mod(b, h, q_idx, kv_idx, **{n: lengths[n] for n in names}) & (kv_idx <= q_idx + (N - M))
 
     return both
 
 
 def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where sequences begin and end. Raises CuirError U403, U404, U405, U407, U408."""
+    """Return the starts and ends of sequences.
+
+    Raises CuirError U403, U404, U405, U407, U408.
+    """
     if not isinstance(cu_seqlens, torch.Tensor):
         wrong(
             "U403",
@@ -68,8 +80,11 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         wrong("U404", f"`{name}` must be int32, found {word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
     if cu_seqlens.dim() != 1 or is_known(cu_seqlens.shape[0] < 1) or is_known(cu_seqlens.shape[0] > MOST_SEQUENCES + 1):
-        wrong("U408", f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
-              "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)")  # fmt: skip
+        wrong(
+            "U408",
+            f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
+            "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)",
+        )
     check_device(name, cu_seqlens, q)
     all_places = cu_seqlens.to(torch.int32).contiguous()
     return all_places[:-1], all_places[1:]
@@ -78,9 +93,15 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
 def check_places(
     name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None, places: str = "cu_seqlens_{}"
 ) -> None:
-    """Check where sequences lie among so many tokens, and that none is longer than `most`, if their places are on the CPU.
+    """Check the bounds of sequences among so many tokens, and their lengths against `most`, on a CPU.
 
-    A GPU is not waited for. name: of the tokens, q or k as in max_seqlen_q. places: their own name. Raises CuirError U413.
+    A GPU is not waited for.
+
+    Args:
+        name: of the tokens, q or k as in max_seqlen_q.
+        places: name of the bounds.
+
+    Raises CuirError U413.
     """
     if starts.device.type != "cpu" or len(starts) == 0:
         return
@@ -102,7 +123,10 @@ def check_places(
 
 
 def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
-    """Make O [H, TQ, DV] 0 and LSE [H, TQ] -inf in rows of no sequence, which a kernel does not write, if they are on the CPU."""
+    """Set O [H, TQ, DV] to 0 and LSE [H, TQ] to -inf in rows of no sequence, on a CPU.
+
+    A kernel does not write these rows.
+    """
     if o.device.type != "cpu":
         return
     outside = torch.ones(o.shape[1], dtype=torch.bool)
@@ -115,61 +139,89 @@ def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, en
 def known_rule(
     whole: Mod | None, mask_mod: Mod | None, score_mod: Any, who: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
 ) -> Known:
-    """The attention of a call's rule, made of its mask_mod. who: of the rule and the score_mod; weights: as for `known_attention`. Raises CuirError U403, X1xx, of a mask at its place."""
+    """Return the attention of a call's mask, made of its mask_mod, and its score_mod.
+
+    Args:
+        who: capture key of the mask and the score_mod.
+        weights: as for `known_attention`.
+
+    Raises CuirError U403, X1xx, of a mask at its place.
+    """
     try:
         return known_attention(whole, score_mod, who, form, verify, weights)
     except (CuirError, TypeError):
-        if whole is not mask_mod and mask_mod is not None:  # said of the mask itself, and not of the rule that asks it
+        if whole is not mask_mod and mask_mod is not None:  # raise for the user's mask, not for the wrapper around it
             known_attention(mask_mod, score_mod, identity(mask_mod, score_mod, *weights), form, verify, weights)
         raise
 
 
 def launched(
-    attention: Attention, data: TransferResult, at: Lengths, sequences: int, given: Mapping[str, Any], rows: tuple[int, ...], backend: str,
-    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {}, before: Callable[[], object] = lambda: None,
-) -> torch.Tensor:  # fmt: skip
-    """LSE [*rows], f32, of a run with the tensors given, O among them. data: what the mods capture. at: for what lengths the setting is. by_setting: what is given besides,
-    by the setting's const parameters. before: called when nothing can be refused any more. Raises CuirError."""
-    device = given["Q"].device
+    attention: Attention,
+    data: TransferResult,
+    at: Lengths,
+    sequences: int,
+    inputs: Mapping[str, Any],
+    rows: tuple[int, ...],
+    backend: str,
+    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
+    before: Callable[[], object] = lambda: None,
+) -> torch.Tensor:
+    """Run an attention with these tensors, O among them, and return LSE [*rows], f32.
+
+    Args:
+        data: the captured values of the mods.
+        at: the lengths for which the setting is chosen.
+        by_setting: further arguments, from the setting's const parameters.
+        before: called when nothing can be refused any more.
+
+    Raises CuirError.
+    """
+    device = inputs["Q"].device
     for name, p in attention.captured_by_name(data):
         if isinstance(p.value, torch.Tensor):
             check_gradient(name, p.value)
     attention.check_heads(data, replace(at, B=sequences))
     if backend == "interpret":
         consts = attention.settings.untuned(at)
-        made = attention.arguments(data, at, device, consts)
-        own = given_to(given, consts)
+        device_arguments = attention.arguments(data, at, device, consts)
+        arguments = given_to(inputs, consts)
         before()
         lse = torch.empty((rows[0] * shares(consts), *rows[1:]), dtype=torch.float32, device=device)
         run(
             attention.settings.checked(consts),
-            {**own, **by_setting(consts), "LSE": lse, **({} if made is None else made)},
+            {**arguments, **by_setting(consts), "LSE": lse, **({} if device_arguments is None else device_arguments)},
             budget=math.inf,
         )
-        return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=True)
+        return lse if arguments["O"] is inputs["O"] else joined(arguments["O"], lse, inputs["O"], consts, interpreted=True)
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
         need_hopper(device)
     consts, kernel = attention.settings.compiled(*problem, attention.prove, attention.spec.name)
-    made = attention.arguments(data, at, device, consts)
-    if made is not None:
-        made.join()
-    own = given_to(given, consts)
+    device_arguments = attention.arguments(data, at, device, consts)
+    if device_arguments is not None:
+        device_arguments.join()
+    arguments = given_to(inputs, consts)
     before()
-    _, lse = kernel.launch({**own, **by_setting(consts), **({} if made is None else made)})
-    return lse if own["O"] is given["O"] else joined(own["O"], lse, given["O"], consts, interpreted=False)
+    _, lse = kernel.launch({**arguments, **by_setting(consts), **({} if device_arguments is None else device_arguments)})
+    return lse if arguments["O"] is inputs["O"] else joined(arguments["O"], lse, inputs["O"], consts, interpreted=False)
 
 
 def entered_in_graph(
     mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, tensors: tuple[Any, Any], nested: bool = False
 ) -> tuple[list[torch.Tensor], str] | None:
-    """Return the tensors and the handle that a call's operator takes for its mods and its sink; nothing for a call that needs no operator.
+    """Return the tensors and the handle that a call's operator takes for its mods and its sink.
 
-    heads: the dim of heads in q. tensors: q and the keys. Raises CuirError U403, U418.
+    Returns None for a call that needs no operator.
+
+    Args:
+        heads: the dim of heads in q.
+        tensors: q and the keys.
+
+    Raises CuirError U403, U418.
     """
     q, keys = tensors
-    seen = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
-    if not torch.compiler.is_compiling() and not is_dispatched(*seen, seen[1]) and not has_no_numbers(seen[0]):
+    plain_tensors = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
+    if not torch.compiler.is_compiling() and not is_dispatched(*plain_tensors, plain_tensors[1]) and not has_no_numbers(plain_tensors[0]):
         return None
     check_local(q, keys)
     mods = read_mods(q, mask_mod, score_mod, normalize, sink is not None)

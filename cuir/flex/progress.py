@@ -1,4 +1,4 @@
-"""Progress of what a first call waits for: lines on stderr, if that is a terminal or if CUIR_PROGRESS asks for it. Owns the lines."""
+"""Progress lines of first calls on stderr, if that is a terminal or CUIR_PROGRESS requests them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from contextlib import contextmanager
 
 
 def shown() -> bool:
-    """CUIR_PROGRESS=1 shows progress, 0 hides it; else a terminal decides."""
-    asked = os.environ.get("CUIR_PROGRESS", "")
-    return asked not in ("", "0") or (asked == "" and sys.stderr.isatty())
+    """Return True if progress is shown: CUIR_PROGRESS=1 shows it, 0 hides it, else a terminal decides."""
+    setting = os.environ.get("CUIR_PROGRESS", "")
+    return setting not in ("", "0") or (setting == "" and sys.stderr.isatty())
 
 
 class Progress:
-    """Of one variant. A step has a line when it begins and one when it ends; on a terminal, what it tells in between passes on a single line."""
+    """Progress of one variant.
+
+    A step prints a line when it begins and one when it ends; on a terminal, messages in between share a single line.
+    """
 
     def __init__(self, name: str):
         self.name, self.begin, self.on = name, time.perf_counter(), shown()
@@ -31,20 +34,20 @@ class Progress:
         print(line, end="" if terminal and passing else "\n", file=sys.stderr, flush=True)
 
     @contextmanager
-    def step(self, what: str) -> Iterator[Step]:
-        """A step by its name; its end is told with the time that it took."""
-        self.tell(what)
+    def step(self, name: str) -> Iterator[Step]:
+        """Run a step under a name; its end prints the time that it took."""
+        self.tell(name)
         begin = time.perf_counter()
         try:
-            yield Step(self, what)
+            yield Step(self, name)
         except BaseException:
-            self.tell(f"{what}: failed")
+            self.tell(f"{name}: failed")
             raise
-        self.tell(f"{what}: done in {time.perf_counter() - begin:.1f} s")
+        self.tell(f"{name}: done in {time.perf_counter() - begin:.1f} s")
 
 
 class Step:
-    """What a step tells of itself."""
+    """A step that prints messages of its progress."""
 
     def __init__(self, progress: Progress, what: str):
         self.progress, self.what = progress, what

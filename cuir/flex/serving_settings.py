@@ -1,4 +1,7 @@
-"""The settings of the kernels of serving: of few queries, over a cache, of packed sequences. They follow from the lengths, and nothing is tuned."""
+"""The settings of the kernels of serving: of few queries, over a cache, of packed sequences.
+
+They follow from the lengths, and nothing is tuned.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,14 @@ if TYPE_CHECKING:
     from ..choice.work import Work
     from ..spec.functions import AnySpecification
 
-SHORT = 64  # queries of a sequence that make up one warpgroup's tile
+SHORT = 64  # queries of a warpgroup's tile
 
 
 class DecodeSettings(Settings):
-    """The settings of the decode kernel, which follow the lengths. packed, joins, ruled: see `decoding.consts_for`."""
+    """The settings of the decode kernel, which follow from the lengths.
+
+    packed, joins and ruled are as for `decoding.consts_for`.
+    """
 
     def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool, ruled: bool):
         super().__init__(program, fixed, ())
@@ -39,7 +45,10 @@ class DecodeSettings(Settings):
         return decoding.consts_for(self.needed(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
 
     def needed(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
-        """With as many keys as the mask leaves of them in whole blocks, where lengths and captured numbers say so."""
+        """Return the lengths with the keys that the mask keeps in whole blocks.
+
+        Lengths and captured numbers must decide these.
+        """
         work = self.work
         if work is None or work.blocks != "closed":
             return at
@@ -57,7 +66,11 @@ class DecodeSettings(Settings):
         )
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """With two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and its runs take a quarter of the time."""
+        """Return a smaller setting that is verified in place of this one.
+
+        It has two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and it runs
+        in a quarter of the time.
+        """
         most_two = {name: min(2, int(consts[name])) for name in ("CLUSTER", "STAGES", "LOADED") if name in consts}  # type: ignore[arg-type]
         if "TOKENS" in consts:
             chunk, keys = int(consts["CHUNK"]), int(consts["BN"]) // int(consts["WG"])  # type: ignore[arg-type]
@@ -74,7 +87,7 @@ class CacheSettings(DecodeSettings):
 
     @functools.cached_property
     def work(self) -> Work | None:
-        """As if each sequence of a cache had all N tokens."""
+        """The work if each sequence of a cache had all N tokens."""
         from ..choice.work import Work
 
         def whole(node: Any) -> Any:
@@ -89,7 +102,10 @@ class CacheSettings(DecodeSettings):
 
 
 class VarlenSettings(Settings):
-    """The settings of the kernel of packed sequences: one for all lengths, but for sequences of a few queries each."""
+    """The settings of the kernel of packed sequences.
+
+    There is one for all lengths, but for sequences of a few queries each.
+    """
 
     lengths_on_device = True
 
@@ -112,14 +128,14 @@ class VarlenSettings(Settings):
 
 
 def _captured(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
-    """What a kernel takes for what its mods capture, in a problem of some lengths."""
+    """Return a function from lengths to a kernel's arguments for captured values."""
     from ..variants.arguments import CapturedArguments
 
-    known = CapturedArguments(program, program.kernels()[transferred.kernel], transferred.spec)
+    captured_arguments = CapturedArguments(program, program.kernels()[transferred.kernel], transferred.spec)
 
     def arguments(at: Lengths) -> Mapping[str, Any]:
         values = transferred.arguments(at)
-        return values | known.with_room(values, at)
+        return values | captured_arguments.with_room(values, at)
 
     return arguments
 

@@ -1,4 +1,7 @@
-"""The settings of const parameters with which one program runs: which of them a problem gets, and their kernels. Does not own the choice (`cuir.choice`)."""
+"""The settings of const parameters with which one program runs, by problem, and their kernels.
+
+Settings are chosen by `cuir.choice`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from ..spec.functions import AnySpecification
     from ..variants import TransferResult
 
-KNOWN_LENGTHS = 1024  # problems whose setting is kept
+KNOWN_LENGTHS = 1024  # size limit of the caches by problem
 SPILLED = 64  # bytes that may be: 186 to 220 cost up to a third of the time, 56 nothing (docs/tuning.md)
 NARROWER = (80, 64)  # keys of a block
 FEWER = 128  # queries of a tile
@@ -32,9 +35,12 @@ Numbers = tuple[tuple[str, int | float], ...]
 
 
 class Settings:
-    """Of one program; each setting is checked, verified and compiled at most once, and chosen once for each class of problems."""
+    """The settings of one program.
 
-    lengths_on_device = False  # whether nobody else knows how many queries and keys a sequence has
+    Each is checked, verified and compiled at most once, and chosen once for each class of problems.
+    """
+
+    lengths_on_device = False  # only the device has the lengths of sequences
 
     def __init__(
         self,
@@ -44,8 +50,14 @@ class Settings:
         exact: bool = False,
         mask: Expr | None = None,
     ):
-        """fixed: T, D, DV and what the user has chosen; starts: settings to take the first of that fits, where nothing else is known; exact: they are for these head dims.
-        mask: that of the program's block lists."""
+        """Create the settings of a program.
+
+        Args:
+            fixed: T, D, DV and consts that the user chose.
+            starts: settings of which the first that fits is used where nothing else is known.
+            exact: these are for the head dims of the program.
+            mask: that of the program's block lists.
+        """
         self.program, self.fixed, self.starts, self.exact, self.mask = program, dict(fixed), starts, exact, mask
         self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
         self.by_class: dict[object, Choice] = {}
@@ -56,7 +68,7 @@ class Settings:
 
     @functools.cached_property
     def start(self) -> dict[str, Const]:
-        """The setting of the interpreter, and of reports that are of no problem."""
+        """The setting for the interpreter, and for reports that are of no problem."""
         from ..tuning.space import ruled_out
 
         settings = ({**start, **self.fixed} for start in self.starts)
@@ -70,23 +82,26 @@ class Settings:
 
     @property
     def score(self) -> Arithmetic | None:
-        """What a pair's score costs; None if nothing tells."""
+        """The cost of a pair's score; None if it is unknown."""
         return self.work.score if self.work is not None else None
 
     def numbers(self, captured: Iterable[Parameter]) -> Numbers:
-        """Captured numbers that say how many blocks a tile visits, which is part of what a setting is chosen for."""
+        """Return the captured numbers that decide how many blocks a tile visits.
+
+        A setting is chosen for these.
+        """
         read = self.work.read if self.work is not None else frozenset()
         return tuple((p.name, p.value) for p in captured if p.name in read and isinstance(p.value, (int, float)))
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
-        """The setting of a problem, and why it is this one."""
+        """Return the setting of a problem, and the reason for it."""
         from ..choice import choose, problem_class
         from ..tuning import shape_class
         from ..tuning.cache import device
 
-        own = shape_class(self._shape(at), max(1, device()[1]))
-        standing = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
-        kind = (own, standing[0], *standing[1].items())
+        shape_key = shape_class(self._shape(at), max(1, device()[1]))
+        problem_key = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
+        kind = (shape_key, problem_key[0], *problem_key[1].items())
         if kind not in self.by_class:
             self.by_class[kind] = choose(
                 self.program, self.fixed, at, numbers=dict(numbers), starts=self.starts, exact=self.exact, mask=self.mask
@@ -94,7 +109,10 @@ class Settings:
         return self.by_class[kind]
 
     def visited(self, at: Lengths, numbers: Numbers = ()) -> float | None:
-        """Keys that a query visits on average, in whole blocks, as far as lengths and numbers say; None if they do not."""
+        """Return the mean number of keys that a query visits, in whole blocks.
+
+        None if lengths and numbers do not decide it.
+        """
         if (at, numbers) not in self.keys:
             from ..choice.table import visited
 
@@ -109,15 +127,15 @@ class Settings:
         return Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"]))  # type: ignore[arg-type]
 
     def untuned(self, at: Lengths) -> dict[str, Const]:
-        """The setting of the interpreter for a problem."""
+        """Return the setting of the interpreter for a problem."""
         return self.start
 
     def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """The setting that is verified for one that runs."""
+        """Return the setting that is verified for one that runs."""
         return consts
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        """What a program of these settings is verified against."""
+        """Return the specification against which a program of these settings is verified."""
         return transferred.spec
 
     def checked(self, consts: Mapping[str, Const]) -> Checked:
@@ -131,17 +149,22 @@ class Settings:
     def compiled(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
     ) -> tuple[dict[str, Const], CompiledKernel]:
-        """The consts and the kernel for a problem. prove: raises CuirError if the program is wrong with these consts; asked while nvcc works. name: for progress."""
-        known = self.by_problem.get((at, numbers))
-        if known is not None:
-            return known
+        """Return the consts and the kernel for a problem.
+
+        Args:
+            prove: raises CuirError if the program is wrong with these consts; runs while nvcc does.
+            name: for progress.
+        """
+        entry = self.by_problem.get((at, numbers))
+        if entry is not None:
+            return entry
         need_warm("compiling a kernel")
         from ..runtime.compiled import compile
         from ..runtime.nvcc import Nvcc
         from ..tuning.space import label
 
         def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
-            key = text_of(with_defaults(pick_kernel(self.program, None), consts))  # one for settings that differ in words alone
+            key = text_of(with_defaults(pick_kernel(self.program, None), consts))  # shared by settings that differ in wording alone
             if key not in self.kernels:
                 pool, progress, nvcc = ThreadPoolExecutor(1), Progress(name), Nvcc()
                 try:
@@ -161,22 +184,25 @@ class Settings:
 
         choice = self.choice(at, numbers)
         consts = dict(choice.consts)
-        made = kernel(consts, str(choice))
+        best = kernel(consts, str(choice))
         if choice.source not in ("given", "tuned"):
             allowed = max(SPILLED, choice.spilled)
             for setting in self.roomier(consts):
-                if made.spilled <= allowed:
+                if best.spilled <= allowed:
                     break
-                other = kernel(setting, f"{label(setting)}: the registers of {label(consts)} do not hold what it works with")
-                if other.spilled <= made.spilled // 2:
-                    consts, made = setting, other
+                candidate = kernel(setting, f"{label(setting)}: the registers of {label(consts)} do not hold what it works with")
+                if candidate.spilled <= best.spilled // 2:
+                    consts, best = setting, candidate
         if len(self.by_problem) >= KNOWN_LENGTHS:
             self.by_problem.clear()
-        self.by_problem[at, numbers] = consts, made
+        self.by_problem[at, numbers] = consts, best
         return self.by_problem[at, numbers]
 
     def roomier(self, consts: Mapping[str, Const]) -> list[dict[str, Const]]:
-        """Settings in which a thread holds fewer elements, or has more registers, those most like this one first; none of what the user gave is changed."""
+        """Return settings in which a thread holds fewer elements, or has more registers, most similar first.
+
+        Consts that the user chose are unchanged.
+        """
         from ..tuning.space import ruled_out
 
         queries, keys = consts.get("BM"), consts.get("BN")

@@ -1,7 +1,8 @@
-"""Few sequences and key heads: the keys of each are shared out among several clusters, whose results one more launch joins. Owns that launch.
+"""Split-KV: keys are split among clusters, and one more launch joins the results.
 
-A cluster has eight CTAs at most, so eight key heads keep sixty-four multiprocessors at work, and one keeps eight. Clusters know nothing of each other: each gives O and LSE over its share
-of the keys, in f32, and joined_shares.cuir weighs them by their LSE.
+This is for few sequences and key heads: a cluster has at most eight CTAs, so eight key heads occupy sixty-four
+multiprocessors, and one occupies eight. Each cluster computes O and LSE over its share of the keys, in f32, and
+joined_shares.cuir weighs them by their LSE.
 """
 
 from __future__ import annotations
@@ -25,29 +26,37 @@ PROGRAM = Path(__file__).with_name("joined_shares.cuir")
 
 
 def shares(consts: Mapping[str, Const]) -> int:
-    """Among how many clusters a setting shares out the keys of a sequence."""
+    """Return the number of clusters among which a setting splits the keys of a sequence."""
     count = consts.get("SPLITS", 1)
     assert isinstance(count, int)
     return count
 
 
-def given_to(given: Mapping[str, Any], consts: Mapping[str, Const]) -> Mapping[str, Any]:
-    """The arguments of a launch under a setting: with O [B * shares, H, M, DV], f32, in the place of O [B, H, M, DV] where there are several."""
-    o, count = given["O"], shares(consts)
+def given_to(arguments: Mapping[str, Any], consts: Mapping[str, Const]) -> Mapping[str, Any]:
+    """Return the arguments of a launch under a setting.
+
+    With several shares O is a tensor [B * shares, H, M, DV], f32, in place of O [B, H, M, DV].
+    """
+    o, count = arguments["O"], shares(consts)
     if count == 1:
-        return given
-    return {**given, "O": torch.empty(o.shape[0] * count, *o.shape[1:], dtype=torch.float32, device=o.device)}
+        return arguments
+    return {**arguments, "O": torch.empty(o.shape[0] * count, *o.shape[1:], dtype=torch.float32, device=o.device)}
 
 
 def joined(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], interpreted: bool) -> torch.Tensor:
-    """LSE [B, H, M], f32, and writes O [B, H, M, DV]: what shares give as O, parts [B * shares, H, M, DV], and as LSE, sums [B * shares, H, M], together."""
-    own = {n: consts[n] for n in ("T", "DV", "SPLITS")}
+    """Join the results of shares: write O [B, H, M, DV] and return LSE [B, H, M], f32.
+
+    Args:
+        parts: O of the shares, [B * shares, H, M, DV].
+        sums: LSE of the shares, [B * shares, H, M].
+    """
+    settings = {n: consts[n] for n in ("T", "DV", "SPLITS")}
     if not interpreted:
         lse: torch.Tensor
-        _, lse = _compiled(tuple(own.items()))(PO=parts, PL=sums, O=o)
+        _, lse = _compiled(tuple(settings.items()))(PO=parts, PL=sums, O=o)
         return lse
     lse = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
-    run(_checked(tuple(own.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
+    run(_checked(tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
     return lse
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of sizes, some of which data alone decide inside of a graph (unbacked SymInts): no guard is made of these."""
+"""Comparisons of sizes, without guards on unbacked SymInts, which depend on data inside of a graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_known(condition: Any) -> bool:
 
 
 def are_equal(a: Any, b: Any) -> bool:
-    """Compare two sizes; the graph checks those that data decide when it runs."""
+    """Compare two sizes; the graph checks those that depend on data when it runs."""
     if type(a) is int and type(b) is int:
         return a == b
     if not torch.compiler.is_compiling() and not isinstance(a, torch.SymInt) and not isinstance(b, torch.SymInt):
@@ -48,7 +48,7 @@ def is_contiguous(x: torch.Tensor) -> bool:
 
 
 def order_from_outermost(strides: tuple[Any, ...]) -> list[int]:
-    """Dims from the largest stride to the smallest, in their own order where strides are equal."""
+    """Return dims from the largest stride to the smallest, in plain order where strides are equal."""
     if not any(isinstance(s, torch.SymInt) for s in strides):
         return sorted(range(len(strides)), key=lambda d: (-strides[d], d))
 

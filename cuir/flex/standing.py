@@ -1,7 +1,8 @@
-"""A BlockMask as it stands: its blocks say which pairs may count, and its mask_mod decides in those that are not whole.
+"""Materialised BlockMasks: blocks drop or keep pairs, and the mask_mod decides in partial blocks.
 
-Such a mask is a mask_mod over a small table, one entry for each block; so it is transferred, verified and run as any other mask is. Where the blocks leave out
-nothing that the mask_mod keeps, and no more, the mask_mod alone is taken: it may have bounds, and needs no table. Owns that choice, and how long it holds.
+Such a mask is a mask_mod over a small table, one entry for each block, and is transferred, verified and run as any
+other mask. Where the blocks drop exactly what the mask_mod drops, the mask_mod alone is used: it may have bounds, and
+needs no table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"
 
 @dataclass
 class Chosen:
-    """A mask_mod that says what a mask says. seen: the tensors and numbers that the choice was made for, as they were."""
+    """A mask_mod equivalent to a mask.
+
+    `seen` has the tensors and numbers on which the choice depends, with their states.
+    """
 
     mod: Mod
     seen: tuple[tuple[Any, Any, Any], ...] = ()
@@ -46,7 +50,7 @@ class Chosen:
 
 @dataclass
 class Standing:
-    """A mask as it stood when it was last looked at."""
+    """A mask at its last inspection, and the mask_mods chosen for it."""
 
     fields: tuple[Any, ...]
     states: tuple[tuple[torch.Tensor, State], ...]  # of the tensors among them
@@ -62,10 +66,10 @@ class Standing:
         return unchanged(self.states)
 
     def choice(self, query: torch.Tensor, key: torch.Tensor) -> Chosen | None:
-        """What was chosen for a problem of these tensors' lengths, if anything was."""
-        asked, last = (query.shape, key.shape, query.device), self.last
-        if last is None or last[0] != asked:
-            last = self.last = asked, (lengths_of(query, key), query.device)
+        """Return the mask_mod chosen for a problem of these tensors' lengths, if there is one."""
+        problem, last = (query.shape, key.shape, query.device), self.last
+        if last is None or last[0] != problem:
+            last = self.last = problem, (lengths_of(query, key), query.device)
         return self.chosen.get(last[1])
 
 
@@ -73,56 +77,68 @@ _STANDING: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary(
 
 
 def stands(block_mask: Any) -> bool:
-    """Whether the blocks of a mask have a say."""
+    """Return True if a mask's blocks are to be read."""
     return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
 
 
 def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, ...]] | None:
-    """The mask_mod of a mask that was met before, and what it shares with calls with other masks of this mask_mod; None for one that was not."""
+    """Return the cached mask_mod of a mask, and the key that it shares with masks of the same mask_mod.
+
+    Returns None for a mask that is not in the cache.
+    """
     if block_mask is None:
         return None, ()
     if isinstance(block_mask, LazyBlockMask):
-        asked = block_mask.still()
-        if asked is not None:
-            return asked.mask_mod, asked[1:5]  # B, H and the lengths: all that its shape depends on
+        request = block_mask.still()
+        if request is not None:
+            return request.mask_mod, request[1:5]  # B, H and the lengths: all that its shape depends on
     elif not isinstance(block_mask, BlockMask):
         return None
-    known = _STANDING.get(block_mask)
-    if known is None or not known.holds(block_mask):
+    standing = _STANDING.get(block_mask)
+    if standing is None or not standing.holds(block_mask):
         return None
-    chosen = known.choice(query, key)
-    return None if chosen is None else (chosen.mod, (known.serial, chosen.mod is block_mask.mask_mod))
+    chosen = standing.choice(query, key)
+    return None if chosen is None else (chosen.mod, (standing.serial, chosen.mod is block_mask.mask_mod))
 
 
 def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
-    """The mask_mod that says what a mask says as it stands, for a problem of these lengths. alone: its own mask_mod, traced.
+    """Return a mask_mod equivalent to a mask with its blocks, for a problem of these lengths.
 
-    Looks at every pair once for each mask, data and lengths; waits for the device. Raises CuirError U412 for blocks that do not reach as far as the queries.
+    Every pair is evaluated once for each mask, data and lengths, which waits for the device. `alone` traces the mask's
+    own mask_mod. Raises CuirError U412 for blocks that do not cover all queries.
     """
-    known = _STANDING.get(block_mask)
-    if known is None or not known.holds(block_mask):
+    standing = _STANDING.get(block_mask)
+    if standing is None or not standing.holds(block_mask):
         fields = _fields(block_mask)
         _check(block_mask, at)
         tensors = [t for t in fields if isinstance(t, torch.Tensor)]
-        known = _STANDING[block_mask] = Standing(fields, tuple((t, state_of(t)) for t in tensors), tuple(map(memory_of, tensors)))
-    chosen = known.chosen.get((at, device))
+        standing = _STANDING[block_mask] = Standing(fields, tuple((t, state_of(t)) for t in tensors), tuple(map(memory_of, tensors)))
+    chosen = standing.chosen.get((at, device))
     if chosen is None or not chosen.holds():
-        chosen = known.chosen[at, device] = _choose(block_mask, at, device, alone, chosen)
+        chosen = standing.chosen[at, device] = _choose(block_mask, at, device, alone, chosen)
     return chosen.mod
 
 
 @at_tracing
 def met(mask: Any) -> bool:
-    """A mask whose blocks are inputs of a graph: they are no results of it, whose memory it may use again. One that the graph makes has no fields yet."""
+    """Register a mask's tensors as inputs of a graph, which is not to reuse their memory.
+
+    A mask that the graph makes has no fields yet.
+    """
     steady(tuple(t for n in BLOCKS if (t := vars(mask).get(n)) is not None))
     return True
 
 
 def _fields(mask: Any) -> tuple[Any, ...]:
     return (
-        mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices,
-        mask.mask_mod, mask.seq_lengths, mask.BLOCK_SIZE,
-    )  # fmt: skip
+        mask.kv_num_blocks,
+        mask.kv_indices,
+        mask.full_kv_num_blocks,
+        mask.full_kv_indices,
+        mask.mask_mod,
+        mask.seq_lengths,
+        mask.BLOCK_SIZE,
+    )
 
 
 def _check(mask: Any, at: Lengths) -> None:
@@ -131,14 +147,20 @@ def _check(mask: Any, at: Lengths) -> None:
         if count is None:
             continue
         if count.shape != indices.shape[:-1] or count.shape[:2] != mask.kv_num_blocks.shape[:2]:
-            wrong("U412", f"the numbers of blocks and their indices disagree: {tuple(count.shape)} and {tuple(indices.shape)}",
-                               hint="[B, H, rows] and [B, H, rows, columns], the same B and H for whole blocks")  # fmt: skip
+            wrong(
+                "U412",
+                f"the numbers of blocks and their indices disagree: {tuple(count.shape)} and {tuple(indices.shape)}",
+                hint="[B, H, rows] and [B, H, rows, columns], the same B and H for whole blocks",
+            )
         if count.shape[2] < rows:
-            wrong("U412", f"the block mask has blocks for {count.shape[2] * mask.BLOCK_SIZE[0]} queries, found {at.M}",
-                               hint="a slice of a mask is for as many queries: part.seq_lengths = (queries, keys)")  # fmt: skip
+            wrong(
+                "U412",
+                f"the block mask has blocks for {count.shape[2] * mask.BLOCK_SIZE[0]} queries, found {at.M}",
+                hint="a slice of a mask is for as many queries: part.seq_lengths = (queries, keys)",
+            )
 
 
-def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], before: Chosen | None) -> Chosen:
+def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], previous: Chosen | None) -> Chosen:
     if min(at.M, at.N) == 0:
         return Chosen(mask.mask_mod)
     rows, columns = mask.BLOCK_SIZE
@@ -149,14 +171,17 @@ def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Tr
         seen = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
         if _agree(kinds, traced, at, rows, columns, device):
             return Chosen(mask.mask_mod, seen)
-    if before is not None and before.mod is not mask.mask_mod:
-        return Chosen(before.mod, seen)  # the blocks are as they were
+    if previous is not None and previous.mod is not mask.mask_mod:
+        return Chosen(previous.mod, seen)  # the blocks are as they were
     return Chosen(as_it_stands(kinds, rows, columns, mask.mask_mod), seen)
 
 
 def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
-    """What the lists of a mask say of each block: DROPPED, MASKED or WHOLE, i32 [B or 1, H or 1, rows, columns]. Blocks behind the last key, or before the
-    first (a page that is not there), hold no key; one that is listed twice counts once."""
+    """Return the kind of each block: DROPPED, MASKED or WHOLE, i32 [B or 1, H or 1, rows, columns].
+
+    Blocks behind the last key, or before the first (a page that does not exist), hold no key; a block that is listed
+    twice counts once.
+    """
 
     def listed(count: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         count, indices = count.to(device)[:, :, :rows, None], indices.to(device)[:, :, :rows].long()
@@ -172,7 +197,10 @@ def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) 
 
 
 def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -> Mod:
-    """The mask_mod that a table of kinds of blocks of [rows, columns] pairs and the mask_mod of the masked ones make together."""
+    """Return the mask_mod of a table of kinds of blocks of [rows, columns] pairs.
+
+    `mask_mod` decides in masked blocks.
+    """
     by_batch, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
 
     def blockwise(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -183,16 +211,16 @@ def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -
 
 
 def _agree(kinds: torch.Tensor, traced: Traced, at: Lengths, rows: int, columns: int, device: torch.device) -> bool:
-    """Whether the mask_mod keeps nothing of what is dropped, and all of what is whole."""
+    """Return True if the mask_mod keeps nothing of dropped blocks, and all of whole ones."""
     rows, columns = min(rows, at.M), min(columns, at.N)
     queries = (at.M - rows * torch.arange(kinds.shape[2], device=device)).clamp(max=rows)
     keys = (at.N - columns * torch.arange(kinds.shape[3], device=device)).clamp(max=columns)
     pairs = queries[:, None] * keys
     if traced.keep is None:
         return bool((kinds != DROPPED).all())
-    given = {p.name: p.on(p.value, device) for p in traced.parameters if p.value is not None}
-    kept = kept_pairs(traced.keep, given, at, rows, columns, device)
-    return not bool((((kinds == DROPPED) & (kept > 0)) | ((kinds == WHOLE) & (kept < pairs))).any())
+    values = {p.name: p.on(p.value, device) for p in traced.parameters if p.value is not None}
+    kept_counts = kept_pairs(traced.keep, values, at, rows, columns, device)
+    return not bool((((kinds == DROPPED) & (kept_counts > 0)) | ((kinds == WHOLE) & (kept_counts < pairs))).any())
 
 
 __all__ = ["MASKS_ARE_CONSTANTS", "as_it_stands", "block_kinds", "met", "settled", "stands", "warm"]

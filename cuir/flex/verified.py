@@ -1,4 +1,4 @@
-"""That a program computes its variant: asked once, remembered in the cache folder beside the kernels. Owns the key and the file."""
+"""Verification verdicts of programs, cached in the cache folder with the kernels."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def verified(
     progress: Progress,
     kernel: str | None = None,
 ) -> VerifyReport:
-    """The report of a program that is right: of a run on the CPU now, or of an earlier one.
+    """Return the report of a right program: of a run on the CPU now, or of an earlier one.
 
-    An earlier answer counts for the same program, consts and level, and for mods of the same structure: other documents, or another window, are the same
-    program on other data. Raises CuirError with what verification found.
+    An earlier verdict counts for the same program, consts and level, and for mods of the same structure: other
+    documents, or another window, are the same program on other data. Raises CuirError with the findings of
+    verification.
     """
     entry = _entry(program, who, consts, level)
     report = _read(entry)
@@ -56,7 +57,7 @@ def _entry(program: Program, who: CaptureKey, consts: Mapping[str, Const], level
 
 
 def _read(entry: Path) -> VerifyReport | None:
-    """The report of a file; None if it is missing, damaged, or says that something was wrong."""
+    """Return the report of a file; None if it is missing, damaged, or has a failure."""
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         stages = [Stage(s["name"], s["question"], s["verdict"], s["reason"], (), s["seconds"], s["rows"]) for s in data["stages"]]

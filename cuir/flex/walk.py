@@ -1,7 +1,7 @@
-"""The walk through a mod: all that decides how it is traced, and what a launch passes. Owns what is looked at; what that is good for is mods.py's to say.
+"""The walk through a mod: everything that decides how it is traced, and launch arguments.
 
-Of functions, containers and objects it visits all that they hold; of classes and modules of the user's what goes by a name that some code on the way reads,
-as they hold much else.
+Of functions, containers and objects it visits all contents; of the user's classes and modules, which hold much else, it
+visits what goes by a name that some code on the way reads. mods.py turns the result into a capture key.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def _contents(cell: types.CellType, key: Any) -> Any:
         return _UNBOUND
 
 
-def _entry(known: Mapping[Any, Any], key: Any) -> Any:
-    return known.get(key, _UNBOUND)
+def _entry(mapping: Mapping[Any, Any], key: Any) -> Any:
+    return mapping.get(key, _UNBOUND)
 
 
-def _in_order(held: Iterable[Any], then: tuple[Any, ...]) -> bool:
-    """Whether a container holds the same objects in the same order, of as many as it held before."""
-    return all(map(operator.is_, held, then))
+def _in_order(container: Iterable[Any], previous: tuple[Any, ...]) -> bool:
+    """Return True if a container holds the same objects in the same order, of as many as it held before."""
+    return all(map(operator.is_, container, previous))
 
 
 def _has_members(cls: type, count: int) -> bool:
-    """As many as then: none was added. What copying an object notes in its class is none."""
+    """Return True if a class has as many members as before, without the one that copying an object adds."""
     return len(cls.__dict__) - (_COPIED in cls.__dict__) == count
 
 
@@ -66,24 +66,24 @@ def _type_of(value: Any, key: Any) -> type:
 
 
 # fmt: off
-_EVERY = frozenset({  # what code may read any attribute with
+_REFLECTION_NAMES = frozenset({  # names by which code may read any attribute
     "getattr", "hasattr", "vars", "dir", "attrgetter", "methodcaller", "__dict__", "__mro__", "getmembers", "getattr_static", "eval", "exec",
     "__getattribute__", "__getattr__", "__get__", "mro", "__bases__",
 })
-_ANYWHERE = frozenset({  # what code may read anything with, or what it reads changes without a trace
+_OPAQUE_READS = frozenset({  # names by which code may read anything, or values that change unnoticed
     "globals", "locals", "eval", "exec", "open", "input", "__import__", "import_module", "modules", "_getframe", "currentframe", "get_objects", "get_referrers",
     "__subclasses__", "environ", "getenv", "get_default_dtype", "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled",
 })
-_MOODY = frozenset({"os", "posix", "nt", "sys", "gc", "time", "threading", "random", "_random", "secrets", "uuid", "inspect", "io", "_io", "importlib"})
+_NONDETERMINISTIC_MODULES = frozenset({"os", "posix", "nt", "sys", "gc", "time", "threading", "random", "_random", "secrets", "uuid", "inspect", "io", "_io", "importlib"})
 _MAKING = ("__init__", "__new__", "__post_init__")
 _COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__replace__")
 _WRITING = ("__str__", "__repr__", "__format__")
-_RUNS: dict[str, tuple[str, ...]] = {  # functions of a class that these names may run
+_IMPLICIT_CALLS: dict[str, tuple[str, ...]] = {  # functions of a class that these names may run
     "type": _MAKING, "__class__": _MAKING, "replace": (*_MAKING, *_COPYING), "copy": (*_MAKING, *_COPYING), "deepcopy": (*_MAKING, *_COPYING),
     "str": _WRITING, "repr": _WRITING, "format": _WRITING, "print": _WRITING, "setattr": ("__setattr__", "__set__"), "delattr": ("__delattr__", "__delete__"),
     "dir": ("__dir__",),
 }
-_NEVER = frozenset(f"__{n}__" for n in (  # functions of a class that reading and calling an object does not run
+_UNRUN_DUNDERS = frozenset(f"__{n}__" for n in (  # functions of a class that reading and calling an object does not run
     "copy", "deepcopy", "del", "delattr", "dir", "format", "getnewargs", "getstate", "init", "init_subclass", "new", "post_init", "reduce",
     "reduce_ex", "repr", "set", "set_name", "setattr", "setstate", "sizeof", "str", "subclasshook",
 ))
@@ -101,28 +101,30 @@ _PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
 
 
 class TooMuchError(Exception):
-    """A mod leads to more than is compared."""
+    """A mod leads to more functions than are compared."""
 
 
 class Walk:
-    """Visits what the tracer captures, and what else decides how a mod is traced. Raises TooMuchError beyond FUNCTIONS functions, and RecursionError, as Python does."""
+    """A visitor of captured values, and of everything else that decides how a mod is traced.
+
+    Raises TooMuchError beyond FUNCTIONS functions, and RecursionError, as Python does.
+    """
 
     def __init__(self) -> None:
         self.values: list[Hashable] = []
         self.tensors: list[torch.Tensor] = []
-        self.seen: dict[int, int] = {}  # functions and objects on the way, by id: they may hold themselves
+        self.seen: dict[int, int] = {}  # functions and objects on the way, by id: they may be cyclic
         self.links: list[Link] = []
         self.sizes: list[tuple[Any, int]] = []
         self.places: list[tuple[str, Path, Any]] = []
         self.known = True
         self.attributes: list[dict[str, Any]] = []
-        self.names: set[str] = set()  # that the code on the way reads, of whatever
+        self.names: set[str] = set()  # names that the code on the way reads, of any object
         self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
-        self.of_library: list[
-            tuple[Any, dict[str, Any], Path]
-        ] = []  # objects of a library's class, of whose attributes the read ones count
-        self.called: set[int] = set()  # those of the classes that code holds as such: it may make objects of them
-        self.functions = 0  # of the user's, that were gone through
+        # objects of a library's class: attributes that are read count
+        self.of_library: list[tuple[Any, dict[str, Any], Path]] = []
+        self.called: set[int] = set()  # ids of classes that code holds as values, and may instantiate
+        self.functions = 0  # number of the user's functions that were visited
 
     def visit(self, value: Any, path: Path) -> Hashable:
         if isinstance(value, (Proxy, Rows)):  # that a mod kept; the trace refuses it where it is used
@@ -130,15 +132,15 @@ class Walk:
             return "unknown", type(value)
         if value is None or isinstance(value, (bool, str, bytes)):
             self.places.append(("constant", path, value))
-            return type(value), value, *self.further(value, path)
+            return type(value), value, *self.visit_subclass_state(value, path)
         if isinstance(value, torch.Tensor):
-            return self.tensor(value, path)
+            return self.visit_tensor(value, path)
         if isinstance(value, (int, float)):
             self.places.append(("number", path, value))
             self.values.append(value.hex() if isinstance(value, float) else value)
-            return type(value), int(value > 0) - int(value < 0), *self.further(value, path)
+            return type(value), int(value > 0) - int(value < 0), *self.visit_subclass_state(value, path)
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
-            self.known = False  # nothing in it may live on here
+            self.known = False  # the walk must not keep its values alive
             return "unknown", type(value)
         if isinstance(value, (list, deque, Mapping)) and id(value) in self.seen:
             return "again", self.seen[id(value)]
@@ -147,38 +149,42 @@ class Walk:
             self.links.append((_in_order, value, tuple(value), True))
             self.places.append(("members", path, tuple(value)))
             self.values.append(tuple(map(repr, value)))  # its order decides what is first, but is another one in another process
-            return type(value), *sorted(map(repr, value)), *self.further(value, path)
+            return type(value), *sorted(map(repr, value)), *self.visit_subclass_state(value, path)
         if isinstance(value, (list, tuple, deque)):
-            self.container(value, path)
+            self.record_container(value, path)
             if not isinstance(value, tuple):
                 self.links += [(operator.getitem, value, i, v) for i, v in enumerate(value)]
             items = tuple(self.visit(v, (*path, ("item", str(i)))) for i, v in enumerate(value))
-            return type(value), *items, *self.beside(value, path)
+            return type(value), *items, *self.visit_instance_state(value, path)
         if isinstance(value, Mapping):
-            self.container(value, path)
+            self.record_container(value, path)
             if len(value) > 1:
                 self.links.append((_in_order, value, tuple(value), True))
                 if all(type(k) in (str, int) for k in value):
                     self.places.append(("order", path, tuple(value)))
-            entries = tuple((self.key(k, path), self.linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items())
-            default = (
-                (self.linked(getattr, value, "default_factory", value.default_factory, path),) if isinstance(value, defaultdict) else ()
+            entries = tuple(
+                (self.visit_key(k, path), self.visit_linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items()
             )
-            return type(value), *entries, *default, *self.beside(value, path)
+            default = (
+                (self.visit_linked(getattr, value, "default_factory", value.default_factory, path),)
+                if isinstance(value, defaultdict)
+                else ()
+            )
+            return type(value), *entries, *default, *self.visit_instance_state(value, path)
         if isinstance(value, (types.ModuleType, type)):
-            self.holder(value, path)
+            self.record_holder(value, path)
             self.places.append(("same", path, value))
             if isinstance(value, type):
                 self.called.add(id(value))
-                self.names |= {value.__name__} & _EVERY
+                self.names |= {value.__name__} & _REFLECTION_NAMES
             return value
         if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
-            of = value.__self__
-            bound = of is not None and not isinstance(of, (types.ModuleType, type))
-            self.names |= {value.__name__} & _EVERY
-            self.known = self.known and value.__name__ not in _ANYWHERE and value.__module__ not in _MOODY
+            receiver = value.__self__
+            bound = receiver is not None and not isinstance(receiver, (types.ModuleType, type))
+            self.names |= {value.__name__} & _REFLECTION_NAMES
+            self.known = self.known and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
             self.places.append(("same", path, value))
-            return ("bound", value.__name__, self.visit(of, (*path, ("attribute", "__self__")))) if bound else value
+            return ("bound", value.__name__, self.visit(receiver, (*path, ("attribute", "__self__")))) if bound else value
         if id(value) in self.seen:
             return "again", self.seen[id(value)]
         self.seen[id(value)] = len(self.seen)
@@ -186,94 +192,94 @@ class Walk:
             parts = ("func", "args", "keywords")
             return (
                 "partial",
-                *(self.linked(getattr, value, n, getattr(value, n), (*path, ("attribute", n))) for n in parts),
-                *self.beside(value, path),
+                *(self.visit_linked(getattr, value, n, getattr(value, n), (*path, ("attribute", n))) for n in parts),
+                *self.visit_instance_state(value, path),
             )
         if isinstance(value, types.MethodType):
             return "method", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__func__", "__self__"))
         if isinstance(value, types.FunctionType):
             self.places.append(("function", path, value))
             if not foreign(value):
-                return self.function(value, path)
-            self.known = self.known and value.__name__ not in _ANYWHERE and value.__module__ not in _MOODY
+                return self.visit_function(value, path)
+            self.known = self.known and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
             return value
-        return self.thing(value, path)
+        return self.visit_object(value, path)
 
-    def linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
+    def visit_linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
         self.links.append((get, holder, key, value))
         return self.visit(value, path)
 
-    def key(self, key: Any, path: Path) -> Hashable:
-        """Of a dictionary."""
-        return (type(key), key) if type(key) in (str, int, bool, bytes, type(None)) else self.apart(key, path)
+    def visit_key(self, key: Any, path: Path) -> Hashable:
+        """Visit a key of a dictionary."""
+        return (type(key), key) if type(key) in (str, int, bool, bytes, type(None)) else self.visit_unguarded(key, path)
 
-    def apart(self, value: Any, path: Path) -> Hashable:
-        """Visits what has no path that torch.compile could go."""
+    def visit_unguarded(self, value: Any, path: Path) -> Hashable:
+        """Visit a value without a path that torch.compile could follow."""
         count = len(self.places)
         structure = self.visit(value, path)
         del self.places[count:]
         return structure
 
-    def further(self, value: Any, path: Path) -> tuple[Hashable, ...]:
-        """What a constant, number or set of a class of the user's holds beside its value."""
+    def visit_subclass_state(self, value: Any, path: Path) -> tuple[Hashable, ...]:
+        """Visit what a constant, number or set of a user's class holds besides its value."""
         if type(value) in _PLAIN:
             return ()
         if id(value) in self.seen:
             return ("again", self.seen[id(value)])
         self.seen[id(value)] = len(self.seen)
-        return self.beside(value, path)
+        return self.visit_instance_state(value, path)
 
-    def container(self, value: Any, path: Path) -> None:
+    def record_container(self, value: Any, path: Path) -> None:
         self.seen[id(value)] = len(self.seen)
         self.sizes.append((value, len(value)))
         self.places.append(("length", path, len(value)))
 
-    def tensor(self, value: torch.Tensor, path: Path) -> Hashable:
+    def visit_tensor(self, value: torch.Tensor, path: Path) -> Hashable:
         self.places.append(("tensor", path, value))
-        for i, other in enumerate(self.tensors):
-            if other is value:
+        for i, visited in enumerate(self.tensors):
+            if visited is value:
                 return "same", i
         self.tensors.append(value)
         self.values.append(tuple(value.shape))
         return "tensor", value.dtype, value.ndim
 
-    def function(self, value: types.FunctionType, path: Path) -> Hashable:
+    def visit_function(self, value: types.FunctionType, path: Path) -> Hashable:
         self.functions += 1
         if self.functions > FUNCTIONS:
             raise TooMuchError
-        code, known = value.__code__, value.__globals__
+        code, names_of_module = value.__code__, value.__globals__
         self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
-        cells = tuple(self.cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
+        cells = tuple(self.visit_cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
         defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
-        names = [n for n in _sorted_globals(code) if n in known]
-        read = [(n, self.linked(_entry, known, n, known[n], (*path, ("global", n)))) for n in names]
-        for n in (n for n in _sorted_globals(code) if n not in known):
-            self.links.append((_entry, known, n, _UNBOUND))
+        names = [n for n in _sorted_globals(code) if n in names_of_module]
+        read = [(n, self.visit_linked(_entry, names_of_module, n, names_of_module[n], (*path, ("global", n)))) for n in names]
+        for n in (n for n in _sorted_globals(code) if n not in names_of_module):
+            self.links.append((_entry, names_of_module, n, _UNBOUND))
             if n in vars(builtins):
                 self.links.append((_entry, vars(builtins), n, vars(builtins)[n]))
-                read.append((n, self.apart(vars(builtins)[n], path)))
+                read.append((n, self.visit_unguarded(vars(builtins)[n], path)))
         self.names |= attributes_read(code)
         self.known = self.known and not reads_elsewhere(code)
-        own = value.__dict__
-        self.links.append((getattr, value, "__dict__", own))
-        self.attributes.append(own)
-        if not own:
-            self.sizes.append((own, 0))
+        attributes = value.__dict__
+        self.links.append((getattr, value, "__dict__", attributes))
+        self.attributes.append(attributes)
+        if not attributes:
+            self.sizes.append((attributes, 0))
             return "function", code, cells, defaults, *read
-        self.sizes.append((own, len(own)))
-        more = tuple((n, self.linked(_entry, own, n, v, (*path, ("attribute", n)))) for n, v in own.items())
+        self.sizes.append((attributes, len(attributes)))
+        more = tuple((n, self.visit_linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items())
         return "function", code, cells, defaults, more, *read
 
-    def cell(self, cell: types.CellType, path: Path) -> Hashable:
+    def visit_cell(self, cell: types.CellType, path: Path) -> Hashable:
         value = _contents(cell, None)
         if value is _UNBOUND:
             self.links.append((_contents, cell, None, value))
             return "empty"
-        return self.linked(_contents, cell, None, value, path)
+        return self.visit_linked(_contents, cell, None, value, path)
 
-    def thing(self, value: Any, path: Path) -> Hashable:
+    def visit_object(self, value: Any, path: Path) -> Hashable:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
-            self.names |= _EVERY
+            self.names |= _REFLECTION_NAMES
         if isinstance(value, _DISPATCHED):
             self.places.append(("same", path, value))
             return cast(Hashable, value)
@@ -284,144 +290,159 @@ class Walk:
             self.of_library.append((value, attributes, path))
             self.places.append(("object", path, value))
             return "object", type(value), "by name"
-        beside, kind = self.beside(value, path), cast(Hashable, type(value))
-        if beside:
+        contents, kind = self.visit_instance_state(value, path), cast(Hashable, type(value))
+        if contents:
             self.known = self.known and not _hides(type(value))
             self.places.append(("object", path, value))
-            return "object", kind, *beside
+            return "object", kind, *contents
         try:
             hash(value)
         except Exception:  # the object's own `__hash__` may raise anything
             self.known = False
             return "unknown", kind
         if isinstance(value, types.WrapperDescriptorType):
-            self.names |= {value.__name__} & _EVERY
+            self.names |= {value.__name__} & _REFLECTION_NAMES
         if type(value) is not object and not isinstance(value, _UNCHANGING):
-            self.known = (
-                False  # what it leads to, or gives, may be something else tomorrow: a weak reference, a context variable, an iterator
-            )
+            self.known = False  # its value may change unnoticed: a weak reference, a context variable, an iterator
         self.places.append(("value" if isinstance(value, _OF_VALUE) else "object", path, value))
         return kind, value, repr(value) if isinstance(value, (np.generic, complex, Decimal)) else None  # -0.0
 
-    def beside(self, value: Any, path: Path) -> tuple[Hashable, ...]:
-        """Attributes and slots of an object, and those of its class for later; nothing for an object that has none."""
+    def visit_instance_state(self, value: Any, path: Path) -> tuple[Hashable, ...]:
+        """Visit attributes and slots of an object, and record its class.
+
+        Return nothing for an object without any.
+        """
         attributes = attributes_of(value)
         slots = [] if attributes is None and foreign_class(type(value)) else slot_names(type(value))
         if attributes is None and not slots:
             if not foreign_class(type(value)):
-                self.holder(type(value), (*path, ("attribute", "__class__")))
+                self.record_holder(type(value), (*path, ("attribute", "__class__")))
             return ()
         members: list[Hashable] = []
         if isinstance(attributes, dict):
             self.links.append((getattr, value, "__dict__", attributes))
             self.attributes.append(attributes)
             self.sizes.append((attributes, len(attributes)))
-            members += [(str(n), self.linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
+            members += [(str(n), self.visit_linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
         for n in slots:
             v = slot_of(value, n)
             if v is _UNBOUND:
                 self.links.append((slot_of, value, n, v))
             else:
-                members.append((n, self.linked(slot_of, value, n, v, (*path, ("attribute", n)))))
+                members.append((n, self.visit_linked(slot_of, value, n, v, (*path, ("attribute", n)))))
         self.links.append((_type_of, value, None, type(value)))
-        self.holder(type(value), (*path, ("attribute", "__class__")))
+        self.record_holder(type(value), (*path, ("attribute", "__class__")))
         return (tuple(members),)
 
     # ---- classes and modules
-    def holder(self, value: Any, path: Path) -> None:
+    def record_holder(self, value: Any, path: Path) -> None:
         if id(value) in self.holders:
             return
         if isinstance(value, types.ModuleType) or not foreign_class(value):
             self.holders[id(value)] = value, path
         if not foreign_class(type(value)):
-            self.holder(type(value), (*path, ("attribute", "__class__")))
+            self.record_holder(type(value), (*path, ("attribute", "__class__")))
 
-    def members(self) -> Iterator[Hashable]:
-        """What the classes and modules on the way hold under names that are read, until no code is found that reads another one."""
-        done: set[tuple[int, str]] = set()
+    def visit_members(self) -> Iterator[Hashable]:
+        """Visit what classes and modules on the way hold under names that are read.
+
+        This repeats until no code is found that reads another name.
+        """
+        visited: set[tuple[int, str]] = set()
         before = -1
-        while len(done) != before:
-            before = len(done)
+        while len(visited) != before:
+            before = len(visited)
             for at, (value, attributes, path) in enumerate(list(self.of_library)):
-                every = self.names & _EVERY or any(hasattr(type(value), n) for n in self.names)  # its methods read what they like
-                for name in sorted(n for n in (attributes if every else self.names) if (id(attributes), n) not in done):
-                    done.add((id(attributes), name))
+                every = self.names & _REFLECTION_NAMES or any(
+                    hasattr(type(value), n) for n in self.names
+                )  # its methods read what they like
+                for name in sorted(n for n in (attributes if every else self.names) if (id(attributes), n) not in visited):
+                    visited.add((id(attributes), name))
                     self.links.append((_entry, attributes, name, attributes.get(name, _UNBOUND)))
                     if name in attributes:
                         yield "object", at, name, self.visit(attributes[name], (*path, ("attribute", name)))
             for at, (key, (value, path)) in enumerate(list(self.holders.items())):
                 if isinstance(value, types.ModuleType) and foreign_module(value):
-                    yield from self.library(value, path, done)
+                    yield from self.visit_library(value, path, visited)
                     continue
-                for i, one in enumerate(value.__mro__ if isinstance(value, type) else (value,)):
-                    if isinstance(one, type) and foreign_class(one):
+                for i, holder_class in enumerate(value.__mro__ if isinstance(value, type) else (value,)):
+                    if isinstance(holder_class, type) and foreign_class(holder_class):
                         continue
-                    known = vars(one)
-                    if (id(one), "") not in done:
-                        done.add((id(one), ""))
-                        if isinstance(one, type):  # may get an operator, or other bases
-                            self.links.append((_has_members, one, len(known) - (_COPIED in known), True))
-                            self.links.append((getattr, one, "__mro__", one.__mro__))
-                    for name in sorted(self.read_of(one, known, key in self.called)):
-                        if (id(one), name) in done:
+                    namespace = vars(holder_class)
+                    if (id(holder_class), "") not in visited:
+                        visited.add((id(holder_class), ""))
+                        if isinstance(holder_class, type):  # may get an operator, or other bases
+                            self.links.append((_has_members, holder_class, len(namespace) - (_COPIED in namespace), True))
+                            self.links.append((getattr, holder_class, "__mro__", holder_class.__mro__))
+                    for name in sorted(self.names_read_of(holder_class, namespace, key in self.called)):
+                        if (id(holder_class), name) in visited:
                             continue
-                        done.add((id(one), name))
-                        self.links.append((_entry, known, name, known.get(name, _UNBOUND)))
-                        if name in known:
-                            yield at, i, name, self.member(known[name], _way_to(value, path, i, name))
-        if self.names & _EVERY:
-            self.links += [(_in_order, held, tuple(held), True) for held in self.attributes]
+                        visited.add((id(holder_class), name))
+                        self.links.append((_entry, namespace, name, namespace.get(name, _UNBOUND)))
+                        if name in namespace:
+                            yield at, i, name, self.visit_member(namespace[name], _way_to(value, path, i, name))
+        if self.names & _REFLECTION_NAMES:
+            self.links += [(_in_order, container, tuple(container), True) for container in self.attributes]
             self.sizes += [
-                (vars(one), len(vars(one))) for one, _ in self.holders.values() if not isinstance(one, type) and not foreign_module(one)
+                (vars(holder_class), len(vars(holder_class)))
+                for holder_class, _ in self.holders.values()
+                if not isinstance(holder_class, type) and not foreign_module(holder_class)
             ]
 
-    def read_of(self, holder: Any, known: Mapping[str, Any], called: bool) -> set[str]:
-        """Names of a class or a module that the code on the way may read, those among them that are not there now too. called: objects may be made of it."""
+    def names_read_of(self, holder: Any, namespace: Mapping[str, Any], called: bool) -> set[str]:
+        """Return names of a class or a module that the code on the way may read, absent ones too.
+
+        `called` says that objects may be made of it.
+        """
         names = set(self.names)
-        if names & _EVERY:
-            names |= {n for n in known if not n.startswith("__")}
+        if names & _REFLECTION_NAMES:
+            names |= {n for n in namespace if not n.startswith("__")}
         if isinstance(holder, type):  # whose functions operators are
-            code = {n for n, v in known.items() if callable(v) or hasattr(type(v), "__get__")}
+            code = {n for n, v in namespace.items() if callable(v) or hasattr(type(v), "__get__")}
             functions = {n for n in code if n[:2] == n[-2:] == "__"}
-            names |= _HOOKS | (functions if called else functions - _NEVER)
+            names |= _HOOKS | (functions if called else functions - _UNRUN_DUNDERS)
             bases = [vars(c) for c in holder.__mro__ if c is not object and foreign_class(c)]
-            names |= {
-                n for n in code - functions if any(n in of for of in bases)
-            }  # which a library's own methods call: `forward` of a torch.nn.Module
+            # names that a library's own methods call: `forward` of a torch.nn.Module
+            names |= {n for n in code - functions if any(n in of for of in bases)}
             if isinstance(holder, enum.EnumMeta):
                 names.add("_member_map_")
         else:
             names.add("__getattr__")
         return names - _OF_CLASSES
 
-    def library(self, module: types.ModuleType, path: Path, done: set[tuple[int, str]]) -> Iterator[Hashable]:
-        """What a module of Python's, PyTorch's or NumPy's holds under names that are read: anyone may have put something else there."""
-        known = vars(module)
-        for name in sorted(n for n in self.names if n in known and (id(module), n) not in done):
-            done.add((id(module), name))
-            value = known[name]
-            self.links.append((_entry, known, name, value))
+    def visit_library(self, module: types.ModuleType, path: Path, visited: set[tuple[int, str]]) -> Iterator[Hashable]:
+        """Visit what a module of Python's, PyTorch's or NumPy's holds under names that are read.
+
+        A user may have replaced these.
+        """
+        namespace = vars(module)
+        for name in sorted(n for n in self.names if n in namespace and (id(module), n) not in visited):
+            visited.add((id(module), name))
+            value = namespace[name]
+            self.links.append((_entry, namespace, name, value))
             if value is not None and not isinstance(
                 value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, *_DISPATCHED, *_PLAIN, *_UNCHANGING)
             ):
                 self.known = False
             else:
-                yield module.__name__, name, self.apart(value, (*path, ("attribute", name)))
+                yield module.__name__, name, self.visit_unguarded(value, (*path, ("attribute", name)))
 
-    def member(self, value: Any, path: Path) -> Hashable:
-        """What stands in a class under a name."""
+    def visit_member(self, value: Any, path: Path) -> Hashable:
+        """Visit a member of a class."""
         if isinstance(value, (staticmethod, classmethod)):
             inner = self.visit(value.__func__, path if isinstance(value, staticmethod) else (*path, ("attribute", "__func__")))
             return (
-                (type(value), inner, *self.beside(value, path)) if type(value) not in (staticmethod, classmethod) else (type(value), inner)
+                (type(value), inner, *self.visit_instance_state(value, path))
+                if type(value) not in (staticmethod, classmethod)
+                else (type(value), inner)
             )
         if isinstance(value, property):
-            return property, self.visit(value.fget, (*path, ("attribute", "fget"))), *self.beside(value, path)
+            return property, self.visit(value.fget, (*path, ("attribute", "fget"))), *self.visit_instance_state(value, path)
         if isinstance(value, functools.cached_property):
             return (
                 "cached",
                 self.visit(value.func, (*path, ("attribute", "func"))),
-                *(() if type(value) is functools.cached_property else self.beside(value, path)),
+                *(() if type(value) is functools.cached_property else self.visit_instance_state(value, path)),
             )
         if isinstance(
             value, (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -445,7 +466,7 @@ def _way_to(holder: Any, path: Path, i: int, name: str) -> Path:
 
 
 def foreign_class(cls: type) -> bool:
-    """A class of Python, PyTorch, NumPy or this package."""
+    """Return True for a class of Python, PyTorch, NumPy or this package."""
     module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
     if module is None or not foreign_module(module):
         return False
@@ -458,12 +479,17 @@ def foreign_class(cls: type) -> bool:
 
 
 def _read_by_name(value: Any) -> bool:
-    """Whether what code reads of an object is told by the names in that code: it is of a library's class, of which only methods that are called by name run."""
+    """Return True if the names in code tell what it reads of an object.
+
+    The object is of a library's class, of which only methods that are called by name run.
+    """
     cls = type(value)
     if isinstance(value, torch.nn.Module) or type(attributes_of(value)) is not dict or slot_names(cls) or not foreign_class(cls):
         return False
     return not any(
-        callable(v) and n[:2] == n[-2:] == "__" and n not in _NEVER | _OF_CLASSES for c in cls.__mro__[:-1] for n, v in vars(c).items()
+        callable(v) and n[:2] == n[-2:] == "__" and n not in _UNRUN_DUNDERS | _OF_CLASSES
+        for c in cls.__mro__[:-1]
+        for n, v in vars(c).items()
     )
 
 
@@ -471,7 +497,10 @@ _MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def _hides(cls: type) -> bool:
-    """Whether its objects hold something that is neither an attribute nor in a slot, as those of functools.lru_cache do."""
+    """Return True if objects of a class hold values outside of attributes and slots.
+
+    functools.lru_cache does.
+    """
     words = len(slot_names(cls)) + (cls.__weakrefoffset__ > 0) + (cls.__dictoffset__ > 0)
     return cls.__basicsize__ > object.__basicsize__ + words * struct.calcsize("P")
 
@@ -487,8 +516,11 @@ def foreign_module(module: types.ModuleType) -> bool:
 
 @functools.lru_cache(4096)  # code may be made anew for each call
 def reads_elsewhere(code: types.CodeType) -> bool:
-    """Whether a function, or one inside of it, reads what the walk cannot know: a module of the user's that it imports itself, or globals under a computed name."""
-    named = _ANYWHERE & set(code.co_names)
+    """Return True if a function, or one inside of it, reads what the walk cannot visit.
+
+    This is a module of the user's that it imports itself, or globals under a computed name.
+    """
+    named = _OPAQUE_READS & set(code.co_names)
     for i in dis.get_instructions(code):
         if i.opname == "IMPORT_NAME":
             module = sys.modules.get(i.argval)
@@ -498,14 +530,14 @@ def reads_elsewhere(code: types.CodeType) -> bool:
 
 @functools.lru_cache(4096)
 def attributes_read(code: types.CodeType) -> frozenset[str]:
-    """Names of attributes that a function, or one inside of it, reads."""
-    names = _EVERY & set(code.co_names)
-    names = names.union(*(_RUNS[n] for n in code.co_names if n in _RUNS))
+    """Return the names of attributes that a function, or one inside of it, reads."""
+    names = _REFLECTION_NAMES & set(code.co_names)
+    names = names.union(*(_IMPLICIT_CALLS[n] for n in code.co_names if n in _IMPLICIT_CALLS))
     for i in dis.get_instructions(code):
         if "ATTR" in i.opname or "METHOD" in i.opname:
             names |= {i.argval}
         elif i.opname == "MATCH_CLASS":
-            names |= _EVERY
+            names |= _REFLECTION_NAMES
         elif "FORMAT_" in i.opname:  # an f-string
             names |= set(_WRITING)
     return names.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))

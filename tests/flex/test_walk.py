@@ -390,9 +390,9 @@ class Calling(torch.nn.Module):
 def test_the_walk_does_not_go_through_this_package() -> None:
     """Which a module's forward reads."""
     module, gone = Calling(), []
-    walked = Walk.function
+    walked = Walk.visit_function
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Walk, "function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
+        patch.setattr(Walk, "visit_function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
         for _ in range(3):
             module.bias.data.add_(torch.randn(N))
             wanted = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
