@@ -1,0 +1,1 @@
+"""Printing of tile IR as CUDA C++."""

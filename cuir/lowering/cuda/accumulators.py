@@ -1,4 +1,4 @@
-"""Device functions that move accumulators, and rows of numbers, between registers and shared memory."""
+"""Device functions that move accumulators and rows between registers and shared memory."""
 
 from __future__ import annotations
 

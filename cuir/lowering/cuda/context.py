@@ -1,4 +1,4 @@
-"""What the printers of a kernel share: its tensors, names, facts and target, and what they find out for its head as they print."""
+"""State shared by the printers of a kernel: tensors, names, facts, the target, and needs of the head."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ Prepared = tuple[list[str], list[tuple[str, Span | None]]]  # variables with the
 
 
 class KernelContext:
-    """A kernel as it is printed. `out` is the part of the file that is being written."""
+    """A kernel while it is printed.
+
+    `out` is the part of the file that is being written.
+    """
 
     def __init__(self, kernel: ops.Kernel, checked: Checked, facts: Facts, spans: Mapping[tuple[str, int, int], Span]):
         self.kernel, self.checked, self.facts, self.spans = kernel, checked, facts, spans
@@ -36,11 +39,11 @@ class KernelContext:
         self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
         self.maps: dict[tuple[str, tuple[int, ...], bool], TensorMap] = {}
         self.pointers: dict[str, None] = {}
-        self.functions: dict[str, str] = {}  # of this kernel alone: wgmma shapes
+        self.functions: dict[str, str] = {}  # for this kernel only: wgmma shapes
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
-        self.handed = exchanged(checked)
-        self.prepared: Prepared = [], []  # numbers for handing out units, before the CTA's first wait
+        self.exchanged_tensors = exchanged(checked)
+        self.prepared: Prepared = [], []  # numbers for handing out work items, computed before the CTA's first wait
         self.frame: dict[SSAValue, str] = {
             op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)
         }
@@ -51,9 +54,12 @@ class KernelContext:
         self._worker_barriers: dict[str, int] = {}
 
     @functools.cached_property
-    def between_ctas(self) -> frozenset[str]:
-        """Barriers that are arrived at across the cluster in a kernel whose CTAs may hand over data in tensors: they order these, too."""
-        if self.checked.cluster == 1 or not self.handed:
+    def cluster_barriers(self) -> frozenset[str]:
+        """Barriers that order tensor accesses between CTAs of a cluster.
+
+        These are the barriers that are arrived at across the cluster, in a kernel whose CTAs may hand over data in tensors.
+        """
+        if self.checked.cluster == 1 or not self.exchanged_tensors:
             return frozenset()
         barriers = set()
         for bound in self.checked.calls():
@@ -64,23 +70,30 @@ class KernelContext:
 
     @property
     def draws(self) -> bool:
-        """Whether units of work are drawn from a counter in global memory."""
+        """True if work items are drawn from a counter in global memory."""
         return self.queue is not None and self.queue.dynamic is not None
 
     # ---- services of the printers
     def span(self, op: object) -> Span:
-        """Where in the program an operation comes from."""
+        """Return the place in the program that an operation comes from."""
         location = op.location if isinstance(op, Operation) else None
         if not isinstance(location, FileLineColLoc):
             return self.checked.origin.span
         key = location.filename.data, location.line.data, location.column.data
         return self.spans.get(key, self.checked.origin.span)
 
-    def choice(self, text: str, span: Span | None) -> None:
+    def record_choice(self, text: str, span: Span | None) -> None:
+        """Record a choice of the compiler for its report, once for each text and line."""
         self.choices[f"line {span.line}: {text}" if span else text] = None
 
     def index(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool] = ()) -> str:
-        """Offset of an element inside the tensor, in elements; `uniform`: which indices are scalars, whose sign then need not be extended."""
+        """Return the offset of an element inside the tensor, in elements.
+
+        Args:
+            tensor: Name of the tensor.
+            indices: Texts of the indices, outermost first.
+            uniform: Which indices are scalars, whose sign need not be extended.
+        """
         self.pointers[tensor] = None
         ident = identifier(tensor)
         parts = []
@@ -89,21 +102,26 @@ class KernelContext:
             parts.append(f"{text} * {ident}_stride{i}")
         return " + ".join([*parts, summand(indices[-1])])
 
-    def tests_inside(self, tensor: str, indices: Sequence[str]) -> list[str]:
-        """Conditions that indices lie in the tensor, one a dim."""
+    def make_bounds_tests(self, tensor: str, indices: Sequence[str]) -> list[str]:
+        """Return the conditions that indices lie in the tensor, one for each dim."""
         dims = self.tensors[tensor].dims
         return [
             f"unsigned({strip(x)}) < unsigned({d if isinstance(d, int) else identifier(d)})" for x, d in zip(indices, dims, strict=True)
         ]
 
-    def inside(self, tensor: str, indices: Sequence[str]) -> str:
-        return " && ".join(self.tests_inside(tensor, indices))
+    def make_bounds_test(self, tensor: str, indices: Sequence[str]) -> str:
+        """Return the condition that indices lie in the tensor."""
+        return " && ".join(self.make_bounds_tests(tensor, indices))
 
     def tensor_read(self, tensor: str, offset: str) -> str:
+        """Return the element at an offset, as registers hold it."""
         return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
 
     def guarded_read(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool]) -> str:
-        """An element of 32 bits, 0 outside of the tensor: without a branch, so that many are on their way at once."""
+        """Return an element of 32 bits, or 0 outside of the tensor.
+
+        The read has no branch, so that many are in flight at once.
+        """
         self.pointers[tensor] = None
         ident, dims = identifier(tensor), self.tensors[tensor].dims
         parts = []
@@ -115,30 +133,36 @@ class KernelContext:
         return f"cuir::{function}({ident}, true, {', '.join(parts)})"
 
     # ---- hardware barriers
-    def _take(self, n: int, span: Span) -> int:
+    def _reserve_barriers(self, n: int, span: Span) -> int:
+        """Reserve `n` hardware barriers and return the first.
+
+        Raises: CuirError L004 if the CTA has no more.
+        """
         first, self._next_barrier = self._next_barrier, self._next_barrier + n
         limit = self.target.limits.named_barriers
         if self._next_barrier > limit:
-            what = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
-            raise CuirError.of("L004", what, span, "use fewer named barriers or stages")
+            message = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
+            raise CuirError.of("L004", message, span, "use fewer named barriers or stages")
         return first
 
     def named_barrier(self, name: str) -> int:
+        """Return the first hardware barrier of a named barrier."""
         barrier = self.checked.barriers[name]
         if name not in self._named:
-            self._named[name] = self._take(barrier.stages or 1, barrier.span)
+            self._named[name] = self._reserve_barriers(barrier.stages or 1, barrier.span)
         return self._named[name]
 
     def worker_barrier(self, role: ops.Role) -> str:
-        """Hardware barrier that joins a warpgroup's four warps."""
+        """Return the hardware barrier that joins a warpgroup's four warps."""
         name = role.symbol.data
         if name not in self._worker_barriers:
             span = next(r.span for r in self.checked.roles if r.name == name)
-            self._worker_barriers[name] = self._take(role.workers.data, span)
+            self._worker_barriers[name] = self._reserve_barriers(role.workers.data, span)
         first = self._worker_barriers[name]
         return str(first) if role.workers.data == 1 else f"{first} + {self.worker_index(role)}"
 
     def worker_index(self, role: ops.Role) -> str:
+        """Return the number of a worker within its role."""
         warpgroup, warp = role.warpgroup.data, role.warp.data
         if role.threads.data == 128:
             return f"(warpgroup - {warpgroup})" if warpgroup else "warpgroup"
@@ -146,7 +170,7 @@ class KernelContext:
             return f"(warp - {warp})" if warp else "warp"
         return f"(4 * (warpgroup - {warpgroup}) + warp - {warp})"
 
-    def arrivals(self, barrier: Barrier) -> int:
-        """Arrivals of hardware that end a phase: one a warp."""
+    def count_arrivals(self, barrier: Barrier) -> int:
+        """Return the hardware arrivals that end a phase: one a warp."""
         threads = next((r.threads for r in self.checked.roles if r.name == barrier.arrivers), 32)
         return barrier.count * (WARPS if threads == 128 else 1)

@@ -1,4 +1,4 @@
-"""Texts of scalars and of elements of tiles."""
+"""C++ expressions of scalars and of elements of tiles."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from .places import Places
 from .scope import Scope
 from .storage import Storage
 
-DEAR = 10  # instructions of one side of a choice from which on the compiler would branch around them
+BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on the compiler would branch around it
 
 
 class Elements:
-    """Texts of one scope's values."""
+    """Expressions of one scope's values."""
 
     def __init__(self, scope: Scope):
         self.scope, self.out = scope, scope.out
         self.places = Places(scope, self.scalar)
-        # while a loop over four neighbours is printed: divisions -> texts of the reciprocals that they share; functions of angles -> those of their results
+        # while a loop over four neighbours is printed: divisions -> texts of their shared reciprocals,
+        # functions of angles -> texts of their results
         self.reciprocals: dict[Operation, str] = {}
         self.start_statement()
 
     def start_statement(self) -> None:
-        """Forgets what was computed for the statement before."""
+        """Forget the values computed for the previous statement."""
         self._hoisted: dict[str, str] = {}  # texts computed before the loops of the statement -> their names
-        self.arrays: dict[SSAValue, str] = {}  # tiles without a place of their own that it made -> their names
+        self.arrays: dict[SSAValue, str] = {}  # rematerialised tiles that the statement stored in arrays -> their names
 
     # ---- scalars
     def scalar(self, value: SSAValue) -> str:
+        """Return the expression of a scalar."""
         owner = value.owner
         if isinstance(owner, ops.Constant):
             return operators.literal(owner.value, dtype_of(value))
@@ -51,7 +53,10 @@ class Elements:
         return self.apply(owner, self.scalar)
 
     def apply(self, op: ops.Apply, text: Callable[[SSAValue], str]) -> str:
-        """An operation on numbers, of operands whose texts `text` gives."""
+        """Return the expression of an operation on numbers whose operands have the texts that `text` gives.
+
+        Raises: CuirError L001 if the target has no text for the operation.
+        """
         emit = self.scope.kernel.target.text(op.op)
         if emit is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.scope.span(op))
@@ -66,13 +71,13 @@ class Elements:
             facts.near(op),
             bool(op.kind.logarithm or op.kind.root) and is_integral(op.arguments[0]),
             few,
-            not few and bool(op.kind.chooses) and any(_cost(a) >= DEAR for a in op.arguments[1:]),
+            not few and bool(op.kind.chooses) and any(_cost(a) >= BRANCH_COST_THRESHOLD for a in op.arguments[1:]),
         )
         return emit(cx, *map(text, op.arguments))
 
     # ---- elements
     def element(self, value: SSAValue, at: Position) -> str:
-        """One element of a tile, or a scalar."""
+        """Return one element of a tile, or a scalar."""
         t = value.type
         if is_scalar(value):
             return self.scalar(value)
@@ -86,13 +91,13 @@ class Elements:
         return self.computed(op, at)
 
     def read(self, s: Storage, t: TileT, at: Position) -> str:
-        """An element of an array."""
+        """Return an element of an array."""
         if s.packed:
             return f"cuir::unpack_{t.dtype.data}({s.name}, {at.i})"
         return f"{s.name}[{index_of(t, at)}]"
 
     def row(self, frag: Fragment, r: str) -> str:
-        """The row, within the worker's tile, of a thread's r-th row value."""
+        """Return the row, within the worker's tile, of a thread's r-th row value."""
         if r.isdigit():
             offset = frag.row_offset(int(r))
             return f"(row + {offset})" if offset else "row"
@@ -101,7 +106,11 @@ class Elements:
         return f"(row + {frag.slab} * ({r} / 2) + 8 * ({r} % 2))"
 
     def _limit(self, op: ops.Apply, at: Position) -> str | None:
-        """A column compared with a number a row: the column of the thread is taken off the limit before the loop, what is left is known when it is unrolled."""
+        """Return the comparison of a column with a number for each row, or None if `op` is no such comparison.
+
+        The thread's first column is subtracted from the limit before the loop; the remaining column is constant once the
+        loop is unrolled.
+        """
         a, b = op.arguments
         columns, bound = (a, b) if _is_column(a) else (b, a)
         if not _is_column(columns) or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
@@ -109,24 +118,27 @@ class Elements:
         t, places = bound.type, [LOOP]
         if isinstance(t, TileT) and t.layout.data == "rows":
             places = [Position("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
-        texts = [f"cuir::fixed({strip(self._less_column(bound, p))})" for p in places]
+        texts = [f"cuir::fixed({strip(self._subtract_column(bound, p))})" for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
         sign = comparison(holds if columns is a else turned(holds))
         return f"({at.k} {sign} {limit})"
 
-    def _less_column(self, bound: SSAValue, at: Position) -> str:
-        """A limit less the thread's first column, without leaving the range."""
+    def _subtract_column(self, bound: SSAValue, at: Position) -> str:
+        """Return a limit less the thread's first column, saturated to the i32 range."""
         op, facts = bound.owner, self.scope.kernel.facts
-        if isinstance(op, LimitOf) and (op.sums is not None or not facts.near_ends(op.x)):  # else its sum with the column may wrap
+        if isinstance(op, LimitOf) and (op.sums is not None or not facts.near_ends(op.x)):  # x + column may wrap else
             return f"cuir::limit<{op.plus.data}>({strip(self.element(op.y, at))}, cuir::add({strip(self.element(op.x, at))}, col))"
         if isinstance(op, ops.Apply) and op.kind.extremum and facts.near_ends(bound):
-            return f"{op.op}({', '.join(strip(self._less_column(a, at)) for a in op.arguments)})"
+            return f"{op.op}({', '.join(strip(self._subtract_column(a, at)) for a in op.arguments)})"
         text = self.element(bound, at)
         return f"cuir::limit<0>({strip(text)}, col)" if facts.near_ends(bound) else f"({text} - col)"
 
     def hoist(self, ctype: str, texts: Sequence[str], at: Position, index: str | None = None) -> str:
-        """Texts that depend on the row alone, or on `index`, computed before the loop; the text to read them by."""
+        """Compute texts before the loop and return the text that reads them.
+
+        The texts depend only on the row, or on `index`.
+        """
         key = f"{ctype}:{'|'.join(texts)}"
         name = self._hoisted.get(key)
         if name is None:
@@ -136,7 +148,7 @@ class Elements:
         return name if len(texts) == 1 else f"{name}[{index or at.r}]"
 
     def computed(self, op: Operation, at: Position) -> str:
-        """An element of an operation's result, whether or not that has a place of its own."""
+        """Return an element of an operation's result, stored or not."""
         if (emit := self.scope.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)
         assert isinstance(op, ops.Apply), op
@@ -154,7 +166,7 @@ class Elements:
 
 
 def _cost(value: SSAValue) -> int:
-    """Instructions, about, that a value takes where it is read."""
+    """Estimate the instructions that a value takes where it is read."""
     op = value.owner
     return op.kind.cost + sum(map(_cost, op.arguments)) if inlined(value) and isinstance(op, ops.Apply) else 0
 

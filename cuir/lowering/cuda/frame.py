@@ -1,4 +1,4 @@
-"""The file around the roles: parameters, shared memory, barriers, tensor maps, who runs which role."""
+"""The file around the roles: parameters, shared memory, barriers, tensor maps, dispatch of warps."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from .scope import Scope
 from .writer import Writer, identifier, symbol
 
 
-def end_warpgroup(members: Sequence[ops.Role]) -> int:
-    """The warpgroup after the last one that these roles stand in."""
+def find_end_warpgroup(members: Sequence[ops.Role]) -> int:
+    """Return the warpgroup after the last one that these roles occupy."""
     return max(r.warpgroup.data + -(-(r.warp.data + r.workers.data * (r.threads.data // 32)) // WARPS) for r in members)
 
 
 class KernelPrinter(KernelContext):
-    """Prints a kernel. `single`: the roles that run on one lane of their warp."""
+    """Printer of a kernel.
+
+    `single` names the roles that run on one lane of their warp.
+    """
 
     def __init__(
         self, kernel: ops.Kernel, checked: Checked, facts: Facts, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
@@ -44,6 +47,7 @@ class KernelPrinter(KernelContext):
 
     # ---- the file
     def emit(self) -> Cuda:
+        """Emit the file, with the span that each line comes from."""
         body = Writer()
         self.out = body
         body.depth = 1
@@ -71,19 +75,31 @@ class KernelPrinter(KernelContext):
         lines = [*top.lines, *head, *frame.lines, *body.lines, "}"]
         spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
         return Cuda(
-            checked.name, checked.arch, "\n".join(lines) + "\n", tuple(spans), checked.threads, checked.cluster, shared_bytes, tuple(self.maps.values()),
-            tuple(self.pointers), self.draws, tuple(s.name for s in checked.scalars), checked.dims, checked,
-            tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])), tuple(self.choices),
-        )  # fmt: skip
+            checked.name,
+            checked.arch,
+            "\n".join(lines) + "\n",
+            tuple(spans),
+            checked.threads,
+            checked.cluster,
+            shared_bytes,
+            tuple(self.maps.values()),
+            tuple(self.pointers),
+            self.draws,
+            tuple(s.name for s in checked.scalars),
+            checked.dims,
+            checked,
+            tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])),
+            tuple(self.choices),
+        )
 
     def _declarations(self) -> None:
-        """Scalars of the frame, which all roles read."""
+        """Emit the scalars of the frame, which all roles read."""
         self.out.depth = 1
         self._scalars(self.kernel.body.block, Elements(_Frame(self)))
         self.out.span = None
 
     def _scalars(self, block: Block, texts: Elements) -> None:
-        """The scalars of a block: those of a branch are declared before it."""
+        """Emit the scalars of a block; those of a branch are declared before it."""
         out = self.out
         for op in block.ops:
             if isinstance(op, ops.If):
@@ -91,19 +107,19 @@ class KernelPrinter(KernelContext):
                 for value in op.results:
                     out.line(f"{CTYPE[dtype_of(value)]} {self._scalar(value)};")
                 with out.block(f"if ({strip(texts.scalar(op.condition))})"):
-                    self._side(op, op.then.block, texts)
+                    self._emit_side(op, op.then.block, texts)
                 with out.block("else"):
-                    self._side(op, op.orelse.block, texts)
+                    self._emit_side(op, op.orelse.block, texts)
             elif isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
                 out.mark(self.span(op))
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
                 out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {self._scalar(op.results[0])} = {strip(text)};")
             elif isinstance(op, machine.Note):
-                self.choice(op.text.data, self.span(op))
+                self.record_choice(op.text.data, self.span(op))
             elif isinstance(op, ops.Units):
                 out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
 
-    def _side(self, branch: ops.If, block: Block, texts: Elements) -> None:
+    def _emit_side(self, branch: ops.If, block: Block, texts: Elements) -> None:
         self._scalars(block, texts)
         end = block.last_op
         assert isinstance(end, ops.Yield)
@@ -111,7 +127,7 @@ class KernelPrinter(KernelContext):
             self.out.line(f"{self.frame[value]} = {strip(texts.scalar(chosen))};")
 
     def _scalar(self, value: SSAValue) -> str:
-        """A new name for a scalar of the frame."""
+        """Return a new name for a scalar of the frame."""
         base = name = identifier((value.name_hint or "v").replace(".", "_"))
         count = 1
         while name in self.names:
@@ -122,17 +138,22 @@ class KernelPrinter(KernelContext):
         return name
 
     def _head(self, declared: Writer) -> tuple[list[str], int]:
-        """The signature, and in `self.out` all that comes before the roles. Returns the signature and the bytes of shared memory."""
+        """Emit all that comes before the roles to `self.out`.
+
+        Returns: The lines of the signature, and the bytes of shared memory.
+
+        Raises: CuirError L005 if the CTA has too little shared memory.
+        """
         checked, out = self.checked, self.out
         require_parameter_space(checked, [m.tensor for m in self.maps.values()], list(self.pointers), self.draws)
         params = [f"const __grid_constant__ CUtensorMap {m.name}" for m in self.maps.values()]
         for name in self.pointers:
             t = self.tensors[name]
             const = "" if t.written else "const "
-            # what a kernel both reads and writes others may write between two of its reads: a compiler that takes the pointer for the only way there moves
-            # loads across barriers, or reads through the texture path
-            alone = "" if name in self.handed else "__restrict__ "
-            params.append(f"{const}{MEMORY[t.dtype]}* {alone}{identifier(name)}")
+            # other CTAs may write a tensor that the kernel both reads and writes between two of its reads: with
+            # __restrict__ the compiler would move loads across barriers, or read through the texture path
+            qualifier = "" if name in self.exchanged_tensors else "__restrict__ "
+            params.append(f"{const}{MEMORY[t.dtype]}* {qualifier}{identifier(name)}")
             if not t.scratch:
                 params += [f"const int64_t {stride(name, i)}" for i in range(len(t.dims) - 1)]
         if self.draws:
@@ -147,8 +168,8 @@ class KernelPrinter(KernelContext):
         out.depth = 1
         for t in (t for name in self.pointers if (t := self.tensors[name]).scratch):
             for i in reversed(range(len(t.dims) - 1)):  # it is contiguous
-                next_dim, further = t.dims[i + 1], "" if i == len(t.dims) - 2 else f" * {stride(t.name, i + 1)}"
-                out.line(f"const int64_t {stride(t.name, i)} = {next_dim if isinstance(next_dim, int) else identifier(next_dim)}{further};")
+                next_dim, factor = t.dims[i + 1], "" if i == len(t.dims) - 2 else f" * {stride(t.name, i + 1)}"
+                out.line(f"const int64_t {stride(t.name, i)} = {next_dim if isinstance(next_dim, int) else identifier(next_dim)}{factor};")
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")
         out.line("[[maybe_unused]] const uint32_t smem_address = cute::cast_smem_ptr_to_uint(smem);")
         out.line("[[maybe_unused]] const int lane = threadIdx.x % 32;")
@@ -163,7 +184,7 @@ class KernelPrinter(KernelContext):
                 continue
             stages = b.stages or 1
             out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
-            count = self.arrivals(b)
+            count = self.count_arrivals(b)
             init = self.target.say("init mbarrier", identifier(b.name) + (" + i" if stages > 1 else ""), count)
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else init)
             offset += 8 * stages
@@ -173,8 +194,8 @@ class KernelPrinter(KernelContext):
             offset += self.queue.nbytes
         limit = self.target.limits.shared_bytes
         if offset > limit:
-            what = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
-            raise CuirError.of("L005", what, checked.origin.span, "use fewer stages or smaller tiles")
+            message = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
+            raise CuirError.of("L005", message, checked.origin.span, "use fewer stages or smaller tiles")
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
@@ -186,7 +207,7 @@ class KernelPrinter(KernelContext):
         cluster = checked.cluster > 1
         if inits and cluster:
             out.line(self.target.say("arrive in cluster"))
-        out.lines += declared.lines  # worked out while others arrive
+        out.lines += declared.lines  # computed while other CTAs arrive
         out.spans += declared.spans
         if self.queue is not None:
             queues.prepare(self, self.queue)
@@ -203,7 +224,7 @@ class KernelPrinter(KernelContext):
         order = sorted(groups)
         for n, first in enumerate(order):
             members = groups[first]
-            last = end_warpgroup(members)
+            last = find_end_warpgroup(members)
             test = f"warpgroup == {first}" if last == first + 1 else f"warpgroup >= {first} && warpgroup < {last}"
             head = f"if ({test})" if n == 0 else f"else if ({test})" if n < len(order) - 1 else "else"
             if len(order) == 1:
@@ -218,7 +239,7 @@ class KernelPrinter(KernelContext):
                 out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")
 
     def _group(self, members: Sequence[ops.Role]) -> None:
-        """Roles that share warpgroups, and so registers."""
+        """Emit the roles that share warpgroups, and so registers."""
         out, launch = self.out, register_pool(self.checked.threads) // self.checked.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
         if registers is not None and registers != launch and len(self.checked.roles) > 1:
@@ -241,7 +262,7 @@ class KernelPrinter(KernelContext):
                 continue
             with out.block(f"{'else ' if k else ''}if ({test})"):
                 printer.body()
-        if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, end_warpgroup(members)):
+        if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, find_end_warpgroup(members)):
             out.span = None
             out.line("// ---- a spare warp hands out the units of work")
             spare = self.queue.spare.data

@@ -1,8 +1,8 @@
-"""Logarithms as device functions: within 2 units in the last place over the whole range, without a branch, as there is one for each element of a tile and
-what the compiler may not interleave costs its whole latency. Text only.
+"""Logarithms as device functions: branch-free, within 2 units in the last place over the whole range.
 
-x = 2^e (1 + m) with a small m, whose logarithm is m times a polynomial of degree 8 (least error, coefficients rounded one after the other); what is no
-positive number is left to the instruction.
+There is one for each element of a tile, and what the compiler may not interleave costs its whole latency.
+x = 2^e (1 + m) with a small m, whose logarithm is m times a polynomial of degree 8 (least error, coefficients
+rounded one after the other). Numbers that are not positive are left to the instruction.
 """
 
 LOG2 = """

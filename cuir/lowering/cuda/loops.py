@@ -1,4 +1,4 @@
-"""Loops over a thread's values of a tile: how the places in them are called."""
+"""Names of positions in loops over a thread's values of a tile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..ir.types import TileT
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a loop over a tile, as texts: element i of a full tile, row value r, column value c, column k less the thread's first."""
+    """A position in a loop over a tile, as texts.
+
+    `i` is the element of a full tile, `r` the row value, `c` the column value, and `k` the column less the thread's first.
+    """
 
     i: str
     r: str
@@ -22,11 +25,12 @@ LOOP = Position("i_", "r_", "c_", "k_")
 
 
 def index_of(t: TileT, at: Position) -> str:
+    """Return the index of a position in the array of a tile, by its layout."""
     return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "lanes": at.c, "one": "0"}[t.layout.data]
 
 
 def positions(frag: Fragment) -> list[tuple[str, str]]:
-    """Declarations of row value, column value and column of element i_ of a full tile."""
+    """Return the declarations of row value, column value and column of element i_ of a full tile."""
     group = f"i_ / 4 % {frag.groups}" if frag.slabs > 1 else "i_ / 4"
     row = f"2 * (i_ / {4 * frag.groups}) + i_ / 2 % 2" if frag.slabs > 1 else "i_ / 2 % 2"
     return [

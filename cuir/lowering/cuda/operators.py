@@ -1,4 +1,7 @@
-"""Texts of C++ for operations on numbers, of scalars and of elements of tiles alike: one function for each operation of the table."""
+"""C++ expressions of operations on numbers, for scalars and for elements of tiles alike.
+
+There is one function for each operation of the table.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,23 @@ _WRAPPING = {"+": "add", "-": "sub", "*": "mul"}
 
 @dataclass(frozen=True)
 class Operation:
-    """What the text of an operation depends on beside its operands' texts."""
+    """Facts on which the expression of an operation depends, apart from its operands' texts."""
 
     dtype: DType  # of the operands (of the second for a choice)
     result: DType
-    known: tuple[int | float | bool | None, ...]  # operands that are known numbers
+    constants: tuple[int | float | bool | None, ...]  # values of operands that are constant, else None
     nonnegative: tuple[bool, ...]  # operands that are certainly not negative
     exact: bool = False  # floats are computed as written: nothing fused, quotients correctly rounded
     near: bool = False  # i32 arithmetic that stays within 32 bits
     whole: bool = False  # the first operand is a whole number
-    few: bool = False  # a scalar or a number a row: a branch for what is rare costs little
-    dear: bool = False  # a choice for each element, of which a side takes many instructions
+    few: bool = False  # a scalar or one number a row: a branch for a rare case costs little
+    expensive: bool = False  # a choice for each element with a side of many instructions
 
     def rounded(self, text: str) -> str:
-        """A result rounded to the dtype. Narrow floats are computed in f32: one rounding more changes no result of one operation."""
+        """Return a result rounded to the dtype.
+
+        Narrow floats are computed in f32: the second rounding changes no result of a single operation.
+        """
         return f"cuir::round_{self.result}({text})" if self.result.narrow else text
 
 
@@ -35,18 +41,20 @@ TEXTS: dict[str, Text] = {}
 
 
 def text_of(*names: str) -> Callable[[Text], Text]:
-    def enter(function: Text) -> Text:
+    """Register the function that follows as the text of these operations."""
+
+    def register(function: Text) -> Text:
         for name in names:
             if name in TEXTS:
                 raise ValueError(f"two texts for {name}")
             TEXTS[name] = function
         return function
 
-    return enter
+    return register
 
 
 def strip(text: str) -> str:
-    """Without the parentheses around the whole."""
+    """Return the text without the parentheses around the whole."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -58,12 +66,13 @@ def strip(text: str) -> str:
 
 
 def summand(text: str) -> str:
-    """The text as a summand: in parentheses unless it is a sum of products itself."""
+    """Return the text as a summand: in parentheses unless it is a sum of products itself."""
     text = strip(text)
     return text if re.fullmatch(r"[\w\s+*\[\]]*", text) else f"({text})"
 
 
 def literal(value: int | float | bool, dtype: DType) -> str:
+    """Return the C++ literal of a value."""
     if dtype == BOOL:
         return "true" if value else "false"
     if dtype == I32:
@@ -76,7 +85,10 @@ def literal(value: int | float | bool, dtype: DType) -> str:
 
 
 def wrapping(sign: str, x: str, y: str, near: bool = False) -> str:
-    """Arithmetic on ints that wraps at 32 bits: of plain ints the compiler assumes that it does not. near: it does not."""
+    """Return i32 arithmetic that wraps at 32 bits, for which plain ints are undefined in C++.
+
+    `near` says that it stays within 32 bits.
+    """
     if near or (re.fullmatch(r"\d{1,9}", x) and re.fullmatch(r"\d{1,4}", y)):
         if y.startswith("-") and sign in "+-":
             return f"({x} {'-' if sign == '+' else '+'} {y[1:]})"
@@ -85,22 +97,25 @@ def wrapping(sign: str, x: str, y: str, near: bool = False) -> str:
 
 
 def _shift(value: object) -> int | None:
-    """log2 of a positive power of two."""
+    """Return log2 of a positive power of two, else None."""
     return value.bit_length() - 1 if isinstance(value, int) and value > 0 and value & (value - 1) == 0 else None
 
 
 @text_of("+")
 def add(cx: Operation, x: str, y: str) -> str:
+    """Emit a sum."""
     return _arithmetic(cx, "+", "add", x, y)
 
 
 @text_of("-")
 def subtract(cx: Operation, x: str, y: str) -> str:
+    """Emit a difference."""
     return _arithmetic(cx, "-", "sub", x, y)
 
 
 @text_of("*")
 def multiply(cx: Operation, x: str, y: str) -> str:
+    """Emit a product."""
     return _arithmetic(cx, "*", "mul", x, y)
 
 
@@ -112,22 +127,25 @@ def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str
 
 @text_of("/")
 def divide(cx: Operation, x: str, y: str) -> str:
+    """Emit a quotient of floats."""
     if cx.exact:
         return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
-    one = cx.known[0] == 1
-    return cx.rounded(f"cuir::one_over({strip(y)})" if one and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
+    has_unit_dividend = cx.constants[0] == 1
+    return cx.rounded(f"cuir::one_over({strip(y)})" if has_unit_dividend and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
 
 
 @text_of("//")
 def floor_divide(cx: Operation, x: str, y: str) -> str:
-    if (shift := _shift(cx.known[1])) is not None:
+    """Emit a quotient of ints rounded to minus infinity."""
+    if (shift := _shift(cx.constants[1])) is not None:
         return f"({x} >> {shift})" if shift else x
     return _unsigned("/", x, y) if all(cx.nonnegative) else f"cuir::floordiv({x}, {y})"
 
 
 @text_of("%")
 def floor_modulo(cx: Operation, x: str, y: str) -> str:
-    if _shift(cx.known[1]) is not None:
+    """Emit a remainder of ints with the divisor's sign."""
+    if _shift(cx.constants[1]) is not None:
         return f"({x} & {int(y) - 1})"
     return _unsigned("%", x, y) if all(cx.nonnegative) else f"cuir::floormod({x}, {y})"
 
@@ -138,11 +156,12 @@ def _unsigned(sign: str, x: str, y: str) -> str:
 
 @text_of("cdiv")
 def ceil_divide(cx: Operation, x: str, y: str) -> str:
-    value = cx.known[1]
+    """Emit a quotient of ints rounded up."""
+    value = cx.constants[1]
     shift = _shift(value)
     if value == 1:
         return x
-    if all(cx.nonnegative):  # the sum of two that are not negative fits 32 bits without a sign
+    if all(cx.nonnegative):  # the sum of two nonnegative numbers fits 32 bits without a sign
         more = f"{int(value) - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if shift is not None:
             return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
@@ -152,29 +171,35 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"
 
 
-# Of each element both sides are worked out: of && and || compilers make a branch an element, as soon as three comparisons are joined and a branch follows.
+# Both sides are computed for each element: compilers make a branch an element of && and ||, as soon as three
+# comparisons are joined and a branch follows.
 @text_of("&")
 def bit_and(cx: Operation, x: str, y: str) -> str:
+    """Emit `&` of ints or truth values."""
     return f"({x} {'&&' if cx.dtype == BOOL and cx.few else '&'} {y})"
 
 
 @text_of("|")
 def bit_or(cx: Operation, x: str, y: str) -> str:
+    """Emit `|` of ints or truth values."""
     return f"({x} {'||' if cx.dtype == BOOL and cx.few else '|'} {y})"
 
 
 @text_of("^")
 def bit_xor(cx: Operation, x: str, y: str) -> str:
+    """Emit `^` of ints or truth values."""
     return f"({x} {'!=' if cx.dtype == BOOL else '^'} {y})"
 
 
 @text_of("~")
 def invert(cx: Operation, x: str) -> str:
+    """Emit `~` of an int or a truth value."""
     return f"({'!' if cx.dtype == BOOL else '~'}{x})"
 
 
 @text_of("neg")
 def negate(cx: Operation, x: str) -> str:
+    """Emit a negated number."""
     return f"(-{x})" if cx.dtype.is_float or cx.near else wrapping("-", "0", x)
 
 
@@ -188,53 +213,62 @@ for _sign in ("==", "!=", "<", "<=", ">", ">="):
 
 @text_of("and")
 def both(cx: Operation, x: str, y: str) -> str:
+    """Emit `and`, which leaves out the second operand if the first decides."""
     return f"({x} && {y})"
 
 
 @text_of("or")
 def either(cx: Operation, x: str, y: str) -> str:
+    """Emit `or`, which leaves out the second operand if the first decides."""
     return f"({x} || {y})"
 
 
 @text_of("not")
 def negation(cx: Operation, x: str) -> str:
+    """Emit `not`."""
     return f"(!{x})"
 
 
 @text_of("ifexp", "where")
 def choose(cx: Operation, cond: str, x: str, y: str) -> str:
-    if cx.dear and cx.result == F32:
+    """Emit a choice between two values."""
+    if cx.expensive and cx.result == F32:
         return f"cuir::select({strip(cond)}, {strip(x)}, {strip(y)})"
     return f"({cond} ? {x} : {y})"
 
 
 @text_of("bit")
 def bit(cx: Operation, x: str, i: str) -> str:
-    known = cx.known[1]
+    """Emit a test of one bit of an int."""
+    index = cx.constants[1]
     return (
-        f"(({x} & {1 << int(known) % 32 if int(known) % 32 < 31 else 'int(1u << 31)'}) != 0)"
-        if known is not None
+        f"(({x} & {1 << int(index) % 32 if int(index) % 32 < 31 else 'int(1u << 31)'}) != 0)"
+        if index is not None
         else f"((({x} >> ({i} & 31)) & 1) != 0)"
     )
 
 
 @text_of("min")
 def minimum(cx: Operation, x: str, y: str) -> str:
+    """Emit a minimum; NaN if an operand is one."""
     return f"{'min' if cx.dtype == I32 else 'cuir::min_nan'}({strip(x)}, {strip(y)})"
 
 
 @text_of("max")
 def maximum(cx: Operation, x: str, y: str) -> str:
+    """Emit a maximum; NaN if an operand is one."""
     return f"{'max' if cx.dtype == I32 else 'cuir::max_nan'}({strip(x)}, {strip(y)})"
 
 
 @text_of("exp2")
 def exp2(cx: Operation, x: str) -> str:
+    """Emit a power of two."""
     return f"cuir::ex2({strip(x)})"
 
 
 @text_of("log2")
 def log2(cx: Operation, x: str) -> str:
+    """Emit a logarithm to base 2."""
     if cx.whole:
         return f"cuir::log2_of_whole({strip(x)})"
     return f"cuir::{'log2' if cx.few else 'log2_anywhere'}({strip(x)})"
@@ -242,11 +276,13 @@ def log2(cx: Operation, x: str) -> str:
 
 @text_of("tanh")
 def tanh(cx: Operation, x: str) -> str:
+    """Emit a hyperbolic tangent."""
     return f"cuir::tanh({strip(x)})"
 
 
 @text_of("sqrt")
 def sqrt(cx: Operation, x: str) -> str:
+    """Emit a square root."""
     return f"cuir::{'sqrt_of_whole' if cx.whole else 'sqrt'}({strip(x)})"
 
 
@@ -255,19 +291,29 @@ def _library(name: str, function: str) -> None:
 
 
 for _name, _function in (
-    ("floor", "floorf"), ("round", "rintf"), ("sin", "cuir::sine"), ("cos", "cuir::cosine"), ("atan", "atanf"), ("log1p", "cuir::log1p"), ("erf", "erff"), ("erfc", "erfcf"), ("power", "powf"),
+    ("floor", "floorf"),
+    ("round", "rintf"),
+    ("sin", "cuir::sine"),
+    ("cos", "cuir::cosine"),
+    ("atan", "atanf"),
+    ("log1p", "cuir::log1p"),
+    ("erf", "erff"),
+    ("erfc", "erfcf"),
+    ("power", "powf"),
     ("fmod", "fmodf"),
-):  # fmt: skip
+):
     _library(_name, _function)
 
 
 @text_of("abs")
 def absolute(cx: Operation, x: str) -> str:
+    """Emit a magnitude."""
     return f"cuir::absolute({strip(x)})" if cx.dtype == I32 else f"fabsf({strip(x)})"
 
 
 @text_of("cast")
 def cast(cx: Operation, x: str) -> str:
+    """Emit a conversion between dtypes."""
     if cx.result.narrow:
         return x if cx.dtype == cx.result else f"cuir::round_{cx.result}({x if cx.dtype.is_float else f'float({x})'})"
     if cx.result == BOOL:
@@ -279,4 +325,5 @@ def cast(cx: Operation, x: str) -> str:
 
 @text_of("full")
 def full(cx: Operation, x: str) -> str:
+    """Emit a number that fills a tile."""
     return x

@@ -15,7 +15,16 @@ _WORD, _LONG = 4, 8  # of a scalar or a dim; of a pointer or a stride
 
 
 def require_parameter_space(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> None:
-    """Raise CuirError L006 where the parameters take more than a launch can pass. maps: tensors of which there is a map, one for each; pointers: those of which there is a pointer."""
+    """Check that the parameters fit into what a launch can pass.
+
+    Args:
+        checked: The kernel.
+        maps: Tensors with a tensor map, one entry for each map.
+        pointers: Tensors with a pointer.
+        counter: True if a counter of work items is passed.
+
+    Raises: CuirError L006 where they do not fit.
+    """
     limit = TARGETS[checked.arch].parameter_bytes
     ends = compute_parameter_ends(checked, maps, pointers, counter)
     end = ends[-1][0] if ends else 0
@@ -42,7 +51,7 @@ def compute_parameter_ends(checked: Checked, maps: Sequence[str], pointers: Sequ
 
 
 def _list_parameters(checked: Checked, maps: Sequence[str], pointers: Sequence[str], counter: bool) -> Iterator[tuple[int, Span]]:
-    """Size and place in the text of each parameter."""
+    """Yield the size of each parameter, with its place in the text."""
     tensors = {t.name: t for t in checked.tensors}
     for name in maps:
         yield MAP_BYTES, tensors[name].span

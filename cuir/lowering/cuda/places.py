@@ -1,4 +1,4 @@
-"""Places in memory as texts: addresses of shared views, boxes of tensors, single elements, gathers."""
+"""C++ expressions of places in memory: shared views, boxes of tensors, single elements, gathers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from .scope import Scope
 from .writer import identifier
 
 
-def unsupported(what: str, span: Span, hint: str | None = None) -> CuirError:
-    return CuirError.of("L002", f"the lowering cannot do this yet: {what}", span, hint)
+def unsupported(feature: str, span: Span, hint: str | None = None) -> CuirError:
+    """Return the error L002: the lowering cannot do this yet."""
+    return CuirError.of("L002", f"the lowering cannot do this yet: {feature}", span, hint)
 
 
 @dataclass(frozen=True)
 class SharedRef:
-    """A view of a shared array of up to two dims: where it starts, and the array that its rows and panels lie in."""
+    """A view of a shared array of up to two dims: its start, and the array that holds its rows and panels."""
 
     alloc: SharedAlloc
     address: str  # bytes, in the shared window
@@ -36,13 +37,14 @@ class SharedRef:
     transposed: bool
 
     def at(self, row: str, byte: str) -> str:
-        """Address of a byte of a row."""
+        """Return the address of a byte of a row."""
         if self.alloc.panelled:
             return f"cuir::at<{self.alloc.rows}>({self.address}, {row}, {byte})"
         return f"{self.address} + {row} * {self.alloc.row_bytes} + {byte}"
 
     @property
     def panels(self) -> int:
+        """Number of panels of 128 bytes."""
         return self.cols * self.alloc.dtype.itemsize // PANEL_BYTES
 
 
@@ -56,6 +58,7 @@ class Box:
 
     @property
     def rows(self) -> int:
+        """Number of rows: the product of all sizes but the last."""
         total = 1
         for s in self.sizes[:-1]:
             total *= s
@@ -84,14 +87,17 @@ class _Sum:
 
 
 class Places:
-    """Places as one scope sees them. `scalar` gives the text of a scalar."""
+    """Places as one scope sees them.
+
+    `scalar` returns the text of a scalar.
+    """
 
     def __init__(self, scope: Scope, scalar: Callable[[SSAValue], str]):
         self.scope, self.kernel, self.scalar = scope, scope.kernel, scalar
 
     # ---- shared memory
     def shared(self, value: SSAValue) -> SharedRef:
-        """A view of shared memory, or a whole array."""
+        """Resolve a view of shared memory, or a whole array."""
         assert isinstance(value.type, SharedT)
         place = value.owner
         if isinstance(place, ops.Shared):
@@ -106,41 +112,47 @@ class Places:
         stride = alloc.rows * alloc.row_bytes
         for (start, _), dim in reversed(list(zip(parts[:-2], alloc.dims[:-2], strict=True))):
             if start is not None:
-                self._scaled(address, start, stride)
+                self._add_scaled(address, start, stride)
             stride *= dim
         rows = 1
         if len(parts) > 1:
             start, size = parts[-2]
             rows = 1 if size == -1 else int(size)
             if start is not None:
-                self._scaled(address, start, PANEL_BYTES if alloc.panelled else alloc.row_bytes)
+                self._add_scaled(address, start, PANEL_BYTES if alloc.panelled else alloc.row_bytes)
         start, size = parts[-1]
         if size == -1:
             raise unsupported("a view of shared memory without columns", span)
         if start is not None:
             if alloc.panelled:
-                self._panel(address, start, alloc)
+                self._add_panel(address, start, alloc)
             else:
-                self._scaled(address, start, alloc.dtype.itemsize)
+                self._add_scaled(address, start, alloc.dtype.itemsize)
         within = address.products()
         address.add(alloc.offset)
         offset = address.text()
         return SharedRef(alloc, f"smem_address + {offset}", offset, within, rows, int(size), bool(value.type.transposed.data))
 
-    def _scaled(self, total: _Sum, index: SSAValue, factor: int) -> None:
-        known = ops.known(index)
-        total.add(int(known) if known is not None else self.scalar(index), factor)
+    def _add_scaled(self, total: _Sum, index: SSAValue, factor: int) -> None:
+        """Add an index times a number of bytes to a sum."""
+        constant = ops.known(index)
+        total.add(int(constant) if constant is not None else self.scalar(index), factor)
 
-    def _panel(self, total: _Sum, start: SSAValue, alloc: SharedAlloc) -> None:
+    def _add_panel(self, total: _Sum, start: SSAValue, alloc: SharedAlloc) -> None:
+        """Add the offset of the panel in which a column lies to a sum."""
         width, size = PANEL_BYTES // alloc.dtype.itemsize, alloc.rows * PANEL_BYTES
-        known = ops.known(start)
-        if known is not None:
-            total.add(int(known) // width * size)
+        constant = ops.known(start)
+        if constant is not None:
+            total.add(int(constant) // width * size)
         else:
             total.add(f"({self.scalar(start)} / {width})", size)
 
     # ---- boxes of tensors
     def box(self, value: SSAValue) -> Box:
+        """Resolve a box of a tensor.
+
+        Raises: CuirError L002 for boxes with a run-time size, or whose columns are no slice.
+        """
         place = value.owner
         assert isinstance(value.type, TensorT)
         if isinstance(place, ops.Tensor):
@@ -159,7 +171,7 @@ class Places:
         return Box(tensor, tuple(starts), tuple(sizes))
 
     def box_indices(self, box: Box, row: str, column: str) -> list[str]:
-        """Index texts of an element of a box, by flattened row and column."""
+        """Return the index texts of an element of a box, by flattened row and column."""
         indices = [f"({summand(box.starts[-1])} + {column})" if box.starts[-1] != "0" else f"({column})"]
         inner = 1
         outer = [i for i, s in enumerate(box.sizes[:-1]) if s > 1]
@@ -177,21 +189,21 @@ class Places:
 
     # ---- elements
     def elements(self, value: SSAValue) -> tuple[str, list[SSAValue]]:
-        """The array of a place of single elements, and its indices."""
+        """Return the array of a place of single elements, and its indices."""
         place = value.owner
         assert isinstance(place, ops.At) and isinstance(value.type, ElementT)
         assert isinstance(place.array.owner, (ops.Tensor, ops.Shared))
         return place.array.owner.symbol.data, list(place.starts)
 
     def element(self, value: SSAValue) -> str:
-        """The element at scalar indices; an f16 or bf16 one as a float."""
+        """Return the element at scalar indices; an f16 or bf16 one as a float."""
         name, indices = self.elements(value)
         if name in self.kernel.checked.shared:
             return f"cuir::get<{MEMORY[dtype_of(value)]}>({self.shared_element(name, indices)})"
         return self.kernel.tensor_read(name, self.kernel.index(name, [self.scalar(i) for i in indices]))
 
     def shared_element(self, name: str, indices: Sequence[SSAValue]) -> str:
-        """The address of an element of a shared array."""
+        """Return the address of an element of a shared array."""
         alloc, text = self.kernel.checked.shared[name], self.scalar
         row = "0"
         for index, dim in zip(indices[:-1], alloc.dims[:-1], strict=True):
@@ -203,7 +215,10 @@ class Places:
         return f"smem_address + {alloc.offset} + ({row}) * {alloc.row_bytes} + {col}"
 
     def gather(self, op: ops.Perform, text: Callable[[SSAValue], str]) -> str:
-        """The element at index tiles, 0 outside of the tensor."""
+        """Return the element at index tiles, 0 outside of the tensor.
+
+        Raises: CuirError L002 for shared memory.
+        """
         name, indices = self.elements(op.arg("place"))
         if name in self.kernel.checked.shared:
             raise unsupported("a gather from shared memory", self.scope.span(op), "load the view")
@@ -212,12 +227,14 @@ class Places:
         if tensor.dtype.itemsize == 4:
             return self.kernel.guarded_read(name, texts, [is_scalar(i) for i in indices])
         read = self.kernel.tensor_read(name, self.kernel.index(name, texts, [is_scalar(i) for i in indices]))
-        return f"({self.kernel.inside(name, texts)} ? {read} : {self.zero(name)})"
+        return f"({self.kernel.make_bounds_test(name, texts)} ? {read} : {self.zero(name)})"
 
     def zero(self, tensor: str) -> str:
+        """Return the literal 0 of a tensor's dtype."""
         return "0.f" if self.kernel.tensors[tensor].dtype.is_float else "0"
 
 
 # ---- names of tensors
 def stride(tensor: str, i: int) -> str:
+    """Return the name of the stride of a tensor's dim."""
     return f"{identifier(tensor)}_stride{i}"

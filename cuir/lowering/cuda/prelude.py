@@ -1,4 +1,4 @@
-"""Small device functions of the emitted file that every card runs, written only when used, and how those of a target join them. Owns their text."""
+"""Device functions of every card, emitted only when used, and their join with those of a target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS = """#include <cuda.h>
 #include <cuda_fp16.h>
 #include <cstdint>"""
 
-# What the functions are for, in the order in which they stand in a file.
+# Purposes of the functions, in the order of the sections of a file.
 SECTIONS = (
     "numbers",
     "rows",
@@ -36,7 +36,10 @@ SECTIONS = (
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the file: one function or more. names: what else it defines; needs: parts that stand before it."""
+    """A piece of the file with one function or more.
+
+    `names` are further definitions in it, `needs` are parts that precede it.
+    """
 
     section: str
     text: str
@@ -48,13 +51,13 @@ class Parts(dict[str, Part]):
     """Parts by name."""
 
     def section(self, name: str) -> Callable[..., None]:
-        """A function that enters parts in a section."""
+        """Return a function that registers parts in a section."""
         assert name in SECTIONS, name
 
-        def enter(part: str, text: str, *needs: str, names: tuple[str, ...] = ()) -> None:
+        def register(part: str, text: str, *needs: str, names: tuple[str, ...] = ()) -> None:
             self[part] = Part(name, text.strip("\n"), needs, names)
 
-        return enter
+        return register
 
 
 COMMON = Parts()
@@ -532,18 +535,21 @@ template <int N> DEV void forget(float (&x)[N]) {
 
 
 def render(body: str, extra: Mapping[str, str], parts: Mapping[str, Part]) -> str:
-    """The functions of `cuir::` that a text uses, and those they use, in the order of their sections, then `extra` ones."""
-    homes = {name: home for home, part in parts.items() for name in (home, *part.names)}
-    wanted: set[str] = set()
+    """Return the functions of `cuir::` that a text uses, with those they use.
 
-    def want(name: str) -> None:
-        if name not in wanted:
-            wanted.add(name)
-            for other in parts[name].needs:
-                want(other)
+    They come in the order of their sections, followed by the `extra` ones.
+    """
+    homes = {name: home for home, part in parts.items() for name in (home, *part.names)}
+    required: set[str] = set()
+
+    def require(name: str) -> None:
+        if name not in required:
+            required.add(name)
+            for dependency in parts[name].needs:
+                require(dependency)
 
     for name in re.findall(r"cuir::(\w+)", body):
         if name in homes:
-            want(homes[name])
-    used = sorted((part for name, part in parts.items() if name in wanted), key=lambda p: SECTIONS.index(p.section))
+            require(homes[name])
+    used = sorted((part for name, part in parts.items() if name in required), key=lambda p: SECTIONS.index(p.section))
     return "\n".join([*(p.text for p in used), *(text for _, text in sorted(extra.items()))])

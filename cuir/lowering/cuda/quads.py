@@ -1,4 +1,7 @@
-"""Loops over four neighbours in a row that share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`) or the branch for large angles, and the texts of such divisions."""
+"""Loops over four neighbours in a row that share work, and the texts of the shared operations.
+
+Neighbours share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`) or the branch for large angles.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,17 @@ from .loops import LOOP, Position, positions
 from .operators import strip
 from .storage import Storage
 
-SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less what the product may be rounded by
+SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less the rounding error of the product
 _TWICE_LOG2E = "2.885390081777927f"
 _SMALL = "small"  # in place of the text of a reciprocal: the argument is small
 Site = ByReciprocal | SharedTanh | ops.Apply
 
 
-def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
-    """target = value, if what is worked out in its loop shares reciprocals; False if nothing does. `value`: an operation, whose result is stored in target."""
+def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
+    """Emit `target = value` if its loop shares reciprocals, and return whether it did.
+
+    `value` may be an operation, whose result is stored in target.
+    """
     root = value.owner if isinstance(value, SSAValue) and inlined(value) else value
     if not isinstance(root, Operation) or t.layout.data != "full":
         return False
@@ -48,7 +54,7 @@ def into(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operat
 
 
 def _sites(op: Operation) -> Iterator[Site]:
-    """The divisions and functions of angles that are worked out with an operation, those that others read first."""
+    """Yield the divisions and functions of angles that are computed with an operation, operands first."""
     for operand in op.operands:
         t = operand.type
         if isinstance(t, TileT) and t.layout.data == "full" and inlined(operand) and isinstance(operand.owner, Operation):
@@ -60,24 +66,28 @@ def _sites(op: Operation) -> Iterator[Site]:
 
 
 class _Loops:
-    """The loops of one tile; `text` gives an element of it."""
+    """The loops of one tile.
+
+    `text` returns an element of it.
+    """
 
     def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
         self.elements, self.out, self.frag, self.text = elements, elements.out, frag, text
 
     def line(self, line: str, positions: list[tuple[str, str]]) -> None:
-        """A line of a loop over i_, behind the places that it reads."""
+        """Emit a line of a loop over i_, after the positions that it reads."""
         for name, declaration in positions:
             if re.search(rf"\b{name}\b", line):
                 self.out.line(declaration)
         self.out.line(line)
 
     def shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
+        """Emit the loop over groups of four with their shared values."""
         divisors: list[tuple[str, str, str]] = []
         self.elements.reciprocals = {}
         for site in sites:
             array = self.out.temp("d")
-            divisors.append((array, strip(_argument(self.elements, site, LOOP)), _of_four(site)))
+            divisors.append((array, strip(_argument(self.elements, site, LOOP)), _get_function_of_four(site)))
             self.elements.reciprocals[site] = f"{array}[e_]"
         text = self.text()
         self.elements.reciprocals = {}
@@ -90,21 +100,24 @@ class _Loops:
                     self.out.line(index)
                     self.line(f"{array}[e_] = {divisor};", places)
                 self.out.line(f"{function}({array});")
-            into = target.name
+            array_name = target.name
             if packed:
-                into = self.out.temp("v")
-                self.out.line(f"float {into}[4];")
+                array_name = self.out.temp("v")
+                self.out.line(f"float {array_name}[4];")
             with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
                 self.out.line(index)
-                self.line(f"{into}[{'e_' if packed else 'i_'}] = {text};", places)
+                self.line(f"{array_name}[{'e_' if packed else 'i_'}] = {text};", places)
             if packed:
                 first = "4 * (g_ / 2) + g_ % 2 + 2 * h_"
                 self.out.line(
-                    f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({into}[2 * h_], {into}[2 * h_ + 1]);"
+                    f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({array_name}[2 * h_], {array_name}[2 * h_ + 1]);"
                 )
 
     def small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
-        """Polynomials, where no thread of the warp has a greater argument; False if the numbers of a tanh are not there yet, and would be computed twice."""
+        """Emit polynomials where no thread of the warp has a greater argument, and return whether it did.
+
+        The arguments of the tanh must be stored already; they would be computed twice otherwise.
+        """
         if not isinstance(site, SharedTanh) or inlined(site.x) or packed:
             return False
         self.elements.reciprocals = {site: _SMALL}
@@ -123,8 +136,8 @@ class _Loops:
         return True
 
 
-def _of_four(site: Site) -> str:
-    """The function that replaces four arguments by what they share."""
+def _get_function_of_four(site: Site) -> str:
+    """Return the function that replaces four arguments by their shared results."""
     if isinstance(site, ops.Apply):
         return f"cuir::sines<{site.kind.quarters}>"
     nans = (
@@ -134,7 +147,7 @@ def _of_four(site: Site) -> str:
 
 
 def _argument(elements: Elements, site: Site, at: Position) -> str:
-    """What it is given for an element: a divisor, or an angle."""
+    """Return the argument of a site for an element: a divisor, or an angle."""
     if isinstance(site, ops.Apply):
         return elements.element(site.arguments[0], at)
     if isinstance(site, ByReciprocal):
@@ -146,13 +159,13 @@ def _argument(elements: Elements, site: Site, at: Position) -> str:
 
 
 def quotient(elements: Elements, op: ByReciprocal, at: Position) -> str:
-    """An element of x times the reciprocal of y."""
+    """Return an element of x times the reciprocal of y."""
     reciprocal = elements.reciprocals.get(op) or f"cuir::reciprocal({strip(elements.element(op.y, at))})"
     return reciprocal if op.x is None else f"({elements.element(op.x, at)} * {reciprocal})"
 
 
 def tanh(elements: Elements, op: SharedTanh, at: Position) -> str:
-    """An element of tanh(x * factor)."""
+    """Return an element of a hyperbolic tangent of `x * factor`."""
     x = elements.element(op.x, at)
     x = strip(x) if op.factor is None else f"{x} * {elements.scalar(op.factor)}"
     reciprocal = elements.reciprocals.get(op)

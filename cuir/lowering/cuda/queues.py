@@ -1,4 +1,7 @@
-"""The text of a queue of units of work around the roles: its place in shared memory, and the spare warp that hands out (see ir/machine.py)."""
+"""Emitted code of a queue of work items around the roles: its memory, and the warp that hands out.
+
+See ir/machine.py.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from ..ir.types import dtype_of
 from .context import WARPS, KernelContext, Prepared
 from .operators import strip
 from .role import RolePrinter
-from .units import ctype, following, strides
+from .units import ctype, next_item, strides
 
 
 def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[str]:
-    """Declares the queue at an offset of shared memory; returns what makes its barriers."""
+    """Emit the queue at an offset of shared memory, and return the initialisation of its barriers."""
     kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{ctype(queue)}*>(smem + {offset});")
     count, init = queue.slots.data, functools.partial(kernel.target.say, "init mbarrier")
     inits = [f"for (int i = 0; i < {count}; ++i) {{ {init('&slots->full[i]', 1)} {init('&slots->empty[i]', queue.readers.data)} }}"]
@@ -30,7 +33,10 @@ def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[st
 
 
 def prepare(kernel: KernelContext, queue: machine.Queue) -> None:
-    """The numbers that handing out needs of lengths, worked out by the spare warp before it waits for the others; behind a branch, so that no compiler moves them behind the wait."""
+    """Emit the numbers that handing out derives from lengths, computed by the spare warp before it waits.
+
+    They stand behind a branch, so that no compiler moves them behind the wait.
+    """
     declared, lines = kernel.prepared
     if not declared:
         return
@@ -44,27 +50,35 @@ def prepare(kernel: KernelContext, queue: machine.Queue) -> None:
     out.span = None
 
 
-def _numbers(role: RolePrinter, queue: machine.Queue) -> Prepared:
-    """The scalars of the queue's own block, declared by whoever prints the lines that work them out, which are taken out of the text."""
+def _take_scalars(role: RolePrinter, queue: machine.Queue) -> Prepared:
+    """Take the lines that compute the queue's scalars out of the text.
+
+    Returns: Declarations of the scalars, to be emitted with the lines, and the lines.
+    """
     block, begin = queue.body.block, len(role.out.lines)
-    own = [op for op in block.ops if not isinstance(op, machine.HandOut)]
-    made = [(op, role.storages.outside(r)) for op in own for r in op.results if not inlined(r) and role.storage_or_none(r) is not None]
-    for op in own:
+    local_ops = [op for op in block.ops if not isinstance(op, machine.HandOut)]
+    defined = [
+        (op, role.storages.declare_elsewhere(r))
+        for op in local_ops
+        for r in op.results
+        if not inlined(r) and role.storage_or_none(r) is not None
+    ]
+    for op in local_ops:
         role.declared.pop(op, None)
     role.block(block)
-    declared = [f"{'unsigned' if isinstance(op, machine.Inverse) else s.ctype} {s.name}" for op, s in made]
+    declared = [f"{'unsigned' if isinstance(op, machine.Inverse) else s.ctype} {s.name}" for op, s in defined]
     return declared, role.out.take(begin)
 
 
 def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
-    """The text of the spare warp, on one lane."""
+    """Emit the code of the spare warp, on one lane."""
     out, hand = role.out, queue.hand_out
     name, unit = out.temp("queue"), out.temp("unit")
     out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);")
-    role.kernel.prepared = _numbers(role, queue)
+    role.kernel.prepared = _take_scalars(role, queue)
     t = role.name(hand.unit)
     first, step = strides(queue.ctas.data)
-    after = following(queue, t)
+    after = next_item(queue, t)
     if queue.drawn_for_others:
         tickets = out.temp("tickets")
         out.line(f"cuir::Tickets<{queue.ctas.data}> {tickets}(mail, counter);")
@@ -75,12 +89,13 @@ def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
             with out.block(f"if ({t} < tile_count)"):
                 role.block(hand.body.block)
                 for i, word in enumerate(hand.words, 1):
-                    out.line(f"{unit}[{i}] = {_bits(role, word)};")
+                    out.line(f"{unit}[{i}] = {_make_word(role, word)};")
         out.span = None
         reserve = "reserve_ahead" if queue.ahead.data else "reserve"
         out.line(f"{name}.post({unit});\nif ({t} >= tile_count) break;\n{name}.{reserve}();")
 
 
-def _bits(role: RolePrinter, value: SSAValue) -> str:
+def _make_word(role: RolePrinter, value: SSAValue) -> str:
+    """Return the word of a scalar."""
     text = strip(role.elements.scalar(value))
     return f"__float_as_int({text})" if dtype_of(value) == F32 else text

@@ -1,4 +1,7 @@
-"""Reads of single elements of tensors as device functions: by a predicate, without a branch, so that many are on their way at once; 0 outside of the tensor."""
+"""Device functions that read single elements of tensors, 0 outside of the tensor.
+
+Reads are predicated rather than branched around, so that many are in flight at once.
+"""
 
 GATHER = """
 // *p, or 0: a predicate, no branch

@@ -1,4 +1,4 @@
-"""Device functions that reduce single rows, and the columns of tiles: within a thread, a warp and a warpgroup."""
+"""Device functions that reduce rows, and columns of tiles, within a thread, warp or warpgroup."""
 
 from __future__ import annotations
 

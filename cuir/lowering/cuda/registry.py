@@ -1,4 +1,7 @@
-"""What each primitive is printed as, by its name. Owns no printer: those that every card prints alike stand in `primitives`, the others in the targets."""
+"""Registries of printers, by the names of primitives.
+
+Printers that every card shares stand in `primitives`, the others in the targets.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Printer:
-    """Prints an operation. `batch`: the operations that follow in its block and are printed with it."""
+    """A function that emits an operation.
+
+    `batch` returns the operations of its block that are emitted together with it, the operation first.
+    """
 
     def __init__(self, function: Print, batch: Callable[[Any], Sequence[Operation]]):
         self.function, self.batch = function, batch
 
     def __call__(self, *args: Any) -> None:
+        """Emit an operation."""
         self.function(*args)
 
 
 class Printers:
-    """What primitives are printed as, by their names: those that every card prints alike, or those of one target. A second printer of a name is an error of ours.
+    """Printers by the names of primitives: those of every card, or those of one target.
 
-    printers: statements and tiles. texts: C++ of operations on numbers. elements: of elementwise operations of the machine. choices: instructions that a card has
-    for a step of another printer, which without them does it element by element.
+    A second printer of a name is an internal error.
+
+    Attributes:
+        printers: For statements and tiles.
+        texts: C++ expressions of operations on numbers.
+        elements: C++ expressions of elementwise operations of the machine.
+        choices: A card's instructions for a step that another printer otherwise does element by element.
     """
 
     def __init__(self) -> None:
@@ -42,31 +54,38 @@ class Printers:
         self.choices: dict[str, Callable[..., Any]] = {}
 
     @classmethod
-    def joined(cls, *families: Printers) -> Printers:
-        """Those of several files as one."""
-        whole = cls()
+    def join(cls, *families: Printers) -> Printers:
+        """Return one registry with the entries of several."""
+        result = cls()
         for family in families:
             for table, entries in vars(family).items():
                 for name, function in entries.items():
-                    _enter(getattr(whole, table), name, function)
-        return whole
+                    _enter(getattr(result, table), name, function)
+        return result
 
     def prints(self, *names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
-        def enter(function: Print) -> Print:
+        """Register the function that follows as the printer of these names."""
+
+        def register(function: Print) -> Print:
             for name in names:
                 _enter(self.printers, name, Printer(function, batch))
             return function
 
-        return enter
+        return register
 
     def text_of(self, name: str) -> Callable[[F], F]:
+        """Register the function that follows as the text of an operation on numbers."""
         return functools.partial(_enter, self.texts, name)
 
     def element_of(self, name: str) -> Callable[[F], F]:
-        """The text of an element of an elementwise operation: of `Elements`, the operation and a place."""
+        """Register the function that follows as the text of an element of an elementwise operation.
+
+        It takes `Elements`, the operation and a position.
+        """
         return functools.partial(_enter, self.elements, name)
 
     def choice(self, name: str) -> Callable[[F], F]:
+        """Register the function that follows as an instruction for a step of another printer."""
         return functools.partial(_enter, self.choices, name)
 
 
@@ -84,7 +103,7 @@ prints, element_of = COMMON.prints, COMMON.element_of
 
 @functools.cache
 def common() -> Printers:
-    """What every card prints alike."""
+    """Return the printers that every card shares, once all their modules are imported."""
     from . import primitives
 
     for module in pkgutil.iter_modules(primitives.__path__):
@@ -92,9 +111,12 @@ def common() -> Printers:
     return COMMON
 
 
-def _in_the_ir(of: Traits) -> bool:
-    """Whether the IR holds it without a call: declarations, places, numbers that are known when it is built, indices that cost nothing."""
-    return bool(of.makes or of.place or of.measures or of.index_of) or of.constant is not None
+def _is_in_ir(traits: Traits) -> bool:
+    """Return whether the IR holds an operation without a call.
+
+    These are declarations, places, numbers that are known when the IR is built, and indices that cost nothing.
+    """
+    return bool(traits.makes or traits.place or traits.measures or traits.index_of) or traits.constant is not None
 
 
-IN_THE_IR = tuple(name for name, op in {**TABLE, **OPERATORS}.items() if _in_the_ir(op.traits))
+IN_THE_IR = tuple(name for name, op in {**TABLE, **OPERATORS}.items() if _is_in_ir(op.traits))

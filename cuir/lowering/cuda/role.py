@@ -1,4 +1,7 @@
-"""The text of one role: variables, control flow, operations in order. What a primitive is printed as stands in `primitives` and in the targets."""
+"""Emitted code of one role: variables, control flow, and operations in order.
+
+The printers of primitives stand in `primitives` and in the targets.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +18,46 @@ from ..ir.inlining import inlined
 from ..ir.types import ScalarT, TileT, is_tile
 from ..ir.walk import last
 from .context import KernelContext
-from .declarations import declarations
+from .declarations import place_declarations
 from .operators import strip
 from .role_scope import RoleScope
 from .storage import Storage
 from .tiles import TileEmitter
-from .units import units
+from .units import emit_unit_loop
 
 FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are
 UNROLLED = 16  # turns of a loop that are written out, at most
 
 
 def _only_computes(block: Block) -> bool:
-    """The block reads memory and computes: nothing of it writes, waits, branches or is done by an engine."""
+    """Return whether a block only reads memory and computes: no writes, waits, branches, engines."""
     return not any((isinstance(op, ops.Perform) and not _only_reads(op)) or op.regions for op in block.ops)
 
 
 def _only_reads(op: ops.Perform) -> bool:
-    """It takes numbers from memory, by itself and at once."""
+    """Return whether an operation reads memory synchronously and has no other effect."""
     effects = op.entry.effects
     alone = replace(effects, accesses=()) == Effects() and not op.entry.traits.product
     return op.gathers or (alone and bool(effects.accesses) and all(a.mode == "read" for a in effects.accesses))
 
 
 class RolePrinter(RoleScope):
-    """Prints one role, or what the warp that hands out units does."""
+    """Printer of one role, or of the warp that hands out work items."""
 
     def __init__(self, kernel: KernelContext, role: ops.Role | machine.Queue, single: bool):
         super().__init__(kernel, role, single)
         self.elements = TileEmitter(self)
         self.places = self.elements.places
-        self.declared = declarations(role, self.storages)
+        self.declared = place_declarations(role, self.storages)
         self.few_registers = isinstance(role, ops.Role) and 0 < role.registers.data < FEW_REGISTERS
 
     def declare(self, s: Storage) -> None:
+        """Emit the declaration of a variable."""
         self.out.line(f"{s.ctype} {s.name}[{s.count}];" if s.count else f"{s.ctype} {s.name};")
 
     # ---- the text
     def body(self) -> None:
+        """Emit the role."""
         self.elements.start_statement()
         block = self.role.body.block
         assert isinstance(self.role, ops.Role)
@@ -66,6 +71,7 @@ class RolePrinter(RoleScope):
         self.out.insert(at, self.start)
 
     def block(self, block: Block) -> None:
+        """Emit the operations of a block, in batches that are printed together."""
         skipped: set[Operation] = set()
         for op in block.ops:
             if op in skipped:
@@ -78,6 +84,7 @@ class RolePrinter(RoleScope):
             self.statement(op, batch)
 
     def statement(self, op: Operation, batch: Sequence[Operation]) -> None:
+        """Emit an operation with the synchronisation that precedes it."""
         if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and inlined(op.results[0])):
             return
         self.elements.start_statement()
@@ -100,7 +107,7 @@ class RolePrinter(RoleScope):
             self._machine(op)
 
     def _machine(self, op: Operation) -> None:
-        """An operation that only the machine has."""
+        """Emit an operation that only the machine has."""
         printer = self.target.printer(op.name)
         for result in op.results:
             s = self.storage(result)
@@ -108,8 +115,8 @@ class RolePrinter(RoleScope):
                 self.declare(s)
         if printer is not None:
             printer(self, op)
-        else:  # an elementwise one
-            self.elements.into(self.storage(op.results[0]), op.results[0], op)
+        else:  # elementwise
+            self.elements.assign(self.storage(op.results[0]), op.results[0], op)
 
     def _apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)
@@ -123,7 +130,7 @@ class RolePrinter(RoleScope):
         if printer is not None:
             printer(self, op)
         else:
-            self.elements.into(s, op.result, op)
+            self.elements.assign(s, op.result, op)
 
     def _perform(self, op: ops.Perform, batch: Sequence[Operation]) -> None:
         printer = self.target.printer(op.op)
@@ -144,6 +151,7 @@ class RolePrinter(RoleScope):
         self.branch(op, strip(self.elements.scalar(op.condition)))
 
     def branch(self, op: ops.Branch, condition: str) -> None:
+        """Emit a branch and the values of its results."""
         with self.out.block(f"if ({condition})"):
             self._region(op.then.block, op.results)
         if len(op.orelse.block.ops) > 1 or self._moves(op.results, last(op.orelse).values):
@@ -160,12 +168,13 @@ class RolePrinter(RoleScope):
         self.move(op.inner, op.carried)
         counter = self.name(op.turn)
         start, step = strip(self.elements.scalar(op.start)), op.step.data
-        stop = self.elements.scalar(op.stop)  # in its parentheses: a choice binds less than what compares it
+        stop = self.elements.scalar(op.stop)  # keeps its parentheses: a choice binds less than a comparison
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
         if not self.single or self.few_registers:
             few = start.isdigit() and stop.isdigit() and 0 < len(range(int(start), int(stop), step)) <= UNROLLED
-            # copies of a body with products cost more than the branch, or than there are registers for; reads of a body without do not wait for one another
+            # copies of a body with products cost more than the branch, or need too many registers; without products,
+            # reads of different turns do not wait for one another
             unrolled = few and not self.few_registers and _only_computes(op.body.block)
             self.out.line("#pragma unroll" if unrolled else "#pragma unroll 1")
         with self.out.block(f"for (int {counter} = {start}; {counter} {sign} {stop}; {move})"):
@@ -174,12 +183,13 @@ class RolePrinter(RoleScope):
 
     def _for_units(self, op: ops.ForUnits) -> None:
         self.move(op.inner, op.carried)
-        with units(self, op):
+        with emit_unit_loop(self, op):
             self._region(op.body.block, op.inner)
         self.move(op.results, op.inner)
 
     # ---- values where paths meet
     def _moves(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> list[tuple[Storage, SSAValue]]:
+        """Return the variables that need a new value, with its source."""
         moves = []
         for target, source in zip(targets, sources, strict=True):
             to = self.storage(target)
@@ -188,23 +198,27 @@ class RolePrinter(RoleScope):
         return moves
 
     def move(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> None:
-        """Gives variables their values, all at once: none is written before it is read."""
-        self._in_order(self._moves(targets, sources))
+        """Emit the assignment of variables, as if all at once: none is written before it is read."""
+        self._emit_moves(self._moves(targets, sources))
 
-    def _in_order(self, left: list[tuple[Storage, SSAValue]]) -> None:
-        while left:
-            reads = [{self.storages.get(leaf) for leaf in iterate_leaves(source)} for _, source in left]
-            free = [i for i, (to, _) in enumerate(left) if not any(to in r for j, r in enumerate(reads) if j != i)]
+    def _emit_moves(self, remaining: list[tuple[Storage, SSAValue]]) -> None:
+        """Emit moves in an order that reads each variable before it is overwritten.
+
+        A copy to a temporary breaks a cycle.
+        """
+        while remaining:
+            reads = [{self.storages.get(leaf) for leaf in iterate_leaves(source)} for _, source in remaining]
+            free = [i for i, (to, _) in enumerate(remaining) if not any(to in r for j, r in enumerate(reads) if j != i)]
             if free:
                 self.elements.start_statement()
-                self.elements.into(*left.pop(free[0]))
+                self.elements.assign(*remaining.pop(free[0]))
                 continue
-            to, source = left.pop(0)  # a circle: its first value waits in a variable of its own
+            to, source = remaining.pop(0)  # a cycle: its first value waits in a temporary
             saved = replace(to, name=self.out.temp("kept"))
             self.declare(saved)
             self.elements.start_statement()
-            self.elements.into(saved, source)
-            self._in_order(left)
+            self.elements.assign(saved, source)
+            self._emit_moves(remaining)
             self._copy(to, saved)
             return
 

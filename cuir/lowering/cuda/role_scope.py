@@ -1,4 +1,4 @@
-"""A role as its texts are printed: its variables, and conditions that single lanes meet."""
+"""State of a role while it is printed: its variables, its joins, and conditions of single lanes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from .storage import Storage, Storages
 
 
 class RoleScope(Scope):
-    """A role, or what the warp that hands out units does. `single`: it runs on one lane of its warp."""
+    """A role, or the warp that hands out work items.
+
+    `single` says that it runs on one lane of its warp.
+    """
 
     def __init__(self, kernel: KernelContext, role: ops.Role | machine.Queue, single: bool):
         super().__init__(kernel, role.threads.data if isinstance(role, ops.Role) else 32)
         self.role, self.single = role, single
         self.storages = Storages(role, self.threads, set(kernel.names))
         joins = warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
-        self.joins = joins.before  # before which the lanes of the worker meet
-        self.joins_of_warps = joins.warps  # before which those of each warp do
-        self.reads_what_it_stores = joins.inside  # stores between whose reads and writes they meet
+        self.joins = joins.before  # operations before which the lanes of the worker join
+        self.joins_of_warps = joins.warps  # operations before which the lanes of each warp join
+        self.joins_inside = joins.inside  # stores between whose reads and writes the lanes join
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
-        self.fenced_arrivals = fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # before which a fence comes
-        self._once: dict[str, str] = {}  # text -> name of what is computed once, at the start of the role
-        self.start: list[str] = []  # lines of that
+        self.fenced_arrivals = fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # preceded by a fence
+        self._once: dict[str, str] = {}  # text -> name of the value that is computed once, at the start of the role
+        self.start: list[str] = []  # lines that compute these values
 
     # ---- values
     @property
@@ -38,48 +41,50 @@ class RoleScope(Scope):
         return self.role.body.block.args[0]
 
     def storage(self, value: SSAValue) -> Storage:
+        """Return the variable of a stored value."""
         return self.storages[value]
 
     def storage_or_none(self, value: SSAValue) -> Storage | None:
+        """Return the variable of a value, or None if it is not stored."""
         return self.storages.get(value)
 
     def name(self, value: SSAValue) -> str:
-        """The name of a stored scalar, or of one of the kernel's frame."""
+        """Return the name of a stored scalar, or of one of the kernel's frame."""
         in_frame = self.kernel.frame.get(value)
         return in_frame if in_frame is not None else self.storage(value).name
 
-    def once(self, ctype: str, stem: str, text: str) -> str:
-        """The name of a value that never changes, computed at the start of the role."""
+    def hoist_to_start(self, ctype: str, stem: str, text: str) -> str:
+        """Return the name of a value that never changes, computed at the start of the role."""
         if text not in self._once:
             self._once[text] = self.out.temp(stem)
             self.start.append(f"{ctype} {self._once[text]} = {text};")
         return self._once[text]
 
-    def live_behind(self, op: ops.Perform) -> frozenset[SSAValue]:
-        """The values that are needed behind an operation."""
+    def live_after(self, op: ops.Perform) -> frozenset[SSAValue]:
+        """Return the values that are live after an operation."""
         return self.storages.variables.liveness.after[op]
 
-    def made_since(self, wait: ops.Perform) -> list[SSAValue]:
-        """Full tiles computed in the wait's block while its products were in flight, and read behind it."""
+    def collect_overlapped_tiles(self, wait: ops.Perform) -> list[SSAValue]:
+        """Return the full tiles computed while a wait's products were in flight, and live after it."""
         sources = set(wait.arguments)
-        live, made = self.live_behind(wait), list[SSAValue]()
+        live, tiles = self.live_after(wait), list[SSAValue]()
         op = wait.prev_op
         while op is not None and not any(r in sources for r in op.results):
             for r in op.results:
                 full = isinstance(r.type, TileT) and r.type.layout.data == "full"
                 if full and not inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
-                    made.append(r)
+                    tiles.append(r)
             op = op.prev_op
-        return made[::-1]
+        return tiles[::-1]
 
     # ---- lanes of a worker
     @property
     def storing_lane(self) -> str:
-        """A condition that the threads meet which issue the worker's asynchronous stores."""
+        """Condition of the threads that issue the worker's asynchronous stores."""
         return "if (lane == 0) " if self.stores_by_warps else self.first_lane
 
     def join(self) -> None:
-        """What any lane did before is done before what any lane does after."""
+        """Emit a barrier of the worker's lanes: work before it happens before work after it."""
         if self.single:
             return
         if self.threads == 32:
@@ -90,7 +95,7 @@ class RoleScope(Scope):
 
     @property
     def exchange_area(self) -> str:
-        """Address of the worker's shared memory for what its warps exchange."""
+        """Address of the worker's shared memory for exchanges between its warps."""
         assert isinstance(self.role, ops.Role)
         name = self.role.symbol.data
         role = next(r for r in self.kernel.checked.roles if r.name == name)
@@ -100,7 +105,7 @@ class RoleScope(Scope):
 
     @property
     def first_lane(self) -> str:
-        """A condition that one thread of the worker meets; empty on a single lane."""
+        """Condition of one thread of the worker; empty on a single lane."""
         if self.single:
             return ""
         return "if (lane == 0) " if self.threads == 32 else "if (threadIdx.x % 128 == 0) "

@@ -1,4 +1,4 @@
-"""Square roots as device functions, correctly rounded, without a branch. Text only."""
+"""Square roots as device functions: correctly rounded, without a branch."""
 
 SQRT = """
 // Correctly rounded, without a call, which would serialise products: the compiler's own steps, on small numbers times 2^64 so that no residual is lost

@@ -1,4 +1,4 @@
-"""Where expressions are printed, a role or the kernel's frame: what its values are called, and where its operations come from."""
+"""Scopes of expressions: a role or the kernel's frame, with names of values and spans of operations."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from .storage import Storage
 
 
 class Scope(ABC):
-    """`threads`: of a worker, over which tiles are spread."""
+    """A scope in which expressions are emitted.
+
+    `threads` is the number of threads of a worker, over which tiles are spread.
+    """
 
     def __init__(self, kernel: KernelContext, threads: int = 32):
         self.kernel, self.target, self.out, self.threads = kernel, kernel.target, kernel.out, threads
 
     @abstractmethod
     def name(self, value: SSAValue) -> str:
-        """The name of a scalar that is written somewhere."""
+        """Return the name of a scalar that is stored in a variable."""
 
     def storage(self, value: SSAValue) -> Storage:
-        """The variable of a value that is written somewhere. The frame has none: it declares scalars."""
+        """Return the variable of a stored value; the frame has none, as it declares scalars."""
         raise LookupError(value)
 
     def span(self, op: object) -> Span:
-        """Where in the program an operation comes from."""
+        """Return the place in the program that an operation comes from."""
         return self.kernel.span(op)
 
     def fragment(self, t: TileT) -> Fragment:
+        """Return the fragment layout of a tile over the worker's threads."""
         return fragment(t, self.threads)

@@ -1,4 +1,7 @@
-"""Sine and cosine as device functions: within 2 units in the last place over the whole range, in little code, as there is one for each element of a tile. Text only."""
+"""Sine and cosine as device functions: within 2 units in the last place over the whole range.
+
+The code is small, as there is one for each element of a tile.
+"""
 
 SINES = """
 // 2 / pi in words of 32 bits, behind one of zeros

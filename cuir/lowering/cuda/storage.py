@@ -1,4 +1,4 @@
-"""What a role's variables are called in C++, and their types."""
+"""C++ names and types of a role's variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from .writer import identifier
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """A variable (count 0) or an array of `count` numbers a thread. `packed`: pairs of halves. `constant`: it has one value, and is declared where that is made."""
+    """A variable (count 0) or an array of `count` numbers a thread.
+
+    A `packed` one holds pairs of halves. A `constant` one has a single value and is declared with its definition.
+    """
 
     name: str
     ctype: str
@@ -24,18 +27,21 @@ class Storage:
     constant: bool = False
 
 
-def storage_for(t: ScalarT | TileT, threads: int, name: str, constant: bool = False) -> Storage:
-    """A variable for values of a type."""
+def make_storage(t: ScalarT | TileT, threads: int, name: str, constant: bool = False) -> Storage:
+    """Return a variable for values of a type."""
     if isinstance(t, ScalarT):
         return Storage(name, CTYPE[t.element], 0, constant=constant)
     return Storage(name, "uint32_t" if packed(t) else CTYPE[t.element], registers(t, threads), packed(t), constant)
 
 
 class Storages:
-    """The storages of a role's values. `taken`: names that are given already."""
+    """The storages of a role's values.
 
-    def __init__(self, role: Operation, threads: int, taken: set[str]):
-        self.variables, self.threads, self.names = Variables(role), threads, taken
+    `reserved_names` are in use already.
+    """
+
+    def __init__(self, role: Operation, threads: int, reserved_names: set[str]):
+        self.variables, self.threads, self.names = Variables(role), threads, reserved_names
         self._made: dict[Variable, Storage] = {}
         for variable in self.variables.of.values():
             if variable not in self._made:
@@ -45,12 +51,12 @@ class Storages:
         return self._made[self.variables.of[value]]
 
     def get(self, value: SSAValue) -> Storage | None:
-        """None of a value that is written nowhere."""
+        """Return the storage of a value, or None if the value is not stored."""
         variable = self.variables.of.get(value)
         return None if variable is None else self._made[variable]
 
-    def outside(self, value: SSAValue) -> Storage:
-        """That of a value, which is no longer declared where it is made."""
+    def declare_elsewhere(self, value: SSAValue) -> Storage:
+        """Return the storage of a value and declare it elsewhere than at its definition."""
         variable = self.variables.of[value]
         self._made[variable] = replace(self._made[variable], constant=False)
         return self._made[variable]
@@ -58,7 +64,7 @@ class Storages:
     def _make(self, variable: Variable) -> Storage:
         t, hints = variable.members[0].type, [m.name_hint for m in variable.members if m.name_hint]
         assert isinstance(t, (ScalarT, TileT))
-        return storage_for(t, self.threads, self._name(max(hints, key=hints.count) if hints else "v"), variable.constant)
+        return make_storage(t, self.threads, self._name(max(hints, key=hints.count) if hints else "v"), variable.constant)
 
     def _name(self, stem: str) -> str:
         base = identifier(stem.replace(".", "_"))

@@ -1,4 +1,4 @@
-"""Statements that make tiles: loops over a thread's elements, packed pairs of halves, arrays for tiles that have no place of their own."""
+"""Statements that define tiles: loops over a thread's elements, packed halves, temporary arrays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from . import quads
 from .elements import Elements
 from .loops import LOOP, Position, index_of, positions
 from .operators import strip
-from .storage import Storage, storage_for
+from .storage import Storage, make_storage
 
 
 class TileEmitter(Elements):
-    """Writes the tiles of a role."""
+    """Emitter of the tiles of a role."""
 
     def loop(self, t: TileT, body: Callable[[Position], str]) -> None:
-        """An unrolled loop over a thread's values of a tile. `body` gives the text, and may write what must stand before the loop."""
+        """Emit an unrolled loop over a thread's values of a tile.
+
+        `body` returns the text, and may emit what must precede the loop.
+        """
         layout, frag = t.layout.data, self.scope.fragment(t)
         if layout == "one":
             self.out.line(body(Position("0", "0", "0", "0")))
@@ -49,8 +52,11 @@ class TileEmitter(Elements):
                 self.out.line(line)
             self.out.line(text)
 
-    def into(self, target: Storage, value: SSAValue, expression: Operation | None = None) -> None:
-        """target = value, element by element; `expression`: the operation to be computed, if the value is stored in target."""
+    def assign(self, target: Storage, value: SSAValue, expression: Operation | None = None) -> None:
+        """Emit `target = value`, element by element.
+
+        `expression` is the operation to compute if the value is stored in target.
+        """
         t = value.type
         if isinstance(t, ScalarT):
             assert expression is None or isinstance(expression, ops.Apply)
@@ -62,7 +68,7 @@ class TileEmitter(Elements):
         def text_at(at: Position) -> str:
             return self.element(value, at) if expression is None else self.computed(expression, at)
 
-        if quads.into(self, target, t, value if expression is None else expression):
+        if quads.assign_shared(self, target, t, value if expression is None else expression):
             return
         if target.packed:
             self._into_packed(target, t, value, expression, text_at)
@@ -100,14 +106,14 @@ class TileEmitter(Elements):
             self.out.line(f"{target.name}[p_] = {pack}({pair}[0], {pair}[1]);")
 
     def array(self, value: SSAValue) -> str:
-        """The name of an array with a tile, made now if the tile has no place of its own."""
+        """Return the name of an array with a tile, emitting one if the tile is not stored."""
         if not inlined(value):
             return self.scope.storage(value).name
         t = value.type
         assert isinstance(t, TileT)
         if value not in self.arrays:
-            made = storage_for(t, self.scope.threads, self.out.temp("t"))
-            self.out.line(f"{made.ctype} {made.name}[{made.count}];")
-            self.into(made, value)
-            self.arrays[value] = made.name
+            temporary = make_storage(t, self.scope.threads, self.out.temp("t"))
+            self.out.line(f"{temporary.ctype} {temporary.name}[{temporary.count}];")
+            self.assign(temporary, value)
+            self.arrays[value] = temporary.name
         return self.arrays[value]

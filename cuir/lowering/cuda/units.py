@@ -1,4 +1,7 @@
-"""The text of a role's loop over units of work: it counts by itself, or reads a queue in shared memory (see ir/machine.py)."""
+"""Emitted code of a role's loop over work items, which counts or reads a queue in shared memory.
+
+See ir/machine.py.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,25 @@ from .role_scope import RoleScope
 
 
 def ctype(queue: machine.Queue) -> str:
+    """Return the template arguments of a queue's types."""
     return f"<{queue.slots.data}, {queue.words.data}>"
 
 
 def strides(ctas: int) -> tuple[str, str]:
-    """The number of the CTA, or of its cluster, and how many there are."""
+    """Return the number of the CTA, or of its cluster, and how many there are."""
     return ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
 
 
-def following(queue: machine.Queue, t: str) -> str:
-    """The unit after t; the counter wraps to 0 with the last unit of the launch."""
+def next_item(queue: machine.Queue, t: str) -> str:
+    """Return the work item after t; the counter wraps to 0 with the last one of the launch."""
     if queue.dynamic is not None:
         return "int(gridDim.x + atomicInc(counter, tile_count - 1))"
     return f"{t} + {strides(queue.ctas.data)[1]}"
 
 
 @contextmanager
-def units(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
-    """The head and tail of a role's loop over the units; the body is printed inside."""
+def emit_unit_loop(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
+    """Emit the head and the tail of a role's loop over the work items; the body is emitted inside."""
     out, queue, t = role.out, machine.queue_of(op), role.name(op.turn)
     first, step = strides(role.kernel.checked.cluster)
     lines: list[str] = []
@@ -42,22 +46,22 @@ def units(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
         take = f"{name}.{ahead}({unit})" if role.single else f"{name}.take({unit}, lane)"
         if queue.spare.data < 0 and op is queue.loops[0]:
             head = "while (true)"
-            lines = [*_posting(role, queue), f"const int {t} = {take};", f"if ({t} >= tile_count) break;"]
+            lines = [*_emit_posting(role, queue), f"const int {t} = {take};", f"if ({t} >= tile_count) break;"]
         else:
             head = f"for (int {t} = {take}; {t} < tile_count; {t} = {take})"
-        lines += _words(role, op, unit)
+        lines += _declare_words(role, op, unit)
     with out.block(head):
         for line in lines:
             out.line(line)
         yield
 
 
-def _words(role: RoleScope, op: ops.ForUnits, unit: str) -> list[str]:
-    """What the words of a unit are called in the role."""
+def _declare_words(role: RoleScope, op: ops.ForUnits, unit: str) -> list[str]:
+    """Return the declarations of the words of a work item in the role."""
     lines = []
     for word, value in op.reads:
         place = f"{unit}[{word.index}]"
-        if word.copies > 1:  # each worker's own, which follow each other
+        if word.copies > 1:  # one for each worker, in a row
             index = role.name(role.worker)
             last = word.copies - 1
             choice = "".join(f"{index} == {i} ? {unit}[{word.index + i}] : " for i in range(last))
@@ -70,8 +74,8 @@ def _words(role: RoleScope, op: ops.ForUnits, unit: str) -> list[str]:
     return lines
 
 
-def _posting(role: RoleScope, queue: machine.Queue) -> list[str]:
-    """A role's own step of handing out: one lane posts the next unit. The lines after the declarations, which are written."""
+def _emit_posting(role: RoleScope, queue: machine.Queue) -> list[str]:
+    """Emit the declarations of a role that hands out, and return the lines that post the next item."""
     out, r = role.out, role.role
     assert isinstance(r, ops.Role)
     tickets, unit = out.temp("tickets"), out.temp("next")
@@ -82,6 +86,6 @@ def _posting(role: RoleScope, queue: machine.Queue) -> list[str]:
         f"int unit_[{queue.words.data}] = {{{unit}}};",
         f"{tickets}.reserve();",
         f"{tickets}.post(unit_);",
-        f"if ({unit} < tile_count) {unit} = {following(queue, unit)};",
+        f"if ({unit} < tile_count) {unit} = {next_item(queue, unit)};",
     ]
     return [f"if ({' && '.join(tests)}) {{" if tests else "{", *(f"  {x}" for x in lines), "}"]

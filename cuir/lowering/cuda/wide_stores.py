@@ -1,8 +1,9 @@
 """Stores of whole tiles to tensors, many bytes of a row at once.
 
-The accumulator layout gives a thread two neighbours of every eight columns, so element by element a warp writes pieces of 2 or 4 bytes, each of them work for
-the L2 cache. Four threads share a row: of halves they exchange what they hold until each has eight columns, 16 bytes; elements of 4 bytes go in pairs. So do
-atomic additions of f32, on cards that have them.
+The accumulator layout gives a thread two neighbours of every eight columns, so element by element a warp writes
+pieces of 2 or 4 bytes, each of them work for the L2 cache. Four threads share a row: they exchange halves until
+each has eight columns, 16 bytes; elements of 4 bytes go in pairs. So do atomic additions of f32, on cards that
+have them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ AT = Position("", "r_", "", "")
 
 @dataclass(frozen=True)
 class WidePlace:
-    """Where a tile goes whose rows lie in one piece each of a tensor."""
+    """A place for a tile each of whose rows is contiguous in a tensor."""
 
     tensor: str
     indices: tuple[str, ...]  # texts of the element at row value r_ and column k_
@@ -38,12 +39,16 @@ class WidePlace:
 
 
 def width(t: TileT) -> int:
-    """Elements that a thread stores at once."""
+    """Return the elements that a thread stores at once."""
     return 8 if packed(t) else 2
 
 
-def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> WidePlace | None:
-    """None if there are no whole pieces of `width` elements: the columns are no neighbours, or a tile does not start at a multiple of it. adds: what is stored is added."""
+def find_wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> WidePlace | None:
+    """Return the place of a wide store, or None if there are no whole pieces of `width` elements.
+
+    There are none if the columns are no neighbours, or if a tile does not start at a multiple of the width.
+    `adds` says that the tile is added to the tensor.
+    """
     at = place.owner
     if adds and not (t.dtype.data == "f32" and role.target.limits.has("wide_atomics")):
         return None
@@ -69,8 +74,8 @@ def wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> Wide
     return WidePlace(tensor, tuple(indices), uniform) if whole and (first is None or is_multiple(first, n)) else None
 
 
-def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:
-    """A condition on the launch, "" for none: pieces are aligned, and none sticks out of its row."""
+def make_alignment_test(role: RolePrinter, to: WidePlace, t: TileT) -> str:
+    """Return a condition on the launch, "" for none: pieces are aligned and none crosses its row's end."""
     if role.kernel.tensors[to.tensor].scratch and isinstance(role.kernel.tensors[to.tensor].dims[-1], int):
         return ""
     name, dims, size = identifier(to.tensor), role.kernel.tensors[to.tensor].dims, t.element.itemsize
@@ -79,10 +84,10 @@ def aligned(role: RolePrinter, to: WidePlace, t: TileT) -> str:
 
 
 def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: bool) -> None:
-    """Prints the store of the array `value`, or its addition, where `aligned` holds."""
+    """Emit the store of the array `value`, or its addition, for the case that `make_alignment_test` holds."""
     frag, kernel, out, name = role.fragment(t), role.kernel, role.out, identifier(to.tensor)
-    inside = kernel.inside(to.tensor, to.indices)
-    where = f"{name}[{kernel.index(to.tensor, to.indices, to.uniform)}]"
+    inside = kernel.make_bounds_test(to.tensor, to.indices)
+    location = f"{name}[{kernel.index(to.tensor, to.indices, to.uniform)}]"
     halves, x = packed(t), out.temp("x")
     steps, column = (-(-frag.groups // 4), f"{4 * GROUP} * g_ + {GROUP} * (lane % 4)") if halves else (frag.groups, f"{GROUP} * g_ + col")
     piece = f"cuir::eight<{frag.groups}>({value}, r_, g_, lane)" if halves else f"cuir::pair<{frag.groups}>({value}, r_, g_)"
@@ -92,4 +97,4 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
     with out.block(rows), out.block(groups):
         out.line(f"const int k_ = {column};")
         out.line(f"const auto {x} = {piece};")
-        out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{where}, {x});")
+        out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{location}, {x});")

@@ -1,4 +1,4 @@
-"""Writing C++: indentation, names, the map from lines to CuIR spans. Owns no meaning."""
+"""Writer of C++ text: indentation, names, and the map from lines to CuIR spans."""
 
 from __future__ import annotations
 
@@ -150,13 +150,14 @@ RESERVED = frozenset(
 )
 
 
-# Functions of C's <math.h> and CUDA's, of double and of float: printers call them, and a variable of that name would hide one.
+# Functions of C's <math.h> and CUDA's, for double and float: printers call them, and a variable of that name would
+# hide one.
 _MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh cospi erf erfc erfcinv erfcx erfinv exp exp10 exp2 expm1 fabs fdim floor fma
     fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nearbyint nextafter norm normcdf
     normcdfinv pow rcbrt remainder remquo rhypot rint round rsqrt scalbln scalbn signbit sin sincos sinh sinpi sqrt tan tanh tgamma trunc"""
 FUNCTIONS = frozenset(name + suffix for name in _MATH.split() for suffix in ("", "f"))
 
-# Macros of the headers: of errno, of formats, of signals, of CUDA's interfaces, and by what stands before the first `_`.
+# Macros of the headers: of errno, of formats, of signals, of CUDA's interfaces, and by prefixes up to the first `_`.
 _MACRO_PREFIXES = """ADJ AIO BC BIG BOOL BYTE CCCL CHAR CHARCLASS CLOCK CLOCKS CLONE COLL CPU CU CUDA CUDART CUDARTAPI CUTE CUTLASS DBL DECIMAL DELAYTIMER
     EXIT EXPR FD FILENAME FLT FOPEN FP HOST HUGE IF INT INT16 INT32 INT64 INT8 INTMAX INTPTR IOV L LC LDBL LIBCUDACXX LINE LITTLE LLONG
     LOGIN LONG M MATH MB MOD MQ NAME NGROUPS NL NV P PATH PDP PIPE PTHREAD PTRDIFF RAND RE RENAME RESOURCE RTSIG SCHAR SCHED SEEK SEM
@@ -169,17 +170,20 @@ _MACROS = re.compile(
     + r")_\w*"
 )
 
-# Names that the emitter makes: loop variables, parameters of tensors, temporaries; and those that C++ reserves.
+# Names of the emitter: loop variables, parameters of tensors, temporaries; and names that C++ reserves.
 _EMITTED = re.compile(r"__.*|_[A-Z].*|.*_u|.*_|map_.*|.*_stride\d+|descriptor_.*|.*__\d+")
 
 
 def identifier(name: str) -> str:
-    """A C++ identifier for a CuIR name, different for different names and from the emitter's own."""
+    """Return a C++ identifier for a CuIR name, distinct for distinct names and from the emitter's names."""
     return f"{name}_u" if name in RESERVED or name in FUNCTIONS or _EMITTED.fullmatch(name) or _MACROS.fullmatch(name) else name
 
 
 def symbol(kernel: str) -> str:
-    """What a kernel is called in C++, where functions of CUDA and of C are in scope: their names are words without `_`."""
+    """Return the C++ name of a kernel.
+
+    Functions of CUDA and C are in scope, whose names are words without `_`.
+    """
     return identifier(kernel) if "_" in kernel else f"{kernel}_u"
 
 
@@ -194,22 +198,27 @@ class Writer:
         self._temps = 0
 
     def line(self, text: str = "") -> None:
+        """Append lines at the current depth."""
         for part in text.split("\n"):
             directive = part.startswith("#")
             self.lines.append(part if directive or not part else "  " * self.depth + part)
             self.spans.append(self.span)
 
     def mark(self, span: Span) -> None:
-        """Start a statement of the CuIR text: a comment with its line number and text, once for what one line gives in a row."""
-        again = self.span is not None and (self.span.source, self.span.line) == (span.source, span.line)
+        """Start a statement of the CuIR text.
+
+        Emits a comment with its line number and text, once for consecutive statements of one line.
+        """
+        repeated = self.span is not None and (self.span.source, self.span.line) == (span.source, span.line)
         self.span = span
-        if again:
+        if repeated:
             return
         text = span.source.line(span.line).strip()
         self.line(f"// {span.line}: {text}".rstrip("\\ ") or "//")
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        """Emit a block around the lines that are emitted inside."""
         self.line(f"{head} {{".lstrip())
         self.depth += 1
         yield
@@ -217,24 +226,28 @@ class Writer:
         self.line(tail)
 
     def temp(self, stem: str) -> str:
-        """A fresh name; CuIR names never hold two underscores in a row followed by digits of ours, see `identifier`."""
+        """Return a fresh name.
+
+        CuIR names never hold two underscores followed by digits, see `identifier`.
+        """
         self._temps += 1
         return f"{stem}__{self._temps}"
 
     def insert(self, at: int, lines: list[str]) -> None:
-        """Lines that belong to no statement, before line `at`."""
+        """Insert lines that belong to no statement before line `at`."""
         self.lines[at:at] = ["  " * self.depth + line for line in lines]
         self.spans[at:at] = [None] * len(lines)
 
     def take(self, begin: int) -> list[tuple[str, Span | None]]:
-        """Lines from `begin` on, which are taken away, without the indentation that all have."""
-        taken = (
+        """Remove the lines from `begin` on and return them without their common indentation."""
+        lines = (
             list(zip(textwrap.dedent("\n".join(self.lines[begin:])).split("\n"), self.spans[begin:], strict=True))
             if self.lines[begin:]
             else []
         )
         del self.lines[begin:], self.spans[begin:]
-        return taken
+        return lines
 
     def text(self) -> str:
+        """Return the whole text."""
         return "\n".join(self.lines) + "\n"

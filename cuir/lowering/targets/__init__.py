@@ -1,4 +1,7 @@
-"""One folder for each card: `features.toml` (what it has), and a package whose `TARGET` says how it is printed. `sm100` shows how little a new one needs."""
+"""Cards, one folder for each: `features.toml`, and a package whose `TARGET` holds its printers.
+
+`sm100` shows how little a new one needs.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from .target import Target
 
 @functools.cache
 def target_of(arch: str) -> Target:
-    """The card that a kernel names as its `arch`."""
+    """Return the card that a kernel names as its `arch`."""
     target = importlib.import_module(f"{__name__}.{TARGETS[arch].folder}").TARGET
     assert isinstance(target, Target)
     return target
 
 
 def text_or_printer(name: str) -> Callable[..., Any] | None:
-    """The function that gives a primitive's text on the first card that has one."""
+    """Return the function that emits a primitive on the first card that has one, or None."""
     for arch in TARGETS:
         target = target_of(arch)
         printer = target.printer(name)
@@ -34,15 +37,19 @@ def text_or_printer(name: str) -> Callable[..., Any] | None:
 
 
 def gaps() -> tuple[set[str], set[str]]:
-    """Names of the table of primitives that a card has and does not print, and printers of names that neither the table nor the IR has; both empty if all is well."""
+    """Return names without a printer, and printers without a name; both are empty in a consistent table.
+
+    Returns: Names of the table of primitives that a card has and does not print, and names of printers that neither the
+    table nor the IR has.
+    """
     entries = {**TABLE, **OPERATORS}
-    own = {op.name for op in dialect().operations}
+    machine_names = {op.name for op in dialect().operations}
     missing, printed = set(), set(IN_THE_IR)
     for arch in TARGETS:
         names = target_of(arch).names()
         missing |= {n for n, entry in entries.items() if arch in entry.archs} - names - set(IN_THE_IR)
         printed |= names
-    return missing, printed - entries.keys() - own - set(IN_THE_IR)
+    return missing, printed - entries.keys() - machine_names - set(IN_THE_IR)
 
 
 __all__ = ["Target", "gaps", "target_of", "text_or_printer"]

@@ -1,4 +1,4 @@
-"""What a card is to the lowering: what it has, how its primitives are printed, its device functions. Owns no card."""
+"""The lowering's view of a card: its features, its printers, its device functions."""
 
 from __future__ import annotations
 
@@ -15,60 +15,68 @@ from ..cuda.registry import Printer, Printers, common
 
 @dataclass(frozen=True)
 class Target:
-    """A card. What it does not say itself, its base says, and last what all cards have in common."""
+    """A card.
+
+    Entries that it lacks are looked up in its base, and last in those common to all cards.
+    """
 
     limits: Limits
     printers: Printers
     parts: prelude.Parts = field(default_factory=prelude.Parts)
     headers: str = ""
-    opening: str = ""  # stands behind the headers
-    phrases: Mapping[str, str] = field(default_factory=dict)  # statements of the frame, with places for their arguments
+    opening: str = ""  # follows the headers
+    phrases: Mapping[str, str] = field(default_factory=dict)  # statements of the frame as format strings
     base: Target | None = None
 
     def printer(self, name: str) -> Printer | None:
+        """Return the printer of a primitive, or None."""
         return self._lookup("printers", name)
 
     def text(self, name: str) -> Callable[..., str] | None:
+        """Return the text of an operation on numbers, or None."""
         return self._lookup("texts", name)
 
     def element(self, name: str) -> Callable[..., str] | None:
+        """Return the text of an element of a machine operation, or None."""
         return self._lookup("elements", name)
 
     def choice(self, name: str) -> Callable[..., Any] | None:
-        """The card's instructions for a step that has a way without them."""
+        """Return the card's instructions for a step that also works without them, or None."""
         return self._lookup("choices", name)
 
     def say(self, phrase: str, *arguments: object) -> str:
-        """A statement of the frame. An error of ours if the card has none."""
+        """Return a statement of the frame; a card without it is an internal error."""
         return next(t.phrases[phrase] for t in self.lineage if phrase in t.phrases).format(*arguments)
 
     @property
     def lineage(self) -> tuple[Target, ...]:
-        """It, its base, and so on."""
+        """The card, its base, and so on."""
         return (self, *(self.base.lineage if self.base is not None else ()))
 
     @property
     def all_headers(self) -> str:
+        """Headers of the file, those of the base first."""
         return "\n".join([prelude.HEADERS, *(t.headers for t in reversed(self.lineage) if t.headers)])
 
     @property
     def all_openings(self) -> tuple[str, ...]:
+        """Declarations behind the headers, those of the base first."""
         return tuple(t.opening for t in reversed(self.lineage) if t.opening)
 
     @property
     def all_parts(self) -> dict[str, prelude.Part]:
-        """Device functions by name: its own, its base's, and those of all cards."""
+        """Device functions by name, of the card, its base, and all cards."""
         chosen: dict[str, prelude.Part] = {}
         for parts in (*(t.parts for t in self.lineage), prelude.COMMON):
             chosen = {**chosen, **{name: part for name, part in parts.items() if name not in chosen}}
         return chosen
 
     def names(self) -> set[str]:
-        """Everything that it prints by name."""
+        """Return the names of all primitives that the card prints."""
         return {n for p in (common(), *(t.printers for t in self.lineage)) for table in (p.printers, p.texts) for n in table}
 
     def render(self, body: str, extra: Mapping[str, str]) -> str:
-        """The device functions that a text uses."""
+        """Return the device functions that a text uses."""
         return prelude.render(body, extra, self.all_parts)
 
     def _lookup(self, table: str, name: str) -> Any:

@@ -1,1 +1,1 @@
-"""What primitives are printed as, one file per family."""
+"""Printers of primitives that every card shares, one file for each family."""

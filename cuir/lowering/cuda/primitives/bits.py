@@ -1,4 +1,8 @@
-"""Tests of bits (ir/bits.py): the words of a row, less the thread's first column, before the loop; in it a test of a bit that is known when it is unrolled."""
+"""Tests of bits (ir/bits.py).
+
+The words of a row, shifted by the thread's first column, are computed before the loop. In the loop the tested bit is
+known once it is unrolled.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 @element_of("tile.bits")
 def bits(elements: Elements, op: Bits, at: Position) -> str:
+    """Return the test of an element's bit."""
     t = op.result.type
     assert isinstance(t, TileT)
     rows = elements.scope.fragment(t).row_values

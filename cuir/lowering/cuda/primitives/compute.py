@@ -1,4 +1,4 @@
-"""Reductions of rows and of columns."""
+"""Printers of reductions of rows and of columns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 @prints("row_max")
 def row_max(role: RolePrinter, op: ops.Apply) -> None:
+    """Emit the maximum of each row."""
     x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
     assert isinstance(t, TileT)
     if t.shape[1] == 1:
@@ -28,7 +29,7 @@ def row_max(role: RolePrinter, op: ops.Apply) -> None:
 
 @prints("row_sum")
 def row_sum(role: RolePrinter, op: ops.Apply) -> None:
-    """Print the sum of each whole row."""
+    """Emit the sum of each row."""
     x, target, t = op.arguments[0], role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT) and isinstance(x.type, TileT)
     if x.type.shape[1] == 1:
@@ -44,7 +45,7 @@ def row_sum(role: RolePrinter, op: ops.Apply) -> None:
 
 
 def _copy(role: RolePrinter, op: ops.Apply) -> None:
-    """A reduction along a dim of length 1."""
+    """Emit a reduction along a dim of length 1."""
     target, t = role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
     array = role.elements.array(op.arguments[0])
@@ -53,7 +54,7 @@ def _copy(role: RolePrinter, op: ops.Apply) -> None:
 
 @prints("col_max", "col_sum")
 def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
-    """Rows of a thread, then of a warp by shuffles, then of the warpgroup through shared memory."""
+    """Emit a reduction over rows: by each thread, by shuffles in a warp, by shared memory in a warpgroup."""
     x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
     assert isinstance(t, TileT)
     if t.shape[0] == 1:
@@ -72,16 +73,22 @@ def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
 
 @prints("tile.row_part")
 def row_part(role: RolePrinter, op: rows.RowPart) -> None:
+    """Emit each thread's part of the sums of rows."""
     role.out.line(f"cuir::row_part({role.elements.array(op.x)}, {role.storage(op.result).name});")
 
 
 @prints("tile.quad_sum")
 def quad_sum(role: RolePrinter, op: rows.QuadSum) -> None:
+    """Emit the sums over the four threads that share a row."""
     source, target, t = role.storage(op.x).name, role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
     role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({source}[{at.r}]);")
 
 
 @prints("tile.nothing")
-def nothing(role: RolePrinter, op: rows.Nothing) -> None:
+def forget(role: RolePrinter, op: rows.Nothing) -> None:
+    """Emit registers that hold no value yet.
+
+    Nobody reads them: a product that takes them over starts from zeros.
+    """
     role.out.line(f"cuir::forget({role.storage(op.result).name});")

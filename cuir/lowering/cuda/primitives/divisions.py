@@ -1,4 +1,4 @@
-"""Division by products with inverses, and unsigned."""
+"""Printers of unsigned division and of division by products with inverses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ Division = machine.Quotient | machine.Remainder
 
 @prints("tile.inverse")
 def inverse(role: RolePrinter, op: machine.Inverse) -> None:
+    """Emit the inverse of a divisor."""
     s = role.storage(op.result)
     role.out.line(f"{'const unsigned ' if s.constant else ''}{s.name} = cuir::inverse({strip(role.elements.scalar(op.divisor))});")
 
 
 @prints("tile.quotient", "tile.remainder")
 def division(role: RolePrinter, op: Division) -> None:
+    """Emit a quotient or a remainder."""
     s, t = role.storage(op.result), op.result.type
     if is_scalar(op.result):
         head = f"const {s.ctype} " if s.constant else ""
@@ -40,11 +42,12 @@ def division(role: RolePrinter, op: Division) -> None:
 @element_of("tile.quotient")
 @element_of("tile.remainder")
 def element(elements: Elements, op: Division, at: Position) -> str:
+    """Return an element of a quotient or of a remainder."""
     return _text(elements, op, lambda value: elements.element(value, at))
 
 
 def _text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -> str:
-    """number: the text of an operand."""
+    """Return a quotient or a remainder; `number` returns the text of an operand."""
     sign, function = ("/", "quotient") if isinstance(op, machine.Quotient) else ("%", "remainder")
     if op.signed is not None:
         function = f"signed_{function}"
@@ -58,4 +61,5 @@ def _text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -
 
 @prints("tile.note")
 def note(role: RolePrinter, op: machine.Note) -> None:
-    role.kernel.choice(op.text.data, role.span(op))
+    """Record a choice of a pass for the report."""
+    role.kernel.record_choice(op.text.data, role.span(op))

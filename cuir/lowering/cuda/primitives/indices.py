@@ -1,4 +1,4 @@
-"""Limits on columns."""
+"""Printer of limits on columns."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @prints("tile.limit")
 def limit(role: RolePrinter, op: indices.LimitOf) -> None:
+    """Emit the difference of two numbers, saturated to the i32 range."""
     s, t, function = role.storage(op.result), op.result.type, f"cuir::limit<{op.plus.data}>"
     if is_scalar(op.result):
         text = f"{function}({strip(role.elements.scalar(op.y))}, {strip(role.elements.scalar(op.x))})"

@@ -1,4 +1,4 @@
-"""Operations on tiles that the machine has and the language does not (ir/machine_tiles.py)."""
+"""Printers of tile operations that the machine has and the language lacks (ir/machine_tiles.py)."""
 
 from __future__ import annotations
 
@@ -21,31 +21,35 @@ if TYPE_CHECKING:
 
 @prints("tile.by_rows")
 def by_rows(role: RolePrinter, op: ByRows) -> None:
+    """Emit log2(x) or 1 / x of one number a row; rare cases take one branch for all rows of a warp."""
     target = role.storage(op.result)
     into, function = target.name, op.function.data
-    given = role.elements.array(op.x)
-    if given == into:  # the function reads its argument again where a row needs more care
+    argument = role.elements.array(op.x)
+    if argument == into:  # the function reads its argument again where a row needs more care
         into = role.out.temp("y")
         role.out.line(f"float {into}[{target.count}];")
-    role.out.line(f"cuir::{function}({given}, {into});")
+    role.out.line(f"cuir::{function}({argument}, {into});")
     if into != target.name:
         role.out.line(f"#pragma unroll\nfor (int r_ = 0; r_ < {target.count}; ++r_) {target.name}[r_] = {into}[r_];")
 
 
 @prints("tile.pin")
 def pin(role: RolePrinter, op: Pin) -> None:
+    """Emit a tile that the compiler computes here, neither elsewhere nor again."""
     target = role.storage(op.result)
-    role.elements.into(target, op.x)
+    role.elements.assign(target, op.x)
     role.out.line(f"cuir::pin({target.name});")
 
 
 @prints("tile.in_order")
 def in_order(role: RolePrinter, op: InOrder) -> None:
+    """Emit a tile in dealt order with its columns in order."""
     role.out.line(f"cuir::in_order({role.elements.array(op.x)}, {role.storage(op.result).name}, lane);")
 
 
 @prints("tile.after")
 def after(role: RolePrinter, op: After) -> None:
+    """Emit a scalar that the compiler does not know before a tile is computed."""
     target, value = role.storage(op.result), strip(role.elements.scalar(op.value))
     head = f"const {target.ctype} " if target.constant else ""
     role.out.line(f"{head}{target.name} = cuir::after({value}, {role.storage(op.tile).name}[0]);")
@@ -53,6 +57,7 @@ def after(role: RolePrinter, op: After) -> None:
 
 @prints("tile.read_columns")
 def read_columns(role: RolePrinter, op: ReadColumns) -> None:
+    """Emit a read of columns spread over the lanes, 0 outside of the tensor."""
     place, target, kernel, t = op.box.owner, role.storage(op.result), role.kernel, op.result.type
     assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Tensor) and isinstance(t, TileT)
     tensor = place.array.owner.symbol.data
@@ -62,36 +67,42 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
         texts.append(first if size == -1 else f"({summand(first)} + ({LANES} * c_ + lane))")
         scalars.append(size == -1)
     read = kernel.tensor_read(tensor, kernel.index(tensor, texts, scalars))
-    role.elements.loop(t, lambda at: f"{target.name}[c_] = {kernel.inside(tensor, texts)} ? {strip(read)} : 0;")
+    role.elements.loop(t, lambda at: f"{target.name}[c_] = {kernel.make_bounds_test(tensor, texts)} ? {strip(read)} : 0;")
 
 
 @prints("tile.exchange")
 def exchange(role: RolePrinter, op: Exchange) -> None:
-    """All lanes of the warp are here: nothing but tiles differs between them."""
-    own, target, t = role.elements.array(op.x), role.storage(op.result).name, op.result.type
+    """Emit shuffles that give each thread its columns of a tile spread over the lanes.
+
+    All lanes of the warp are here: only tiles differ between them.
+    """
+    source, target, t = role.elements.array(op.x), role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
-    role.elements.loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {own}[k_ / {LANES}], k_ % {LANES} + col);")
+    role.elements.loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {source}[k_ / {LANES}], k_ % {LANES} + col);")
 
 
 # ---- elements
 @element_of("tile.line")
 def line(elements: Elements, op: Line, at: Position) -> str:
-    """One operation an element; what is alike along a row, and the thread's first column, are taken together before the loop."""
+    """Return an element of an affine function of the column, one operation for each element.
+
+    The part that is uniform in a row, with the thread's first column, is computed before the loop.
+    """
     floats, near = dtype_of(op.result) == F32, op.near is not None
-    slope, known = elements.scalar(op.slope), ops.known(op.slope)
+    slope, constant = elements.scalar(op.slope), ops.known(op.slope)
 
     def times(column: str) -> str:
-        return column if known == 1 and not floats else f"{slope} * {f'float({column})' if floats else column}"
+        return column if constant == 1 and not floats else f"{slope} * {f'float({column})' if floats else column}"
 
     bases: tuple[str, ...] = (times("col"),)
     if op.rows is not None:
         places, t = [at], op.rows.type
         if isinstance(t, TileT) and t.layout.data == "rows":
             places = [Position("", str(r), "", "") for r in range(elements.scope.fragment(t).row_values)]
-        given = [elements.element(op.rows, p) for p in places]
-        bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in given)
+        texts = [elements.element(op.rows, p) for p in places]
+        bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in texts)
     base = elements.hoist("float" if floats else "int", bases, at)
-    if floats:  # a call: the compiler would take the products, which never change, out of loops and run out of registers
+    if floats:  # a call: the compiler would hoist the invariant products out of loops and run out of registers
         return f"fmaf({slope}, float({at.k}), {base})"
     return f"({base} + {times(at.k)})" if near or op.rows is None else wrapping("+", base, times(at.k))
 

@@ -1,4 +1,4 @@
-"""Loads, stores, and elements of memory."""
+"""Printers of loads, stores, and elements of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..operators import strip, wrapping
 from ..places import SharedRef
 from ..registry import prints
 from ..storage import Storage
-from ..wide_stores import aligned, store_wide, wide_place
+from ..wide_stores import find_wide_place, make_alignment_test, store_wide
 from ..writer import identifier
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 @prints("element")
 def element(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a read of the element at scalar indices."""
     s = role.storage(op.results[0])
     text = strip(role.places.element(op.arg("place")))
     if isinstance(op.results[0].type, TileT):
@@ -38,6 +39,7 @@ def element(role: RolePrinter, op: ops.Perform) -> None:
 
 @prints("gather")
 def gather(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a read of the elements at index tiles, 0 outside of the tensor."""
     s, t = role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
     if reads_pairs(op):
@@ -55,25 +57,31 @@ def gather(role: RolePrinter, op: ops.Perform) -> None:
 
 
 def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> None:
-    """Two neighbours at a time, 0 outside of the tensor."""
+    """Emit reads of two neighbours at a time, 0 outside of the tensor."""
     frag, kernel, out = role.fragment(t), role.kernel, role.out
     name, values = role.places.elements(op.arg("place"))
     at = Position("", "r_", "", "")
     first, near = first_column(values[-1]) or (None, True)
     column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
     texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
-    where = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])
+    location = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])
     with (
         out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"),
         out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.groups}; ++g_)"),
     ):
         out.line(f"const int k_ = {GROUP} * g_ + col;")
-        out.line(f"cuir::read_pair<{frag.groups}>({s.name}, r_, g_, {kernel.inside(name, texts)}, &{identifier(name)}[{where}]);")
+        out.line(
+            f"cuir::read_pair<{frag.groups}>({s.name}, r_, g_, {kernel.make_bounds_test(name, texts)}, &{identifier(name)}[{location}]);"
+        )
 
 
 # ---- load
 @prints("load")
 def load(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a load of a box of a tensor or of a view of shared memory.
+
+    The target's instruction for the layout is used if there is one.
+    """
     view, target, t = op.arg("view"), role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
     if isinstance(view.type, TensorT):
@@ -83,7 +91,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
     if ref.transposed:
-        _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, col, row))
+        _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, col, row))
         return
     cols = t.shape[1]
     chunks = role.target.choice("load chunks") if t.layout.data == "chunks" else None
@@ -93,7 +101,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if ref.alloc.dtype != t.element:
         widened = role.target.choice("load widened")
         if widened is None or not widened(role, ref, base, target, t):
-            _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+            _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
         return
     operand = role.target.choice("load operand")
     if operand is not None and operand(role, op, ref, base, target.name):
@@ -105,17 +113,20 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     pairs = role.target.choice("load pairs")
     if pairs is not None and pairs(role, ref, base, target, t):
         return
-    if _by_pairs(role, ref, t):
+    if _moves_pairs(role, ref, t):
         role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({target.name}, {base}, row, lane);")
         return
     if t.element == F32 and t.layout.data == "columns" and not ref.alloc.panelled and cols % 8 == 0:
         role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
         return
-    _elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+    _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
 
 
-def _by_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
-    """Whether lanes move a tile in pairs of columns that meet in no bank: an accumulator in whole panels."""
+def _moves_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
+    """Return whether lanes move a tile in pairs of columns without bank conflicts.
+
+    They do for an accumulator in whole panels.
+    """
     return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and t.shape[1] % 32 == 0
 
 
@@ -130,19 +141,19 @@ def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> N
 
     def read(row: str, col: str) -> str:
         indices = role.places.box_indices(box, row, col)
-        return f"({kernel.inside(box.tensor, indices)} ? {kernel.tensor_read(box.tensor, kernel.index(box.tensor, indices))} : {role.places.zero(box.tensor)})"
+        return f"({kernel.make_bounds_test(box.tensor, indices)} ? {kernel.tensor_read(box.tensor, kernel.index(box.tensor, indices))} : {role.places.zero(box.tensor)})"
 
-    _elementwise(role, t, target, read)
+    _load_elementwise(role, t, target, read)
 
 
-def _elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callable[[str, str], str]) -> None:
-    """target = what `read` gives for the texts of row and column."""
+def _load_elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callable[[str, str], str]) -> None:
+    """Emit `target = read(row, column)` for each element; `read` takes and returns texts."""
     array = role.out.temp("v") if target.packed else target.name
     if target.packed:
         role.out.line(f"float {array}[{2 * target.count}];")
 
     def body(at: Position) -> str:
-        return f"{array}[{index_of(t, at)}] = {read(*_place(role, t, at))};"
+        return f"{array}[{index_of(t, at)}] = {read(*_make_place_texts(role, t, at))};"
 
     role.elements.loop(t, body)
     if target.packed:
@@ -150,12 +161,14 @@ def _elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callable[[s
 
 
 def _pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
+    """Emit the packing of an array of floats to pairs of halves."""
     role.out.line(
         f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_) {target.name}[p_] = cuir::pack_{t.dtype.data}({array}[2 * p_], {array}[2 * p_ + 1]);"
     )
 
 
-def _place(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
+def _make_place_texts(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
+    """Return the texts of row and column of a position."""
     layout = t.layout.data
     row = role.elements.row(role.fragment(t), at.r) if layout in ("rows", "full") else "0"
     return row, f"(col + {at.k})" if layout in ("columns", "full") else "0"
@@ -164,6 +177,7 @@ def _place(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
 # ---- store
 @prints("store")
 def store(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a store to shared memory or to a tensor."""
     place, value, mask = op.arg("place"), op.arg("tile"), op.args.get("mask")
     adds = bool(op.const("add"))
     if isinstance(place.type, SharedT):
@@ -181,7 +195,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     whole = half and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
     blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
-    if op in role.reads_what_it_stores:
+    if op in role.joins_inside:
         role.join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
@@ -193,7 +207,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         blocks(role, op, ref, base, value, t)
         return
     dealt = bool(op.const(DEALT, False))
-    if mask is None and _by_pairs(role, ref, t):
+    if mask is None and _moves_pairs(role, ref, t):
         out.line(
             f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({value}, {base}, row, lane);"
         )
@@ -202,18 +216,18 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
 
     def body(at: Position) -> str:
-        row, col = _place(role, t, at)
+        row, col = _make_place_texts(role, t, at)
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
         read = to_memory(t.element, read)
-        test = _owner(role, t, mask, at)
+        test = _make_owner_test(role, t, mask, at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
     role.elements.loop(t, body)
 
 
-def _owner(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
-    """A condition that one lane of those with the same value meets, and the mask."""
+def _make_owner_test(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
+    """Return a condition of one lane among those that hold the same value, and of the mask."""
     tests, layout = [], t.layout.data
     if layout in ("rows", "one"):
         tests.append("lane % 4 == 0")
@@ -236,10 +250,10 @@ def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: boo
         role.out.line(f"{role.first_lane}cuir::put<{MEMORY[dtype_of(value)]}>({address}, {text});")
         role.join()
         return
-    where = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
+    location = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
     dtype = role.kernel.tensors[name].dtype
     text = to_memory(dtype, text)
-    role.out.line(f"{role.first_lane}atomicAdd(&{where}, {text});" if adds else f"{role.first_lane}{where} = {text};")
+    role.out.line(f"{role.first_lane}atomicAdd(&{location}, {text});" if adds else f"{role.first_lane}{location} = {text};")
 
 
 def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSAValue, mask: SSAValue | None, adds: bool) -> None:
@@ -248,12 +262,12 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     box = role.places.box(place) if isinstance(place.type, TensorT) else None
     name, indices = (box.tensor, []) if box else role.places.elements(place)
     dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
-    if op in role.reads_what_it_stores:
+    if op in role.joins_inside:
         role.join()
     half = packed(t)
-    wide = wide_place(role, place, t, adds) if mask is None else None
+    wide = find_wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
-        condition = aligned(role, wide, t)
+        condition = make_alignment_test(role, wide, t)
         if not condition:
             store_wide(role, wide, value, t, adds)
             return
@@ -263,17 +277,17 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     def body(at: Position) -> str:
         uniform: list[bool] = []
         if box is not None:
-            texts = role.places.box_indices(box, *_place(role, t, at))
+            texts = role.places.box_indices(box, *_make_place_texts(role, t, at))
         else:
             assert isinstance(place.type, ElementT)
             texts = [role.elements.element(i, at) for i in indices]
             uniform = [is_scalar(i) for i in indices]
         read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
         read = to_memory(dtype, read)
-        test = _owner(role, t, mask, at)
-        inside = f"if ({kernel.inside(name, texts)}) "
-        where = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"
-        return f"{test}{inside}" + (f"atomicAdd(&{where}, {read});" if adds else f"{where} = {read};")
+        test = _make_owner_test(role, t, mask, at)
+        inside = f"if ({kernel.make_bounds_test(name, texts)}) "
+        location = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"
+        return f"{test}{inside}" + (f"atomicAdd(&{location}, {read});" if adds else f"{location} = {read};")
 
     with role.out.block("else") if wide is not None else nullcontext():
         role.elements.loop(t, body)

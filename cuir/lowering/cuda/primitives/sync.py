@@ -1,4 +1,4 @@
-"""Named barriers, the join of a CTA, and what a barrier is called."""
+"""Printers of named barriers and of the join of a CTA, and names of barriers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def symbol(value: SSAValue) -> str:
-    """The name of the barrier, or of the ring, that a value is of."""
+    """Return the name of the barrier, or of the ring, that a value refers to."""
     owner = value.owner
     while isinstance(owner, ops.At):
         owner = owner.array.owner
@@ -24,7 +24,7 @@ def symbol(value: SSAValue) -> str:
 
 
 def barrier(role: RolePrinter, value: SSAValue) -> str:
-    """A pointer to an mbarrier."""
+    """Return a pointer to an mbarrier."""
     if isinstance(value.owner, ops.Barrier):
         return identifier(value.owner.symbol.data)
     assert isinstance(value.owner, ops.At)
@@ -43,16 +43,19 @@ def _named(role: RolePrinter, op: ops.Perform, function: str) -> None:
 
 @prints("named_barrier.sync")
 def named_sync(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a wait at a named barrier."""
     _named(role, op, "bar_sync")
 
 
 @prints("named_barrier.arrive")
 def named_arrive(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit an arrival at a named barrier."""
     _named(role, op, "bar_arrive")
 
 
 @prints("sync")
 def sync(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a barrier of all workers of the CTA."""
     checked = role.kernel.checked
     threads = sum(r.workers * r.threads for r in checked.roles)
     whole = threads == checked.threads

@@ -1,4 +1,4 @@
-"""Branches of warps, and what keeps arithmetic before a wait."""
+"""Printers of branches of warps, and of code that keeps arithmetic before a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @prints("warp_any")
 def warp_any(role: RolePrinter, op: ops.Apply) -> None:
-    """Of the 16 rows that a warp holds of each slab."""
+    """Emit a vote over the 16 rows that a warp holds of each slab."""
     x, t, target = op.arguments[0], op.result.type, role.storage(op.result).name
     assert isinstance(t, TileT)
     if not isinstance(x.type, TileT) or x.type.layout.data in ("one", "columns"):
@@ -37,11 +37,13 @@ def warp_any(role: RolePrinter, op: ops.Apply) -> None:
 
 @prints("tile.row_bound")
 def row_bound(role: RolePrinter, op: warps.RowBound) -> None:
+    """Emit an upper bound, at least 0, of a thread's elements of each row."""
     role.out.line(f"cuir::row_bound({role.elements.array(op.x)}, {role.storage(op.result).name});")
 
 
 @prints("tile.warp_if")
 def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
+    """Emit a branch that a warp takes if any of its lanes votes for it."""
     t, moves = op.vote.type, role.out.temp("vote")
     assert isinstance(t, TileT)
     role.out.line(f"bool {moves} = false;")
@@ -51,18 +53,23 @@ def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
 
 @prints("tile.pinned")
 def pinned(role: RolePrinter, op: warps.Pinned) -> None:
-    """Hardly ever true, but no compiler can know: it knows that an exponential, and so a sum of them, is not negative."""
+    """Emit a test that keeps values computed before a wait.
+
+    It is hardly ever true, but no compiler can know that: the compiler knows only that an exponential, and so a sum of
+    exponentials, is not negative.
+    """
     test = " || ".join(_unlikely(role, v) for v in op.values)
     if op.condition is None or op.barrier is None or op.parity is None:
         role.out.line(f"if (__any_sync(~0u, {test})) __nanosleep(0);")
         return
     condition = strip(role.elements.scalar(op.condition))
     place = f"{barrier(role, op.barrier)}, {strip(role.elements.scalar(op.parity))}"
-    with role.out.block(f"if ({condition} || __any_sync(~0u, {test}))"):  # where the condition fails it only looks at the barrier
+    with role.out.block(f"if ({condition} || __any_sync(~0u, {test}))"):  # only polls the barrier if the condition fails
         role.out.line(f"if (!cuir::try_wait({place}) && {condition}) cuir::wait({place});")
 
 
 def _unlikely(role: RolePrinter, value: SSAValue) -> str:
+    """Return a condition on a value that is hardly ever true."""
     t, name = value.type, role.elements.array(value)
     assert isinstance(t, TileT)
     if t.layout.data == "full":

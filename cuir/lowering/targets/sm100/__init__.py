@@ -1,7 +1,8 @@
-"""sm_100a: a skeleton, and all that a new card needs. It prints what it has in common with sm_90a as that does.
+"""sm_100a: a skeleton that shares its printers with sm_90a.
 
-It has no asynchronous products: wgmma is gone, and nothing here knows tcgen05 or tensor memory, so `mma_async` is refused and products are those of warps.
-Its code is compiled by the tests and has run on no GPU. The next step is `products.py` with printers for tcgen05, entered as those of sm_90a are.
+It has no asynchronous products: wgmma is gone, and tcgen05 and tensor memory are not implemented, so `mma_async` is
+refused and products are those of warps. Its code is compiled by the tests and has run on no GPU. The next step is
+`products.py` with printers for tcgen05, registered as those of sm_90a are.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from .functions import PARTS
 
 TARGET = Target(
     TARGETS["sm_80"],
-    Printers.joined(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, single.PRINTERS),
+    Printers.join(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, single.PRINTERS),
     PARTS,
     "#include <cute/arch/copy_sm75.hpp>\n#include <cute/arch/copy_sm80.hpp>\n#include <cute/arch/mma_sm80.hpp>",
 )

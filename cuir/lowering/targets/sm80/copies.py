@@ -1,4 +1,4 @@
-"""cp.async."""
+"""Printers of cp.async."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRINTERS = Printers()
 
 @PRINTERS.prints("copy_async.cp")
 def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
-    """16-byte chunks, spread over the worker's lanes; what lies outside of the tensor is filled with zeros."""
+    """Emit 16-byte chunks, spread over the worker's lanes; bytes outside of the tensor become zeros."""
     out, kernel = role.out, role.kernel
     box, view = role.places.box(op.arg("box")), role.places.shared(op.arg("shared"))
     size = view.alloc.dtype.itemsize
@@ -29,7 +29,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     out.line(f"const uint32_t {base} = {view.address};")
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
     if not role.single:
-        role.join()  # the lanes that read the place before have done so
+        role.join()  # after earlier reads of the place by other lanes
     width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
     dim = tensor.dims[-1]
     whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
@@ -38,15 +38,15 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     kernel.aligned[box.tensor] = None
 
     def bytes_left(indices: list[str]) -> str:
-        """How many of a chunk's bytes lie in the tensor."""
-        tests = kernel.tests_inside(box.tensor, indices)[:-1]
-        if box.starts[-1] != "0":  # chunks left of the tensor are outside of it, too
+        """Return the number of a chunk's bytes that lie in the tensor."""
+        tests = kernel.make_bounds_tests(box.tensor, indices)[:-1]
+        if box.starts[-1] != "0":  # chunks before the first column are outside of the tensor, too
             tests.append(f"{indices[-1]} >= 0")
-        left = str(width) if whole else f"max(0, min({width}, {dim} - {indices[-1]}))"
-        return f"{' && '.join(tests)} ? {left} : 0" if tests else left
+        inside = str(width) if whole else f"max(0, min({width}, {dim} - {indices[-1]}))"
+        return f"{' && '.join(tests)} ? {inside} : 0" if tests else inside
 
     if in_turns and len(outer) <= 1:
-        # a lane copies the same columns of every row that is its own: places and addresses are worked out once, and go on by constants
+        # a lane copies the same columns of all its rows: addresses are computed once and advance by constants
         first, chunk, place, source = (out.temp(name) for name in ("first", "chunk", "place", "from"))
         turns = view.rows // turn
         out.line(f"const int {first} = {thread} / {chunks}, {chunk} = {thread} % {chunks};")
@@ -57,7 +57,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
             indices = role.places.box_indices(box, f"({first} + n_ * {turn})", column)
             out.line(f"const int left_ = {bytes_left(indices)};")
             to = f"({place} ^ ((n_ * {turn} & 7) << 4)) + n_ * {turn * 128}"
-            out.line(f"cuir::cp_async({to}, {source}, left_ * {size});")  # of no bytes nothing is read
+            out.line(f"cuir::cp_async({to}, {source}, left_ * {size});")  # 0 bytes read no memory
             if outer:
                 out.line(f"{source} += {turn} * {box.tensor}_stride{outer[0]};")
         return
@@ -75,10 +75,12 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("copy_commit")
 def copy_commit(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit the end of an async group."""
     role.out.line("cute::cp_async_fence();")
 
 
 @PRINTERS.prints("copy_wait")
 def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a wait for all but the last `n` async groups."""
     role.out.line(f"cute::cp_async_wait<{int(op.const('n'))}>();")
     role.join()

@@ -1,4 +1,4 @@
-"""Device functions of the emitted file that sm_80 brings: ldmatrix, cp.async. Owns their text."""
+"""Device functions that sm_80 brings: ldmatrix, cp.async."""
 
 from __future__ import annotations
 

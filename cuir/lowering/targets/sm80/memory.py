@@ -1,4 +1,4 @@
-"""ldmatrix: tiles from swizzled panels of shared memory."""
+"""ldmatrix: loads of tiles from swizzled panels of shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PRINTERS = Printers()
 
 @PRINTERS.choice("load blocks")
 def load_blocks(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> None:
-    """A packed tile whose columns are a multiple of 16; `base` is the address of its first element."""
+    """Emit the load of a packed tile whose columns are a multiple of 16.
+
+    `base` is the address of its first element.
+    """
     frag = role.fragment(t)
     first, rows = role.out.temp("first"), ref.alloc.rows
     row = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15)"
@@ -26,6 +29,6 @@ def load_blocks(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t
         per_slab = frag.groups * 2
         j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
         slab = f"{frag.slab} * (p_ / {per_slab})" if frag.slabs > 1 else "0"
-        where = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
+        location = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
         name = target.name
-        role.out.line(f"cuir::load_matrix({where}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")
+        role.out.line(f"cuir::load_matrix({location}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")

@@ -1,4 +1,4 @@
-"""mma.sync, warp by warp."""
+"""Products of single warps (mma.sync)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
 
 @PRINTERS.prints("mma")
 def mma(role: RolePrinter, op: ops.Perform) -> None:
-    """mma.sync m16n8k16, of f32 m16n8k8: each warp multiplies its own 16 rows of each slab."""
+    """Emit mma.sync m16n8k16, for f32 m16n8k8: each warp multiplies 16 rows of each slab.
+
+    Raises: CuirError L002 for operands that the instruction cannot read.
+    """
     a, b, out, span = op.arg("a"), op.arg("b"), role.out, role.span(op)
     result = op.results[0].type
     assert isinstance(result, TileT)
@@ -32,7 +35,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     if "c" in op.args:
         c = op.arg("c")
         if role.storage_or_none(c) is not target:
-            role.elements.into(target, c)
+            role.elements.assign(target, c)
     else:
         role.elements.loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
     if a.type.element == F32:
@@ -73,18 +76,20 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
         for s in range(frag.slabs):
             if a_view is not None:
                 out.line(f"uint32_t a{s}_[4];")
-                where = f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)"
-                out.line(f"cuir::load_matrix({where}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
+                location = f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)"
+                out.line(f"cuir::load_matrix({location}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
         with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
             out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows 16 k .. 16 k + 15 of b")
             parts = ", ".join(f"{fragments}[{i}]" for i in range(4))
             place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}" if odd else base_b
             out.line(f"cuir::{load}(cuir::beyond<{rows}>({place}, {step}), {parts});")
             for s in range(frag.slabs):
-                left = [f"a{s}_[{i}]" for i in range(4)] if a_view else [f"{register_a}[{s * inner // 4} + 4 * k_ + {i}]" for i in range(4)]
+                left_fragment = (
+                    [f"a{s}_[{i}]" for i in range(4)] if a_view else [f"{register_a}[{s * inner // 4} + 4 * k_ + {i}]" for i in range(4)]
+                )
                 for half in range(2):
                     i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
                     d = [f"{target.name}[{i0} + {e}]" for e in range(4)]
-                    right = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
-                    text = f"cute::SM80_16x8x16_{kind}_TN::fma({', '.join([*d, *left, *right, *d])});"
+                    right_fragment = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
+                    text = f"cute::SM80_16x8x16_{kind}_TN::fma({', '.join([*d, *left_fragment, *right_fragment, *d])});"
                     out.line(f"if (j_ + 1 < {frag.groups}) {text}" if half and odd else text)

@@ -1,8 +1,9 @@
-"""mma.sync of f32 operands, which the tensor core takes as numbers of TF32: how a warp reads them from swizzled panels without bank conflicts.
+"""Products of f32 operands by mma.sync in TF32: reads of swizzled panels without bank conflicts.
 
-The eight columns of a step of the inner dim may be dealt to lanes in any order, if both operands have the same. In *tile order* a lane has those of a tile in
-registers: 8 k + 2 c + {0, 1} in step k, where c = lane % 4. In *operand order* it has 8 c .. 8 c + 7 of a panel's 32 columns in four steps, read 16 bytes at a
-time, where lanes of neighbouring rows meet in no bank.
+The eight columns of a step of the inner dim may be dealt to lanes in any order, if both operands have the same. In
+*tile order* a lane has those of a tile in registers: 8 k + 2 c + {0, 1} in step k, where c = lane % 4. In *operand
+order* it has 8 c .. 8 c + 7 of a panel's 32 columns in four steps, read 16 bytes at a time, where lanes of
+neighbouring rows have no bank conflicts.
 """
 
 from __future__ import annotations
@@ -25,19 +26,25 @@ STEP = 8  # columns of the inner dim that an instruction takes
 PANEL = PANEL_BYTES // 4
 
 
-def in_operand_order(tile: SSAValue) -> bool:
-    """Whether registers hold a tile in operand order: one that was loaded to be the left operand of products alone, whose right operand lies column by column."""
+def is_in_operand_order(tile: SSAValue) -> bool:
+    """Return whether registers hold a tile in operand order.
+
+    Such a tile was loaded to be the left operand of products only, whose right operands lie column by column.
+    """
     load = tile.owner
     if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(tile.type, TileT) or tile.type.element != F32:
         return False
     view = load.arg("view")
     if not isinstance(view.type, SharedT) or view.type.transposed.data or tile.type.shape[1] % PANEL or tile.type.layout.data != "full":
         return False
-    return all(takes_on_the_left(u.operation, tile) for u in tile.uses)
+    return all(is_left_operand_only(u.operation, tile) for u in tile.uses)
 
 
-def takes_on_the_left(user: Operation, tile: SSAValue) -> bool:
-    """Whether it is a product whose left operand, and nothing else, the tile is, and whose right operand lies column by column."""
+def is_left_operand_only(user: Operation, tile: SSAValue) -> bool:
+    """Return whether an operation is a product that reads the tile as its left operand only.
+
+    Its right operand must lie column by column.
+    """
     if not isinstance(user, ops.Perform) or not user.entry.traits.product:
         return False
     b = user.arg("b").type
@@ -45,33 +52,38 @@ def takes_on_the_left(user: Operation, tile: SSAValue) -> bool:
     return by_columns and user.arg("a") is tile and user.args.get("c") is not tile
 
 
-def _taken_once(tile: SSAValue) -> bool:
-    """Whether registers in operand order hold numbers of TF32: all products that read the tile want it so."""
-    return in_operand_order(tile) and all(isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses)
+def _holds_tf32(tile: SSAValue) -> bool:
+    """Return whether registers in operand order hold numbers of TF32.
+
+    They do if all products of the tile take one TF32 part.
+    """
+    return is_in_operand_order(tile) and all(
+        isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses
+    )
 
 
 @PRINTERS.choice("load operand")
 def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, name: str) -> bool:
-    """Loads a tile in operand order, where products want it so; else False."""
+    """Emit the load of a tile in operand order, and return whether its products read it so."""
     t = op.results[0].type
-    if not ref.alloc.panelled or not in_operand_order(op.results[0]):
+    if not ref.alloc.panelled or not is_in_operand_order(op.results[0]):
         return False
     assert isinstance(t, TileT)
     frag, out = role.fragment(t), role.out
-    at = _in_operand_order(role, ref, base, "row")
+    at = _emit_operand_places(role, ref, base, "row")
     with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; i_ += 8)"):
         slab, k = (f"i_ / {4 * frag.groups}", f"i_ / 4 % {frag.groups}") if frag.slabs > 1 else ("0", "i_ / 4")
         place = _step(ref, at, k, f"{frag.slab * PANEL_BYTES} * ({slab})")
         for half in range(2):
             parts = ", ".join(f"{name}[i_ + {2 * half + i}]" for i in (0, 1, 4, 5))
             out.line(f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * half}, {parts});")
-    if _taken_once(op.results[0]):
+    if _holds_tf32(op.results[0]):
         out.line(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; ++i_) {name}[i_] = cuir::as_tf32({name}[i_]);")
     return True
 
 
-def _in_operand_order(role: RolePrinter, ref: SharedRef, base: str, row: str) -> str:
-    """An array with the addresses of a lane's columns in the first four steps, of steps 0 and 1 and of 2 and 3."""
+def _emit_operand_places(role: RolePrinter, ref: SharedRef, base: str, row: str) -> str:
+    """Emit an array with addresses of a lane's columns, of steps 0 and 1 and of steps 2 and 3."""
     at = role.out.temp("at")
     role.out.line(f"uint32_t {at}[2];")
     role.out.line(f"cuir::operand_places<{ref.alloc.rows}>({base}, {row}, lane, {at});")
@@ -79,54 +91,63 @@ def _in_operand_order(role: RolePrinter, ref: SharedRef, base: str, row: str) ->
 
 
 def _step(ref: SharedRef, at: str, k: str, more: str) -> str:
-    """The address of a lane's columns in the steps k and k + 1, in operand order."""
+    """Return the address of a lane's columns in the steps k and k + 1, in operand order."""
     return f"{at}[({k}) / 2 % 2] + {ref.alloc.rows * PANEL_BYTES} * (({k}) / 4) + {more}"
 
 
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
-    """target += a @ b, in the parts that the product says."""
+    """Emit `target += a @ b`, in the number of TF32 parts of the product.
+
+    Raises: CuirError L002 for operands in shared memory that it cannot read.
+    """
     a, b, out, t = op.arg("a"), op.arg("b"), role.out, op.results[0].type
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT)) and isinstance(b.type, SharedT)
     frag = role.fragment(t)
-    left = None if isinstance(a.type, TileT) else role.places.shared(a)
-    right = role.places.shared(b)
-    for view in (left, right):
+    left_view = None if isinstance(a.type, TileT) else role.places.shared(a)
+    right_view = role.places.shared(b)
+    for view in (left_view, right_view):
         if view is not None and not view.alloc.panelled:
             raise unsupported("an operand in shared memory whose rows are no whole panels", role.span(op))
-    if left is not None and left.transposed:
+    if left_view is not None and left_view.transposed:
         raise unsupported("a transposed left operand of mma", role.span(op))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    ordered = right.transposed and (in_operand_order(a) if left is None else inner % PANEL == 0)
-    steps = 2 if ordered else 1  # that are read at a time
-    base_b, size_b = out.temp("base"), right.alloc.rows * PANEL_BYTES
-    out.line(f"const uint32_t {base_b} = {right.address};")
+    ordered = right_view.transposed and (is_in_operand_order(a) if left_view is None else inner % PANEL == 0)
+    steps = 2 if ordered else 1  # read at a time
+    base_b, size_b = out.temp("base"), right_view.alloc.rows * PANEL_BYTES
+    out.line(f"const uint32_t {base_b} = {right_view.address};")
     if ordered:
-        at_b = _in_operand_order(role, right, base_b, "lane / 4")
-        read_b = [f"cuir::load_pairs({_step(right, at_b, 'k_', f'{8 * PANEL_BYTES} * j_')}, x_[0], x_[1], x_[2], x_[3]);"]
-    elif right.transposed:
-        read_b = [f"cuir::load_pair(cuir::at<{right.alloc.rows}>({base_b}, 8 * j_ + lane / 4, 32 * k_ + 8 * (lane % 4)), x_[0], x_[1]);"]
+        at_b = _emit_operand_places(role, right_view, base_b, "lane / 4")
+        read_b = [f"cuir::load_pairs({_step(right_view, at_b, 'k_', f'{8 * PANEL_BYTES} * j_')}, x_[0], x_[1], x_[2], x_[3]);"]
+    elif right_view.transposed:
+        read_b = [
+            f"cuir::load_pair(cuir::at<{right_view.alloc.rows}>({base_b}, 8 * j_ + lane / 4, 32 * k_ + 8 * (lane % 4)), x_[0], x_[1]);"
+        ]
     else:
         at_b = out.temp("at")
         out.line(f"uint32_t {at_b}[4][2];")
-        out.line(f"cuir::row_places<{right.alloc.rows}>({base_b}, lane, {at_b});")
+        out.line(f"cuir::row_places<{right_view.alloc.rows}>({base_b}, lane, {at_b});")
         read_b = [f"x_[{e}] = cuir::load_one({at_b}[j_ % 4][{e}] + {size_b} * (j_ / 4) + {8 * PANEL_BYTES} * k_);" for e in range(2)]
-    if left is None:
+    if left_view is None:
         register = role.elements.array(a)
         read_a = [f"#pragma unroll\n    for (int i_ = 0; i_ < {4 * steps}; ++i_) x_[i_] = {register}[{inner // 2} * s_ + 4 * k_ + i_];"]
     else:
         base_a = out.temp("base")
-        out.line(f"const uint32_t {base_a} = {left.address};")
+        out.line(f"const uint32_t {base_a} = {left_view.address};")
         if ordered:
-            place = _step(left, _in_operand_order(role, left, base_a, "row"), "k_", f"{frag.slab * PANEL_BYTES} * s_")
-            read_a = [f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * h}, x_[{2 * h}], x_[{2 * h + 1}], x_[{2 * h + 4}], x_[{2 * h + 5}]);" for h in range(2)]  # fmt: skip
+            place = _step(left_view, _emit_operand_places(role, left_view, base_a, "row"), "k_", f"{frag.slab * PANEL_BYTES} * s_")
+            read_a = [
+                f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * h}, x_[{2 * h}], x_[{2 * h + 1}], x_[{2 * h + 4}], x_[{2 * h + 5}]);"
+                for h in range(2)
+            ]
         else:
             places = [
-                f"cuir::at<{left.alloc.rows}>({base_a}, {frag.slab} * s_ + row{' + 8' * h}, 32 * k_ + 8 * (lane % 4))" for h in range(2)
+                f"cuir::at<{left_view.alloc.rows}>({base_a}, {frag.slab} * s_ + row{' + 8' * h}, 32 * k_ + 8 * (lane % 4))"
+                for h in range(2)
             ]
             read_a = [f"cuir::load_pair({place}, x_[{2 * h}], x_[{2 * h + 1}]);" for h, place in enumerate(places)]
-    parts, ready = int(op.const("parts")), left is None and _taken_once(a)
+    parts, ready = int(op.const("parts")), left_view is None and _holds_tf32(a)
     out.line(f"cuir::multiply<{parts}, {'true' if ready else 'false'}, {steps}, {frag.slabs}, {frag.groups}, {inner // STEP}>({target},")
-    # names that no value of a program has in C++: a tile called x would be hidden
+    # names that no value of a program has in C++: x would hide a tile of that name
     for head, lines in ((f"int s_, int k_, float (&x_)[{4 * steps}]", read_a), (f"int k_, int j_, float (&x_)[{2 * steps}]", read_b)):
         out.line(f"  [&]({head}) {{")
         for line in lines:

@@ -1,4 +1,4 @@
-"""sm_90a: products of warpgroups in flight (wgmma), the copy engine (TMA), mbarriers, clusters; and what sm_80 has."""
+"""sm_90a: products of warpgroups (wgmma), the copy engine (TMA), mbarriers, clusters; based on sm_80."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HEADERS = """#include <cute/arch/mma_sm90_gmma.hpp>
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>"""
 
-# The frame of a file: barriers and tensor maps before the roles, who runs a role, registers of a warpgroup, the end of a cluster.
+# Statements of the frame: barriers and tensor maps, dispatch of warps, registers of a warpgroup, end of a cluster.
 PHRASES = {
     "init mbarrier": "cuir::Bar::init({}, {});",
     "fence of inits": "cutlass::arch::fence_barrier_init();",
     "prefetch map": "cute::prefetch_tma_descriptor(&{});",
-    "arrive in cluster": "cute::cluster_arrive_relaxed();",  # barriers are made known by a fence of their own, and nothing else is handed over
+    "arrive in cluster": "cute::cluster_arrive_relaxed();",  # barriers have their fence
     "wait for cluster": "cute::cluster_wait();",
     "sync of cluster": "cute::cluster_sync();",
     "elect": "cute::elect_one_sync()",
@@ -33,7 +33,7 @@ PHRASES = {
 
 TARGET = Target(
     TARGETS["sm_90a"],
-    Printers.joined(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
+    Printers.join(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
     PARTS,
     HEADERS,
     "namespace GMMA = cute::SM90::GMMA;",

@@ -1,4 +1,7 @@
-"""mbarriers, the fence of the async proxy, and the number of the CTA in its cluster. Counts in workers are counts of warps here: each warp of a worker arrives once."""
+"""Printers of mbarriers, of the fence of the async proxy, and of the CTA's rank in its cluster.
+
+Counts in workers are counts of warps here: each warp of a worker arrives once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from ...cuda.operators import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops
-from .clusters import OWN, line_of_ctas
+from .clusters import CTA_RANK, select_ctas
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -17,13 +20,17 @@ PRINTERS = Printers()
 
 
 def _keep_reads_before(role: RolePrinter) -> None:
-    """An arrival of a single lane is no barrier to the compiler: what it reads of a tensor that others overwrite afterwards must have been read."""
-    if role.kernel.handed:
+    """Emit a compiler barrier before an arrival of a single lane.
+
+    Reads of a tensor that others overwrite afterwards must come first.
+    """
+    if role.kernel.exchanged_tensors:
         role.out.line('asm volatile("" ::: "memory");')
 
 
 @PRINTERS.prints("mbarrier.expect")
 def expect(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit an arrival that announces the bytes of bulk copies."""
     bar, size = barrier(role, op.arg("bar")), strip(role.elements.scalar(op.arg("bytes")))
     if role.single:
         _keep_reads_before(role)
@@ -38,12 +45,13 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("mbarrier.arrive")
 def arrive(role: RolePrinter, op: ops.Perform) -> None:
-    bar, ctas = barrier(role, op.arg("bar")), line_of_ctas(role.kernel.checked, op.const("cluster", False))
+    """Emit an arrival, in one CTA or in several of the cluster."""
+    bar, ctas = barrier(role, op.arg("bar")), select_ctas(role.kernel.checked, op.const("cluster", False))
     if role.single:
         _keep_reads_before(role)
     if op in role.fenced_arrivals:
         role.out.line("cutlass::arch::fence_view_async_shared();")
-    if ctas is not None and symbol(op.arg("bar")) in role.kernel.between_ctas:
+    if ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers:
         if role.single:
             role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::release_cluster({bar}, {ctas.rank('cta')});")
         else:
@@ -60,15 +68,18 @@ def arrive(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("mbarrier.wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
-    function = "wait_cluster" if symbol(op.arg("bar")) in role.kernel.between_ctas else "wait"
+    """Emit a wait for the phase of a parity."""
+    function = "wait_cluster" if symbol(op.arg("bar")) in role.kernel.cluster_barriers else "wait"
     role.out.line(f"cuir::{function}({barrier(role, op.arg('bar'))}, {strip(role.elements.scalar(op.arg('parity')))});")
 
 
 @PRINTERS.prints("fence_async")
 def fence_async(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a fence between ordinary and asynchronous accesses."""
     role.out.line("cuir::fence_proxy();" if op.const("tensors") else "cutlass::arch::fence_view_async_shared();")
 
 
 @PRINTERS.text_of("cta_rank")
 def cta_rank(cx: Operation) -> str:
-    return OWN
+    """Return the rank of the CTA in its cluster."""
+    return CTA_RANK

@@ -1,4 +1,4 @@
-"""Bulk copies and stores of the copy engine (TMA), and the tensor maps that they read."""
+"""Printers of bulk copies and stores of the copy engine (TMA), and the tensor maps that they read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.inlining import inlined
 from ...lowered import TensorMap
-from .clusters import line_of_ctas
+from .clusters import select_ctas
 
 if TYPE_CHECKING:
     from ...cuda.context import KernelContext
@@ -28,21 +28,33 @@ HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal
 
 
 def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span) -> str:
+    """Return the name of a tensor map, registering it if it is new.
+
+    Raises: CuirError L003 if the tensor has too many dims.
+    """
     rank = kernel.target.limits.tensor_rank
     if len(sizes) > rank:
-        what = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
-        raise CuirError.of("L003", what, span, "merge dims of the tensor that are contiguous")
+        message = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
+        raise CuirError.of("L003", message, span, "merge dims of the tensor that are contiguous")
     key = (tensor, sizes, swizzled)
     if key not in kernel.maps:
-        taken = sum(m.tensor == tensor for m in kernel.maps.values())
-        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{taken}" if taken else ""), tensor, sizes, swizzled)
+        maps_of_tensor = sum(m.tensor == tensor for m in kernel.maps.values())
+        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{maps_of_tensor}" if maps_of_tensor else ""), tensor, sizes, swizzled)
     return kernel.maps[key].name
 
 
 def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
-    """The tensor map, its rank, and for each panel (or the one row without panels) the shared address (a pointer) and the coordinates, innermost first.
+    """Return the copies that move a box panel by panel.
 
-    parts: 4 if each warp takes its quarter of the rows.
+    Args:
+        role: The role that issues them.
+        op: The copy or store.
+        parts: 4 if each warp moves its quarter of the rows.
+
+    Returns: The tensor map, its rank, and for each panel (or the single row without panels) a pointer to shared memory
+    and the coordinates, innermost first.
+
+    Raises: CuirError L002 for rows that are no whole panels.
     """
     box, view, span = role.places.box(op.arg("box")), role.places.shared(op.arg("shared")), role.span(op)
     if not view.alloc.panelled and view.alloc.rows > 1:
@@ -63,8 +75,8 @@ def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[st
     return name, f"{len(starts)}D", pieces
 
 
-def _together(op: ops.Perform) -> Sequence[Operation]:
-    """Copies that follow each other with no statement between them: one lane issues all of them."""
+def _collect_copies(op: ops.Perform) -> Sequence[Operation]:
+    """Return the copies that follow without a statement between them, which one lane issues."""
     batch, following = list[Operation]([op]), op.next_op
     while following is not None:
         if isinstance(following, ops.Perform) and following.op == op.op:
@@ -75,11 +87,12 @@ def _together(op: ops.Perform) -> Sequence[Operation]:
     return batch
 
 
-@PRINTERS.prints("copy_async.bulk", batch=_together)
+@PRINTERS.prints("copy_async.bulk", batch=_collect_copies)
 def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
+    """Emit bulk copies, issued by one lane."""
     each = [(op, _copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
     role.join()
-    # of an elected lane the compiler knows that it is one
+    # the compiler knows that an elected lane is a single one
     with (
         nullcontext() if role.single else role.out.block("if (cute::elect_one_sync())" if role.threads == 32 else role.first_lane.rstrip())
     ):
@@ -90,16 +103,18 @@ def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] 
 
 
 def _copies(role: RolePrinter, op: ops.Perform) -> list[str]:
+    """Return the calls that issue a bulk copy."""
     name, rank, pieces = _panel_boxes(role, op)
     bar = barrier(role, op.arg("bar"))
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[op.const('hint', 'evict_normal')]})"
-    ctas = line_of_ctas(role.kernel.checked, op.const("cluster", False))
+    ctas = select_ctas(role.kernel.checked, op.const("cluster", False))
     mask = f"uint16_t({ctas.mask}), " if ctas is not None else ""
     function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if ctas is not None else ''}{rank}::copy"
-    return [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {where});" for address, where in pieces]
+    return [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {coordinates});" for address, coordinates in pieces]
 
 
-def _by_one(role: RolePrinter, lines: list[str]) -> None:
+def _emit_on_one_lane(role: RolePrinter, lines: list[str]) -> None:
+    """Emit lines for one lane of the worker."""
     if role.single:
         for line in lines:
             role.out.line(line)
@@ -111,22 +126,24 @@ def _by_one(role: RolePrinter, lines: list[str]) -> None:
 
 @PRINTERS.prints("store_async")
 def store_async(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a bulk store, by each warp for its rows if it wrote them, else by one lane."""
     split = role.stores_by_warps
     name, rank, pieces = _panel_boxes(role, op, 4 if split else 1)
     function = f"cute::SM90_TMA_{'REDUCE_ADD' if op.const('add') else 'STORE'}_{rank}::copy"
-    lines = [f"{function}(&{name}, {address}, {where});" for address, where in pieces] + ["cute::tma_store_arrive();"]
+    lines = [f"{function}(&{name}, {address}, {coordinates});" for address, coordinates in pieces] + ["cute::tma_store_arrive();"]
     if split:
-        role.kernel.choice("each warp stores the 16 rows that it wrote, without waiting for the others", role.span(op))
+        role.kernel.record_choice("each warp stores the 16 rows that it wrote, without waiting for the others", role.span(op))
         with role.out.block("__syncwarp();\nif (lane == 0)"):
             for line in lines:
                 role.out.line(line)
         return
     role.join()  # what all lanes wrote and fenced
-    _by_one(role, lines)
+    _emit_on_one_lane(role, lines)
 
 
 @PRINTERS.prints("store_wait")
 def store_wait(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a wait until all but the last `n` bulk stores of the worker have read shared memory."""
     role.out.line(f"{role.storing_lane}cute::tma_store_wait<{op.const('n', 0)}>();")
     if role.stores_by_warps:
         role.out.line("__syncwarp();")

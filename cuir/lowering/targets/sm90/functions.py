@@ -1,4 +1,4 @@
-"""Device functions of the emitted file that sm_90a brings: mbarriers, stmatrix, registers and descriptors of wgmma. Owns their text."""
+"""Device functions that sm_90a brings: mbarriers, stmatrix, registers and descriptors of wgmma."""
 
 from __future__ import annotations
 

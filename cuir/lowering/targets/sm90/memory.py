@@ -1,4 +1,4 @@
-"""stmatrix: tiles to swizzled panels of shared memory; tiles of 8-bit floats out of them, and in chunks from array to array."""
+"""Moves of tiles between registers and shared memory: stmatrix, and loads and stores of 8-bit floats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ PRINTERS = Printers()
 
 @PRINTERS.choice("store blocks")
 def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, value: str, t: TileT) -> None:
-    """A packed tile whose columns are a multiple of 16; `base` is the address of its first element."""
+    """Emit the store of a packed tile whose columns are a multiple of 16.
+
+    `base` is the address of its first element.
+    """
     frag = role.fragment(t)
     row = "16 * warp" if role.threads == 128 else "0"
     if frag.slabs > 1:
@@ -30,7 +33,7 @@ def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, 
 
 @PRINTERS.choice("load pairs")
 def load_pairs(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> bool:
-    """An accumulator's columns of 8-bit numbers, two with one load and one conversion. Whether the tile is one."""
+    """Emit loads of an accumulator's 8-bit columns in pairs, and return whether the tile is one."""
     if t.dtype.data not in ("f8e4m3", "f8e5m2") or t.layout.data != "full" or not ref.alloc.panelled or role.fragment(t).slabs != 1:
         return False
     role.out.line(f"cuir::load_pairs_{t.dtype.data}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
@@ -39,7 +42,7 @@ def load_pairs(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t:
 
 @PRINTERS.choice("load widened")
 def load_widened(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> bool:
-    """An accumulator's columns of 8-bit numbers as f16. Whether the tile is one."""
+    """Emit loads of an accumulator's 8-bit columns as f16, and return whether the tile is one."""
     if not ref.alloc.panelled or role.fragment(t).slabs != 1:
         return False
     role.out.line(f"cuir::load_halves_{ref.alloc.dtype.name}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
@@ -48,7 +51,7 @@ def load_widened(role: RolePrinter, ref: SharedRef, base: str, target: Storage, 
 
 @PRINTERS.choice("load chunks")
 def load_chunks(role: RolePrinter, ref: SharedRef, base: str, target: str, t: TileT) -> None:
-    """A tile of 8-bit numbers as halves, 16 neighbours at a time."""
+    """Emit loads of a tile of 8-bit numbers as halves, 16 neighbours at a time."""
     role.out.line(
         f"cuir::load_chunks_{ref.alloc.dtype.name}<{ref.alloc.rows}, {t.shape[1]}, {_warps(role)}, {_is_bf16(t)}>({target}, {base}, {_warp(role)}, lane);"
     )
@@ -56,6 +59,7 @@ def load_chunks(role: RolePrinter, ref: SharedRef, base: str, target: str, t: Ti
 
 @PRINTERS.choice("store chunks")
 def store_chunks(role: RolePrinter, ref: SharedRef, base: str, value: str, t: TileT) -> None:
+    """Emit stores of a tile of halves, 16 neighbours at a time."""
     role.out.line(f"cuir::store_chunks<{ref.alloc.rows}, {t.shape[1]}, {_warps(role)}>({value}, {base}, {_warp(role)}, lane);")
 
 

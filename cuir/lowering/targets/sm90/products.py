@@ -24,7 +24,7 @@ STEP = 32  # bytes of the inner dim that an instruction takes
 
 
 def _batch(op: ops.Perform) -> Sequence[Operation]:
-    """Products that follow each other, with nothing but places and scalars between them."""
+    """Return the products that follow with only places and scalars between them, and these."""
     batch: list[Operation] = [op]
     end = 1
     following = op.next_op
@@ -42,10 +42,10 @@ def _batch(op: ops.Perform) -> Sequence[Operation]:
 
 @PRINTERS.prints("mma_async", batch=_batch)
 def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
-    """A run of products (and scalars between them): operands are fenced first, then issued without anything in between."""
+    """Emit a run of products (and scalars between them): fences of all operands, then the instructions."""
     out, steps = role.out, list(batch) or [first]
     products = [op for op in steps if isinstance(op, ops.Perform)]
-    made: set[SSAValue] = set()
+    results: set[SSAValue] = set()
     for op in steps:  # scalars first: they are pure
         if not isinstance(op, ops.Perform):
             role.statement(op, [op])
@@ -54,47 +54,48 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
         if "c" in op.args:
             c = op.arg("c")
             if role.storage_or_none(c) is not target:
-                role.elements.into(target, c)
-            if c not in made:
+                role.elements.assign(target, c)
+            if c not in results:
                 out.line(f"cuir::fence_regs({target.name});")
         if isinstance(op.arg("a").type, TileT):
             out.line(f"cuir::fence_regs({role.elements.array(op.arg('a'))});")
-        made.add(op.results[0])
+        results.add(op.results[0])
     out.line("cute::warpgroup_arrive();")
     for op in products:
         out.mark(role.span(op))
-        _one(role, op)
+        _issue_product(role, op)
 
 
-def _one(role: RolePrinter, op: ops.Perform) -> None:
+def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit the instructions of one product."""
     out, a, t, target = role.out, op.arg("a"), op.results[0].type, role.storage(op.results[0]).name
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT))
     frag = role.fragment(t)
     register = role.elements.array(a) if isinstance(a.type, TileT) else None
-    right = _operand(role, op.arg("b"), op, transposed_is_k_major=True)
-    left = None if register else _operand(role, a, op, transposed_is_k_major=False)
+    right_operand = _operand(role, op.arg("b"), op, transposed_is_k_major=True)
+    left_operand = None if register else _operand(role, a, op, transposed_is_k_major=False)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    major_a = "K" if left is None or left[0].k_major else "MN"
+    major_a = "K" if left_operand is None or left_operand[0].k_major else "MN"
     cols = t.shape[1]
-    function = _function(role, cols, a.type.element, "RS" if register else "SS", major_a, "K" if right[0].k_major else "MN")
+    function = _function(role, cols, a.type.element, "RS" if register else "SS", major_a, "K" if right_operand[0].k_major else "MN")
     per_slab = frag.groups * 4
     begin = "GMMA::ScaleOut::Zero"
     if "c" in op.args:
         holds = op.args.get("holds")
         begin = "GMMA::ScaleOut::One" if holds is None else f"GMMA::ScaleOut({strip(role.elements.scalar(holds))})"
     with out.block(""):
-        out.line(f"const uint64_t b_ = {right[1]};")
-        if left is not None:
-            out.line(f"const uint64_t a_ = {left[1]};")
+        out.line(f"const uint64_t b_ = {right_operand[1]};")
+        if left_operand is not None:
+            out.line(f"const uint64_t a_ = {left_operand[1]};")
         for k in range(inner * a.type.element.itemsize // STEP):
             for s in range(frag.slabs):
-                at_b = f"b_ + {right[0].step(k)}" if k else "b_"
+                at_b = f"b_ + {right_operand[0].step(k)}" if k else "b_"
                 if register:
                     first = s * inner // 4 + 4 * k
                     text = ", ".join(f"{register}[{first + i}]" for i in range(4))
                 else:
-                    assert left is not None
-                    offset = left[0].step(k) + left[0].slab(s)
+                    assert left_operand is not None
+                    offset = left_operand[0].step(k) + left_operand[0].slab(s)
                     text = f"a_ + {offset}" if offset else "a_"
                 scale = "GMMA::ScaleOut::One" if k else begin
                 out.line(f"{function}<{s * per_slab}>({target}, {text}, {at_b}, {scale});")
@@ -102,28 +103,32 @@ def _one(role: RolePrinter, op: ops.Perform) -> None:
 
 
 def _function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a: str, major_b: str) -> str:
-    """A function for one shape of product: accumulators O .. O + cols / 2 of an array."""
+    """Return the function for one shape of product, registering it.
+
+    It takes the accumulators O .. O + cols / 2 of an array.
+    """
     operands, step = NAMES[dtype], STEP // dtype.itemsize
     name = f"wgmma_64x{cols}_{operands.lower()}_{kind.lower()}_{major_a.lower()}_{major_b.lower()}"
     # operands of 16 bits alone may lie along the outer dim
     majors = f"<GMMA::Major::{major_a}, GMMA::Major::{major_b}>" if dtype.itemsize == 2 else "_TN<>"
-    left = "uint64_t a" if kind == "SS" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
+    left_parameters = "uint64_t a" if kind == "SS" else "uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3"
     pass_left = "a" if kind == "SS" else "a0, a1, a2, a3"
     regs = ", ".join(f"d[O + {i}]" for i in range(cols // 2))
     role.kernel.functions[name] = (
-        f"template <int O, int N> DEV void {name}(float (&d)[N], {left}, uint64_t b, GMMA::ScaleOut scale) {{\n"
+        f"template <int O, int N> DEV void {name}(float (&d)[N], {left_parameters}, uint64_t b, GMMA::ScaleOut scale) {{\n"
         f"  GMMA::MMA_64x{cols}x{step}_F32{operands * 2}_{kind}{majors}::fma({pass_left}, b, {regs}, scale);\n}}"
     )
     return f"cuir::{name}"
 
 
 def _operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_k_major: bool) -> tuple[Operand, str]:
-    """How an operand lies, and the text of its descriptor."""
+    """Return an operand's layout and the text of its descriptor."""
     view = role.places.shared(value)
     if not view.alloc.panelled:
         raise unsupported("an operand in shared memory whose rows are no whole panels", role.span(op))
     operand = Operand(view.alloc, view.transposed == transposed_is_k_major)
-    low = role.once("const uint32_t", "shared_units", "(smem_address & 0x3FFFF) >> 4")  # in a cluster the upper bits name the CTA
+    # in a cluster the upper bits name the CTA
+    low = role.hoist_to_start("const uint32_t", "shared_units", "(smem_address & 0x3FFFF) >> 4")
     base = f"cuir::descriptor({low} + {operand.leading >> 4 << 16 | view.alloc.offset >> 4:#x})"
     for index, factor in view.within:
         base = f"cuir::descriptor_at({base}, {strip(index)}, {factor >> 4})"
@@ -132,15 +137,19 @@ def _operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_
 
 @PRINTERS.prints("mma_wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
-    """Registers of floats that were written under the products are fenced on both sides: the compiler knows of no wait."""
+    """Emit a wait for products.
+
+    Registers of floats that were written while the products were in flight are fenced on both sides: the compiler does
+    not know the wait.
+    """
     out = role.out
-    made = [role.storage(v).name for v in role.made_since(op) if isinstance(v.type, TileT) and v.type.element.is_float]
-    for name in made:
+    written = [role.storage(v).name for v in role.collect_overlapped_tiles(op) if isinstance(v.type, TileT) and v.type.element.is_float]
+    for name in written:
         out.line(f"cuir::fence_regs({name});")
     out.line(f"cute::warpgroup_wait<{op.const('pending')}>();")
-    live = role.live_behind(op)
+    live = role.live_after(op)
     over = [role.storage(r).name for r in op.results if r in live]
-    for name in dict.fromkeys([*(n for n in over if n not in made), *made]):
+    for name in dict.fromkeys([*(n for n in over if n not in written), *written]):
         out.line(f"cuir::fence_regs({name});")
     copied = [(r, x) for r, x in zip(op.results, op.arguments, strict=True) if r in live]
     role.move([r for r, _ in copied], [x for _, x in copied])

@@ -1,4 +1,4 @@
-"""Device functions that give out units of work one by one: a ring of slots within a CTA, numbers drawn for a cluster. Owns their text."""
+"""Device functions that hand out work items: a ring of slots in a CTA, numbers drawn for a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device functions of products of halves by 8-bit floats. Owns their text."""
+"""Device functions of products of halves by 8-bit floats."""
 
 from __future__ import annotations
 
