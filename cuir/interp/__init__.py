@@ -1,6 +1,7 @@
-"""The interpreter: runs a checked kernel on CPU or CUDA tensors with its barriers, engines and races, under a schedule.
+"""The interpreter: run a checked kernel on CPU or CUDA tensors under a schedule.
 
-Owns the meaning of docs/semantics.md as it runs; does not own typing (cuir/checking/checker.py) nor code for a GPU (cuir/lowering).
+Executes the meaning of docs/semantics.md with its barriers, engines and races. Typing is cuir/checking, code for a GPU
+is cuir/lowering.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What engines were told to do: bulk copies, cp.async, bulk stores and tensor-core products, and the groups in which a worker waits for them.
+"""Asynchronous actions of engines and the groups in which a worker waits for them.
 
-Invariant: an action holds what its engine needs to act at any time after its issue; operands are read when it acts (engines.py), and it acts once.
+Bulk copies, cp.async, bulk stores and tensor-core products. Invariant: an action holds what its engine needs to act at
+any time after its issue; operands are read when it acts (engines.py), and it acts once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from .tensors import BoxRef
 
 
 class Action(State):
-    """Something an engine does once, at a time of the scheduler's choice."""
+    """An asynchronous action, which its engine performs once, at a time that the scheduler chooses."""
 
     def __init__(self, actor: Actor):
         self.actor = actor
-        self.name = ""  # by which a written schedule knows it
+        self.name = ""  # identifies the action in a written schedule
         self.acted = False
         self.records: list[Record] = []  # late accesses to shared memory, retired by a wait
-        self.read: Access | None = None  # and of a tensor that the kernel writes
-        self.time = 0.0  # when it is over, by the cost model
+        self.read: Access | None = None  # late access to a tensor that the kernel writes
+        self.time = 0.0  # completion time by the cost model
 
 
 class Copy(Action):
-    """A box into shared memory of one CTA, landing on a barrier of it or on a group of the worker. A multicast is a copy for each CTA of the cluster."""
+    """A copy of a box into shared memory of one CTA, completing on a barrier or in an async group.
+
+    The barrier belongs to that CTA, the group to the worker. A multicast is one copy for each CTA of the cluster.
+    """
 
     def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, proxy: str, awaited: str, name: str = ""):
         super().__init__(actor)
@@ -36,7 +40,10 @@ class Copy(Action):
 
 
 class Store(Action):
-    """A shared view to a box; it reads its source at any time until store_wait or the end."""
+    """A copy of a shared view to a box.
+
+    Its source is read at any time until `store_wait` or the end.
+    """
 
     def __init__(self, actor: Actor, source: SharedRef, box: BoxRef, add: bool, proxy: str):
         super().__init__(actor)
@@ -44,14 +51,17 @@ class Store(Action):
 
 
 class Product(Action):
-    """a @ b + c on the tensor core. As a value of a name it is in flight until retired; its registers may be taken over by a later product."""
+    """A tensor-core product a @ b + c.
+
+    As a value of a name it is in flight until retired; its registers may be taken over by a later product.
+    """
 
     def __init__(
         self, actor: Actor, number: int, a: SharedRef | torch.Tensor, b: SharedRef, c: torch.Tensor | Product | None, names: tuple[str, ...]
     ):
         super().__init__(actor)
         self.number, self.a, self.b, self.c = number, a, b, c
-        self.names = names  # that hold register operands
+        self.names = names  # names that hold register operands
         self.value: torch.Tensor | None = None
         self.over = False  # retired by a wait
         self.taken: Product | None = None
@@ -65,7 +75,7 @@ class Taken(State):
 
 
 class Groups(State):
-    """What a worker issued and did not wait for yet."""
+    """The in-flight async groups of a worker: issued and not yet waited for."""
 
     def __init__(self) -> None:
         self.products: list[Product] = []  # in the order of issue
@@ -75,6 +85,6 @@ class Groups(State):
         self.stores: list[Action] = []
 
     def commit(self) -> None:
-        """The cp.async copies since the last commit are a group."""
+        """Close the group of cp.async copies issued since the last commit."""
         self.closed.append(self.open)
         self.open = []

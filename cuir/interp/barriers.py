@@ -1,6 +1,7 @@
-"""State of barriers: phases, arrivals, bytes, and a log of what happened, for reports. What an arrival or a wait does to it is protocol.py's.
+"""State of barriers: phases, arrivals, bytes, and a log of events for reports.
 
-Invariant: phases 0 .. phase-1 of an mbarrier are over, and its log reaches back to the end of KEPT phases or to its beginning.
+The transitions of arrivals and waits are in protocol.py. Invariant: phases 0 .. phase-1 of an mbarrier are complete,
+and its log reaches back to the end of the phase KEPT phases ago, or to its beginning.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from ..text.source import Span
 from .clocks import Clock
 from .state import State
 
-KEPT = 6  # phases of a barrier that its log reaches back
+KEPT = 6  # phases of a barrier that its log keeps
 
 
 class Event:
-    """Something that happened at a barrier, for reports: never changed but for the end of the log, so that the parts of a batch share it.
+    """An event at a barrier, for reports.
 
-    kind: "arrive" (value: bytes expected), "issue" and "land" of a copy (value: its bytes), "wait" once it has returned (value: the parity).
-    phase: of the barrier, or the one that the wait meant. epoch: of the worker. tick: counts the events of a machine.
-    known: the last phase that the waiter knew to be over before it waited.
+    Never changed but for the end of the log, so that the parts of a batch share it.
+
+    kind: "arrive" (value: bytes expected), "issue" and "land" of a copy (value: its bytes), "wait" once it has
+    returned (value: the parity). phase: of the barrier, or the one that the wait is for. epoch: of the worker. tick:
+    counts the events of a machine. known: the last phase that the waiter knew to be complete before it waited.
     """
 
     __slots__ = ("before", "epoch", "kind", "known", "label", "phase", "span", "tick", "value", "worker")
@@ -43,7 +46,7 @@ class Event:
 
     @property
     def at_once(self) -> bool:
-        """Of a wait: whether the worker knew before that the phase was over."""
+        """True if the worker of this wait knew before that the phase was complete."""
         return self.known >= self.phase
 
 
@@ -53,30 +56,31 @@ class Arrival(State):
 
 
 class Mbarrier(State):
-    """One mbarrier of one CTA. `phase` is the number of complete phases: phases 0 .. phase-1 are over."""
+    """One mbarrier of one CTA; `phase` is the number of complete phases, 0 .. phase-1."""
 
     def __init__(self, text: str, entry: int, count: int, span: Span, workers: int, entries: int):
         self.text, self.entry, self.count, self.span = text, entry, count, span
         self.phase, self.pending, self.bytes = 0, count, 0
         self.expected, self.landed = 0, 0  # bytes of the current phase, for reports
         self.had_bytes = False  # of the phase before: a copy landed in it
-        self.clock = Clock(workers, entries)  # joined over all arrivals: an arrival continues the release of those before it
-        self.seen = self.clock.copy()  # the clock when the last phase ended: what its waiters learn
+        # joined over all arrivals: an arrival continues the release of those before it
+        self.clock = Clock(workers, entries)
+        self.seen = self.clock.copy()  # the clock when the last phase ended, which its waiters join
         self.waits: dict[int, Event] = {}  # worker -> its last wait
-        self.came: dict[int, int] = {}  # worker -> how often it has arrived
-        self.log: Event | None = None  # what happened last, and through it what before
+        self.came: dict[int, int] = {}  # worker -> number of its arrivals
+        self.log: Event | None = None  # the last event, linked to those before it
         self.marks: list[Event | None] = []  # the ends of the last phases in the log
-        self.last: Event | None = None  # arrival
+        self.last: Event | None = None  # the last arrival
         self.used_phase = -1  # the last phase that a copy landed in, and the copy
         self.user: Event | None = None
         self.time, self.seen_time = 0.0, 0.0
 
-    def phase_meant(self, known: int, parity: int) -> int:
-        """The first phase of this parity that is not before the last one known complete."""
-        return known if known % 2 == parity else known + 1
+    def phase_meant(self, last_known: int, parity: int) -> int:
+        """Return the first phase of this parity that is not before the last one known complete."""
+        return last_known if last_known % 2 == parity else last_known + 1
 
     def events(self) -> list[Event]:
-        """What the log holds, the last first."""
+        """Return the events of the log, the last first."""
         events, event = [], self.log
         while event is not None:
             events.append(event)
@@ -84,7 +88,7 @@ class Mbarrier(State):
         return events
 
     def missing(self) -> str:
-        """Why the current phase is not over, in words."""
+        """Describe what the current phase still waits for."""
         parts = [f"{self.count - self.pending} of {count_noun(self.count, 'arrival')}"]
         if self.bytes > 0:
             parts.append(f"{self.bytes} of {self.expected} bytes missing")
@@ -94,30 +98,37 @@ class Mbarrier(State):
 
 
 class Handout(State):
-    """Who has taken how many units of work: under a schedule in lockstep a worker waits here until all have taken the unit before. Orders nothing."""
+    """Counts of work items that each worker has taken.
+
+    Under a schedule in lockstep a worker waits here until all have taken the previous work item. Implies no
+    happens-before order.
+    """
 
     def __init__(self, workers: Sequence[int], span: Span):
         self.text, self.span = "tiles", span
         self.taken = dict.fromkeys(workers, 0)
 
     def behind(self, units: int) -> list[int]:
-        """The workers that have taken fewer."""
+        """Return the workers that have taken fewer than `units` work items."""
         return [w for w, n in self.taken.items() if n < units]
 
     def take(self, worker: int) -> None:
-        """A worker takes its next unit, or finds that there is none."""
+        """Count one work item for a worker, or its discovery that there is none."""
         self.taken[worker] += 1
 
 
 class Generation(State):
-    """A completed phase of a named barrier, kept until everyone who waits in it has gone on."""
+    """A completed phase of a named barrier, kept until every worker that waits in it has gone on."""
 
     def __init__(self, clock: Clock, waiting: int, time: float):
         self.clock, self.waiting, self.time = clock, waiting, time
 
 
 class NamedBarrier(State):
-    """One hardware barrier of one CTA, also what `sync()` joins on: complete at `count` arrivals, of workers with `warps` warps, of which some wait."""
+    """One hardware barrier of one CTA, also the one that `sync()` joins on.
+
+    A phase is complete at `count` arrivals, of workers with `warps` warps, of which some wait.
+    """
 
     def __init__(self, text: str, count: int, warps: int, span: Span | None, workers: int, entries: int):
         self.text, self.count, self.warps, self.span = text, count, warps, span
@@ -126,7 +137,7 @@ class NamedBarrier(State):
         self.generation, self.waiting = 0, 0
         self.clock = Clock(*self.size)
         self.arrivals: list[Arrival] = []
-        self.came: dict[int, int] = {}  # worker -> how often it has arrived
+        self.came: dict[int, int] = {}  # worker -> number of its arrivals
         self.last: Arrival | None = None
         self.over: dict[int, Generation] = {}
         self.time = 0.0

@@ -1,7 +1,8 @@
-"""Why accesses are not ordered, and why the protocol of a barrier is broken: which wait, arrival, count or number of bytes is the wrong one.
+"""Explanations of conflicts and broken barrier protocols: the wait, arrival, count or bytes at fault.
 
-Each question goes back along the chain that should have ordered two things: the barrier that the earlier party arrives on (or that its copy lands on), the
-wait of the later party there, the phase that this wait meant, and what ended that phase. Owns the words of causes; what is a fault at all is decided elsewhere.
+Each question goes back along the chain that should have ordered two accesses: the barrier that the earlier party
+arrives on (or that its copy lands on), the wait of the later party there, the phase that this wait was for, and what
+ended that phase. Faults are detected elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ from .records import Actor, Record
 
 
 def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:
-    """A reader waited for a phase, and what landed then has been written over: why whoever filled it again did not wait for the reader."""
+    """Explain why bytes that a reader waited for have been written over before its read.
+
+    Returns why whoever refilled the buffer did not wait for the reader, or None if the log does not show it.
+    """
     bar, text = copy.bar, text_of(m.launch.checked)
     assert bar is not None
     filler = m.workers[copy.worker]
@@ -57,10 +61,14 @@ def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause |
     until = issued.tick if issued is not None else 1 << 60
     if not rings:
         back = [n for n in {u.name for u in text.of("arrives", role=reader.program.name)} if text.of("waits", n, filler.program.name)]
-        said = f"`{back[0]}`" if len(back) == 1 else "a barrier that the reader arrives on"
+        barrier_text = f"`{back[0]}`" if len(back) == 1 else "a barrier that the reader arrives on"
         same = [n for n in back if len(m.barriers[n, filler.cta]) == len(m.barriers[name, place_of(m, bar)[2]])]
-        said = f"`{same[0]}`" if len(same) == 1 and len(back) > 1 else said
-        return Cause([("this copy writes over what is still read", copy.span)], f"no wait by {filler.label} on {said} lies before this copy, which writes over what {reader.label} is still to read", 1)  # fmt: skip
+        barrier_text = f"`{same[0]}`" if len(same) == 1 and len(back) > 1 else barrier_text
+        return Cause(
+            [("this copy writes over what is still read", copy.span)],
+            f"no wait by {filler.label} on {barrier_text} lies before this copy, which writes over what {reader.label} is still to read",
+            1,
+        )
     ring = ring_of(m, rings[0], filler.cta)
     passed = max(((e, b) for b in ring for e in waits_of(b, filler.number) if e.tick < until), key=lambda x: x[0].tick, default=None)
     if passed is None:
@@ -112,7 +120,7 @@ def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> 
 
 
 def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
-    """The earlier access is a copy, which is over when its phase of a barrier is."""
+    """Explain a conflict with a copy, which is complete when its phase of a barrier is."""
     bar, w = old.bar, m.workers[new.worker]
     assert bar is not None
     issued = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span and e.tick >= old.tick), None)
@@ -120,53 +128,71 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
         issued = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span), None)
     lands = old.done[1] if old.done is not None else None
     by = announced(bar.events(), issued) if issued is not None else None
-    meant = by.phase if by is not None else issued.phase if issued is not None else lands if lands is not None else bar.phase
-    apart = torn(m, *place_of(m, bar)[::2])
-    if apart is not None:
-        return apart
+    expected_phase = by.phase if by is not None else issued.phase if issued is not None else lands if lands is not None else bar.phase
+    torn_cause = torn(m, *place_of(m, bar)[::2])
+    if torn_cause is not None:
+        return torn_cause
     waits = waits_of(bar, new.worker)
     wait = waits[0] if waits else None
     sibling = sibling_wait(m, bar, new.worker, max(former, wait.tick if wait else -1))
-    what = f"the copy lands in phase {meant if lands is None else lands}"
-    if wait is not None and wait.at_once and wait.phase < (meant if lands is None else lands) and wait.tick > former:
-        return Cause([(f"{already(bar, wait)}; {what}", wait.span)], parity_for(m, bar, meant if lands is None else lands), 2)
-    if wait is not None and wait.phase >= meant:
-        early = wrong_bytes(bar, wait.phase) or wrong_bytes(bar, meant)
+    landing = f"the copy lands in phase {expected_phase if lands is None else lands}"
+    if wait is not None and wait.at_once and wait.phase < (expected_phase if lands is None else lands) and wait.tick > former:
+        return Cause([(f"{already(bar, wait)}; {landing}", wait.span)], parity_for(m, bar, expected_phase if lands is None else lands), 2)
+    if wait is not None and wait.phase >= expected_phase:
+        early = wrong_bytes(bar, wait.phase) or wrong_bytes(bar, expected_phase)
         if early is not None:
             text, at = early.notes[0]
             return Cause([(f"{text}: the phase ended before this copy had landed", at)], early.hint, 2)
         twice = extra_arrival(bar, wait.phase)
         if twice is not None:
             return twice
-        return Cause([(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)], "the phase must expect the bytes of this copy: expect(nbytes(view))")  # fmt: skip
+        return Cause(
+            [(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)],
+            "the phase must expect the bytes of this copy: expect(nbytes(view))",
+        )
     back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
     ring = ring_of(m, back or "", w.cta)
-    # given back since: the wait was for the turn before
+    # the buffer was released since: the wait was for the previous turn
     if wait is not None and len(ring) == len(m.barriers[place_of(m, bar)[0], place_of(m, bar)[2]]):
-        given = arrivals_of(ring[place_of(m, bar)[1]], worker=new.worker)
-        former = max([former, *(e.tick for e in given if e.tick > wait.tick)])
+        returns = arrivals_of(ring[place_of(m, bar)[1]], worker=new.worker)
+        former = max([former, *(e.tick for e in returns if e.tick > wait.tick)])
         sibling = sibling_wait(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
         past = _overtaken(m, old, w, wait)
         if past is not None:
             return past
     if sibling is not None:
-        return Cause([(f"{w.label} waits on `{sibling[1].text}` here, and the copy lands on `{bar.text}`: no wait on that one lies before this {new.mode}", sibling[0].span)],
-                     "wait on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
-    last = [(f"{w.label} waited on `{bar.text}` here for phase {wait.phase}; {what}", wait.span)] if wait is not None else []
-    return Cause(last, f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {lands if lands is not None else meant}, parity {(lands if lands is not None else meant) % 2}, in which the copy lands", 1)  # fmt: skip
+        return Cause(
+            [
+                (
+                    f"{w.label} waits on `{sibling[1].text}` here, and the copy lands on `{bar.text}`: no wait on that one lies before this {new.mode}",
+                    sibling[0].span,
+                )
+            ],
+            "wait on the barrier of the stage that is used: the i-th use is of stage i % n",
+            1,
+        )
+    last = [(f"{w.label} waited on `{bar.text}` here for phase {wait.phase}; {landing}", wait.span)] if wait is not None else []
+    return Cause(
+        last,
+        f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {lands if lands is not None else expected_phase}, parity {(lands if lands is not None else expected_phase) % 2}, in which the copy lands",
+        1,
+    )
 
 
 def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
-    """The earlier access is a worker's, or an engine's that the worker waits for: the worker arrives on a barrier after it."""
+    """Explain a conflict with an access after which a worker arrives on a barrier.
+
+    The access is the worker's, or an engine's that the worker waits for.
+    """
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     over = old.done[1] if old.done is not None and old.done[0] == old.worker else None
-    here = [bar for bar in mbarriers(m) if place_of(m, bar)[2] == w.cta]  # on which it can wait
-    arrived = sorted(((e, bar) for bar in here for e in arrivals_of(bar, worker=old.worker)), key=lambda x: x[0].tick)
+    local_barriers = [bar for bar in mbarriers(m) if place_of(m, bar)[2] == w.cta]  # those that `w` can wait on
+    arrived = sorted(((e, bar) for bar in local_barriers for e in arrivals_of(bar, worker=old.worker)), key=lambda x: x[0].tick)
     waited = {u.name for u in text.of("waits", role=w.program.name)}
     shared = [(e, bar) for e, bar in arrived if place_of(m, bar)[0] in waited]
     after = [(e, bar) for e, bar in shared if over is not None and e.epoch >= over and e.tick > old.tick]
-    done = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
+    finished = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
     if not shared and not after:
         return _no_barrier(m, new, old)
     guard = text.guards.get((w.program.name, new.span))
@@ -177,9 +203,18 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         stray = unwaited(m, old.worker, str(guarded), w.cta)
         early = arrivals_of(newest[1], newest[0].phase, old.worker)
         if stray is None and early and early[0].tick <= old.tick:
-            return _released_early(owner, newest[1], early[0], old, new, done)
-        return stray or Cause([(f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{same[0][1].text}`", newest[0].span),
-                               (f"{owner.label} arrives here", same[0][0].span)], "wait and arrive on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
+            return _released_early(owner, newest[1], early[0], old, new, finished)
+        return stray or Cause(
+            [
+                (
+                    f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{same[0][1].text}`",
+                    newest[0].span,
+                ),
+                (f"{owner.label} arrives here", same[0][0].span),
+            ],
+            "wait and arrive on the barrier of the stage that is used: the i-th use is of stage i % n",
+            1,
+        )
     if same or (after and guarded is None):
         arrival, bar = _closest(m, same or after, new.worker)
         needed = arrival.phase
@@ -202,15 +237,25 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         and (wait.phase >= 0 or any(o.tick < wait.tick for o in waits) or not _waits_first(m, bar, new))
     ):
         return Cause(
-            [(f"{already(bar, wait)}; {owner.label} arrives for phase {needed} after {done}", wait.span)], parity_for(m, bar, needed), 2
+            [(f"{already(bar, wait)}; {owner.label} arrives for phase {needed} after {finished}", wait.span)], parity_for(m, bar, needed), 2
         )
     if wait is None or wait.tick < former:
         sibling = sibling_wait(m, bar, new.worker, former)
         if sibling is not None and sibling[0].tick > max(former, 0):
-            return Cause([(f"{w.label} waits on `{sibling[1].text}` here, and {owner.label} gives these bytes back by arriving on `{bar.text}`", sibling[0].span)],
-                         "wait on the barrier of the stage that is used: the i-th use is of stage i % n", 1)  # fmt: skip
-        lead = [(f"{owner.label} arrives on `{bar.text}` here after {done}", arrival.span)] if after else []
-        return Cause(lead, f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed}, parity {needed % 2}", 1)  # fmt: skip
+            return Cause(
+                [
+                    (
+                        f"{w.label} waits on `{sibling[1].text}` here, and {owner.label} gives these bytes back by arriving on `{bar.text}`",
+                        sibling[0].span,
+                    )
+                ],
+                "wait on the barrier of the stage that is used: the i-th use is of stage i % n",
+                1,
+            )
+        lead = [(f"{owner.label} arrives on `{bar.text}` here after {finished}", arrival.span)] if after else []
+        return Cause(
+            lead, f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed}, parity {needed % 2}", 1
+        )
     twice = came_twice(bar, wait.phase)
     if twice is not None:
         return twice
@@ -221,34 +266,47 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         )
         if unread is not None and new.mode != "read":
             return unread
-        return _released_early(owner, bar, inside[0], old, new, done)
+        return _released_early(owner, bar, inside[0], old, new, finished)
     ended = arrivals_of(bar, wait.phase)
-    return Cause([(f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {labels(ended)}, without {owner.label}", wait.span)],
-                 f"{owner.label} arrives on `{bar.text}` after {done}, once a phase, and the count takes its arrival in")  # fmt: skip
+    return Cause(
+        [
+            (
+                f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {labels(ended)}, without {owner.label}",
+                wait.span,
+            )
+        ],
+        f"{owner.label} arrives on `{bar.text}` after {finished}, once a phase, and the count takes its arrival in",
+    )
 
 
-def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, done: str) -> Cause:
-    """Find an arrival before the access that let the later party go on."""
+def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, finished: str) -> Cause:
+    """Describe an arrival before the access that let the later party go on."""
     over = f": after {old.awaited}" if old.awaited else ""
     return Cause(
-        [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {done}", arrival.span)],
+        [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {finished}", arrival.span)],
         f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{over}",
         2,
     )
 
 
 def _waits_first(m: Machine, bar: Mbarrier, new: Record) -> bool:
-    """Whether a first wait for phase -1 is how the worker finds the buffer free: it is the one behind which a copy lands."""
+    """Return True if a first wait for phase -1 is how the worker finds the buffer free.
+
+    It is the wait behind which a copy lands.
+    """
     return place_of(m, bar)[0] in text_of(m.launch.checked).pairs and new.mode != "read"
 
 
 def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
-    """Of the arrivals behind an access: the first one at a barrier that the other party waits on, or the first at all."""
+    """Choose the first arrival after an access at a barrier that the other party waits on.
+
+    Falls back to the first arrival at any barrier.
+    """
     return next(((e, bar) for e, bar in after if waits_of(bar, worker)), after[0])
 
 
 def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
-    """The earlier party never arrived where the later one waits."""
+    """Explain a conflict in which the earlier party never arrived where the later one waits."""
     text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     many = find_crowded_barrier(m, old.worker, new.worker)
     if many is not None:
@@ -265,13 +323,19 @@ def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
             for e, b in waits
             if place_of(m, b)[0] == name
         ][:1]
-        return Cause(lead, f"no wait by {w.label} on `{name}`, for a phase in which {owner.label} arrives after its {old.mode}, lies before this {new.mode}")  # fmt: skip
+        return Cause(
+            lead,
+            f"no wait by {w.label} on `{name}`, for a phase in which {owner.label} arrives after its {old.mode}, lies before this {new.mode}",
+        )
     over = f" ({old.awaited})" if old.awaited else ""
-    return Cause([], f"a barrier must lie between: {owner.label} arrives on it after its {old.mode} is over{over}, and {w.label} waits for that phase before this {new.mode}")  # fmt: skip
+    return Cause(
+        [],
+        f"a barrier must lie between: {owner.label} arrives on it after its {old.mode} is over{over}, and {w.label} waits for that phase before this {new.mode}",
+    )
 
 
 def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
-    """Why a read finds nothing written: what should have been waited for."""
+    """Explain why a read finds nothing written: the wait that is missing."""
     text, w = text_of(m.launch.checked), m.workers[actor.worker]
     rings = list(dict.fromkeys(u.name for u in text.of("lands", array=ref.alloc.name)))
     copies = text.of("lands", array=ref.alloc.name)
@@ -287,27 +351,44 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
             return cause
         landed = [e for e in bar.events() if e.kind == "land" and e.phase == wait.phase]
         if landed:
-            return Cause([(f"phase {wait.phase} of `{bar.text}`, which {w.label} waited for, ended with this copy: it wrote other bytes", landed[0].span)],
-                         "the copy's view, its barrier and the view that is read have the same stage: the i-th use is of stage i % n", 1)  # fmt: skip
+            return Cause(
+                [
+                    (
+                        f"phase {wait.phase} of `{bar.text}`, which {w.label} waited for, ended with this copy: it wrote other bytes",
+                        landed[0].span,
+                    )
+                ],
+                "the copy's view, its barrier and the view that is read have the same stage: the i-th use is of stage i % n",
+                1,
+            )
     if copies:
-        return Cause([(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
-                     f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands", 1)  # fmt: skip
+        return Cause(
+            [(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
+            f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands",
+            1,
+        )
     cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60) or find_crowded_barrier(m, actor.worker)
     return cause or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 
 # ---- faults
 def unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
-    """M401: a read of bytes that were never written, or were last written through an array over them."""
-    others = [a.name for a in m.shared[ref.cta].aliases[ref.alloc.name]]
-    over = f", or was overwritten through {' or '.join(f'`{n}`' for n in others)}" if others else ""
+    """Make M401: a read of bytes that were never written, or were last written through an array over them."""
+    aliases = [a.name for a in m.shared[ref.cta].aliases[ref.alloc.name]]
+    over = f", or was overwritten through {' or '.join(f'`{n}`' for n in aliases)}" if aliases else ""
     cause = _of_unwritten(m, actor, ref)
-    return fault(m, "M401", f"{actor.label} reads `{ref.text}`, which was never written{over}", actor.span, cause.hint,
-                 [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)])  # fmt: skip
+    return fault(
+        m,
+        "M401",
+        f"{actor.label} reads `{ref.text}`, which was never written{over}",
+        actor.span,
+        cause.hint,
+        [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)],
+    )
 
 
 def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
-    """S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
+    """Make S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
     arrived = arrivals_of(bar, bar.phase)
     message = f"`{bar.text}` takes {count_noun(bar.count, 'arrival')} a phase; one more came from {w.label} while phase {bar.phase} still misses {count_noun(bar.bytes, 'byte')}"
     mine = next((e for e in arrived if e.worker == w.number), None)
@@ -321,48 +402,53 @@ def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
             cause = astray(m, bar) or wrong_bytes(bar, bar.phase)
         cause = cause or idle_wait(m, w.number, mine.tick, 1 << 60) or short_phase(m, w.number, mine.tick, 1 << 60)
         if cause is None and not any(e.tick > mine.tick for e, _ in all_waits(m, w.number)):
-            cause = Cause([(f"{w.label} arrived for this phase here, and no wait of its own lies between the two", mine.span)],
-                          "arrive for the next phase only after a wait that knows this one over", 1)  # fmt: skip
+            cause = Cause(
+                [(f"{w.label} arrived for this phase here, and no wait of its own lies between the two", mine.span)],
+                "arrive for the next phase only after a wait that knows this one over",
+                1,
+            )
     if cause is None:
-        cause = Cause([(f"{e.label} arrived here", e.span) for e in reversed(arrived)][:2],
-                      "arrive for the next phase only after a wait that knows this one over; the count is the number of workers that arrive in a phase")  # fmt: skip
+        cause = Cause(
+            [(f"{e.label} arrived here", e.span) for e in reversed(arrived)][:2],
+            "arrive for the next phase only after a wait that knows this one over; the count is the number of workers that arrive in a phase",
+        )
     return fault(m, "S402", message, span, cause.hint, cause.notes)
 
 
 def too_early(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
-    """S402: an arrival that could come while the phase before has all of its arrivals, and not its bytes."""
+    """Make S402: an arrival that could come while the phase before has its arrivals, and not its bytes."""
     before = bar.phase - 1
     message = f"{w.label} arrives for phase {bar.phase} of `{bar.text}`, and phase {before} can still miss its bytes: then this is an arrival too many"
     mine = next(iter(arrivals_of(bar, worker=w.number)), None)
     since = mine.tick if mine is not None else -1
     cause = idle_wait(m, w.number, since, 1 << 60) or short_phase(m, w.number, since, 1 << 60)
     if cause is None:
-        said = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
+        arrival_notes = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
         back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
         on = f", or on `{back}`, by which the buffer is given back" if back is not None else ""
-        cause = Cause(said, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
+        cause = Cause(arrival_notes, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
     return fault(m, "S402", message, span, cause.hint, cause.notes)
 
 
 def too_many_bytes(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
-    """S403: a copy lands in a phase that has all of its arrivals, and expects less."""
+    """Make S403: a copy lands in a phase that has all of its arrivals, and expects less."""
     message = f"phase {bar.phase} of `{bar.text}` expected {count_noun(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"
     expects = list(reversed(arrivals_of(bar, bar.phase)))
-    others = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != span))
-    said = (
+    other_copies = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != span))
+    announcement = (
         "this announces the bytes of the phase: {}" if expects and expects[0].value else "this arrival announces no bytes of the phase: {}"
     ).format(f"{bar.expected:,}")
-    notes: Sequence[Said] = [(f"{said}, and {bar.landed:,} have landed", expects[0].span)] if expects else []
+    notes: Sequence[Said] = [(f"{announcement}, and {bar.landed:,} have landed", expects[0].span)] if expects else []
     if bar.phase and expects and bar.expected and bar.landed > bar.expected:
         before = wrong_bytes(bar, bar.phase - 1)
         if before is not None:
             notes = before.notes
-    notes = [*notes, *(("this copy landed in the same phase", s) for s in others[:1])]
+    notes = [*notes, *(("this copy landed in the same phase", s) for s in other_copies[:1])]
     return fault(m, "S403", message, span, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes)
 
 
 def lapped(m: Machine, bar: Mbarrier, w: Worker, phase: int, span: Span, wait: Event | None) -> Exception:
-    """S401: `w` waits for a phase (`wait`, if it has returned) while the next one can be over."""
+    """Make S401: `w` waits for a phase (`wait`, if it has returned) while the next one can be complete."""
     message = f"{w.label} waits for phase {phase} of `{bar.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart"
     cause = _of_lap(m, bar, w, phase, wait)
     return fault(m, "S401", message, span, cause.hint, [*cause.notes, (f"`{bar.text}` is declared here", bar.span)][:3])
@@ -379,15 +465,20 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
     filled = {u.name for u in text.of("lands")}
     arrived = list(reversed(arrivals_of(bar, phase + 1)))
     ring, cta = place_of(m, bar)[0], place_of(m, bar)[2]
-    for given, who in ((n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in text.pairs.items() if ring in (n, p)):
-        for x in who:
-            cause = unwaited(m, x, given, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
+    for release_ring, workers in (
+        (n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in text.pairs.items() if ring in (n, p)
+    ):
+        for x in workers:
+            cause = unwaited(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
             if cause is not None:
                 return cause
     if phase < 0 and place_of(m, bar)[0] not in filled and arrived:
         a = arrived[0]
-        return Cause([(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
-                     "arrive on the stage that was used, after its use", 2)  # fmt: skip
+        return Cause(
+            [(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
+            "arrive on the stage that was used, after its use",
+            2,
+        )
     if (phase < 0 and place_of(m, bar)[0] in filled) or (wait is not None and wait.at_once and phase >= 0):
         value = wait.value if wait is not None else phase % 2
         why = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
@@ -398,25 +489,43 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
         before = next((e for e in arrivals_of(bar, worker=a.worker) if e.tick < a.tick), None)
         since = before.tick if before is not None else -1
         between = [(e, b) for e, b in all_waits(m, a.worker) if since < e.tick < a.tick]
-        said = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
+        arrival_text = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
         if not between:
             earlier = [(f"and here for phase {before.phase}", before.span)] if before is not None and before.span != a.span else []
-            return Cause([(f"{said}, with no wait of its own since it arrived for the phase before", a.span), *earlier],
-                         f"{a.label} first waits for something that {w.label} does after its wait for phase {phase}", 1)  # fmt: skip
+            return Cause(
+                [(f"{arrival_text}, with no wait of its own since it arrived for the phase before", a.span), *earlier],
+                f"{a.label} first waits for something that {w.label} does after its wait for phase {phase}",
+                1,
+            )
         idle = idle_wait(m, a.worker, since, a.tick)
         if idle is not None:
-            return Cause([*idle.notes, (f"so {said}, too early", a.span)], idle.hint, 2)
-        for e, other in between:
-            inside = arrivals_of(other, e.phase, w.number)
-            short = wrong_count(m, other) or (came_twice(other, e.phase) if e.phase >= 0 else None)
+            return Cause([*idle.notes, (f"so {arrival_text}, too early", a.span)], idle.hint, 2)
+        for e, other_bar in between:
+            inside = arrivals_of(other_bar, e.phase, w.number)
+            short = wrong_count(m, other_bar) or (came_twice(other_bar, e.phase) if e.phase >= 0 else None)
             if short is not None:
-                return Cause([*short.notes, (f"so {said}, too early", a.span)][:2], short.hint, 2)
-            (ring, stage, _), (its, used, _) = place_of(m, bar), place_of(m, other)
-            if inside and stage != used and len(m.barriers[ring, w.cta]) == len(m.barriers[its, w.cta]):
-                return Cause([(f"{said}, and what it waited for before is another stage, `{other.text}`", a.span), (f"{a.label} waited on `{other.text}` here", e.span)],
-                             "arrive on the stage that was used", 1)  # fmt: skip
+                return Cause([*short.notes, (f"so {arrival_text}, too early", a.span)][:2], short.hint, 2)
+            (ring, stage, _), (other_ring, used, _) = place_of(m, bar), place_of(m, other_bar)
+            if inside and stage != used and len(m.barriers[ring, w.cta]) == len(m.barriers[other_ring, w.cta]):
+                return Cause(
+                    [
+                        (f"{arrival_text}, and what it waited for before is another stage, `{other_bar.text}`", a.span),
+                        (f"{a.label} waited on `{other_bar.text}` here", e.span),
+                    ],
+                    "arrive on the stage that was used",
+                    1,
+                )
             if inside:
-                return Cause([(f"{w.label} arrives on `{other.text}` here, before it waits for phase {phase} of `{bar.text}`: that lets {a.label} go on", inside[0].span), (said, a.span)],
-                             f"{w.label} arrives on `{other.text}` after the wait", 2)  # fmt: skip
+                return Cause(
+                    [
+                        (
+                            f"{w.label} arrives on `{other_bar.text}` here, before it waits for phase {phase} of `{bar.text}`: that lets {a.label} go on",
+                            inside[0].span,
+                        ),
+                        (arrival_text, a.span),
+                    ],
+                    f"{w.label} arrives on `{other_bar.text}` after the wait",
+                    2,
+                )
     notes: list[Said] = [(f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrived[:1]]
     return Cause(notes, f"whoever lets the barrier advance must first wait for something that {w.label} does after this wait")

@@ -1,7 +1,6 @@
-"""What a fault of synchronisation is traced by: what the text does with each barrier, what the barriers remember, and the faults of one barrier.
+"""Evidence about a fault of synchronisation: uses in the text, barrier logs, faults of one barrier.
 
-Runs once a fault is found, on the state as it is then. Owns what is read off a barrier's log and off the text; which of it explains a fault is causes.py's
-and deadlocks.py's.
+Runs once a fault is found, on the state as it is then. causes.py and deadlocks.py choose what explains a fault.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ RING = "the i-th use of a ring of n stages is its stage's phase i // n: a reader
 
 @dataclass
 class Cause:
-    """notes: the faulty statement first. sure: how certain the cause is, 0 if it is only what was seen."""
+    """A cause of a fault, with its notes and hint.
+
+    notes: the faulty statement first. sure: how certain the cause is, 0 if it is only an observation.
+    """
 
     notes: Sequence[Said] = field(default_factory=list)
     hint: str = ""
@@ -35,7 +37,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Use:
-    """A call of the text that uses a barrier (`name`): "arrives" (with its bytes, if it is an expect), "waits", or "lands" a copy of `array` on it."""
+    """A call in the text that uses a barrier (`name`).
+
+    kind: "arrives" (with its bytes, if it is an expect), "waits", or "lands" a copy of `array` on it.
+    """
 
     kind: str
     name: str
@@ -46,7 +51,7 @@ class Use:
 
 
 class Text:
-    """What the text of a kernel does with its barriers and shared arrays, by the table of primitives."""
+    """The uses of barriers and shared arrays in the text of a kernel, by the table of primitives."""
 
     def __init__(self, checked: Checked):
         self.checked = checked
@@ -70,7 +75,10 @@ class Text:
 
     @cached_property
     def guards(self) -> dict[tuple[str, Span], Use]:
-        """For each call in a role: the wait before it in its block, or around it up to a loop. Inside of one turn nothing else can hold it back."""
+        """For each call in a role, the wait before it in its block, or around it up to a loop.
+
+        Within one turn of a loop no other wait can hold the call back.
+        """
         waits = {(u.role, u.span): u for u in self.of("waits")}
         guards: dict[tuple[str, Span], Use] = {}
 
@@ -94,7 +102,10 @@ class Text:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """Rings by which buffers are given back -> those by which they are filled: a copy that lands on the one lies behind a wait on the other."""
+        """The rings by which buffers are released -> those by which they are filled.
+
+        A copy that lands on the second lies behind a wait on the first.
+        """
         copies = ((u, self.guards.get((u.role, u.span))) for u in self.of("lands"))
         return {guard.name: u.name for u, guard in copies if guard is not None and guard.name != u.name}
 
@@ -102,16 +113,24 @@ class Text:
         return [u for u in self.uses if u.kind == kind and name in (None, u.name) and role in (None, u.role) and array in (None, u.array)]
 
     def arriving(self, name: str) -> int:
-        """How many workers can arrive at the barrier of one CTA: those of its own, or of the CTAs in line, for each line that a role's arrivals go along."""
+        """Count the workers that can arrive at the barrier of one CTA.
+
+        Those of the CTA itself, or of the CTAs in line, for each line that a role's arrivals go along.
+        """
         roles = {r.name: r.workers for r in self.checked.roles}
         lines: dict[str, set[bool | str]] = {}
         for u in self.of("arrives", name):
             lines.setdefault(u.role, set()).add(u.along)
-        return sum(roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
-                   for role, of in lines.items())  # fmt: skip
+        return sum(
+            roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
+            for role, of in lines.items()
+        )
 
     def sure_arrivals(self, name: str) -> int:
-        """Count the workers that certainly come to a named barrier that is no ring: of roles that use it outside of branches."""
+        """Count the workers that certainly come to a named barrier that is no ring.
+
+        These are the workers of roles that use it outside of branches.
+        """
         if self.checked.barriers[name].stages is not None:
             return 0
         spans = {(u.role, u.span) for u in self.of("arrives", name)}
@@ -119,7 +138,7 @@ class Text:
 
 
 def _unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
-    """The places of all calls outside of branches."""
+    """Yield the spans of all calls outside of branches."""
     for stmt in stmts:
         if isinstance(stmt, For):
             yield from _unconditional_calls(stmt.body)
@@ -140,12 +159,12 @@ def mbarriers(m: Machine) -> list[Mbarrier]:
 
 
 def ring_of(m: Machine, name: str, cta: int) -> list[Mbarrier]:
-    """The mbarriers of a ring, by stage; none if there is no such ring."""
+    """Return the mbarriers of a ring, by stage; none if there is no such ring."""
     return cast("list[Mbarrier]", m.barriers.get((name, cta), []))
 
 
 def place_of(m: Machine, bar: Mbarrier | NamedBarrier) -> tuple[str, int, int]:
-    """The ring of a barrier, its stage and its CTA."""
+    """Return the ring of a barrier, its stage and its CTA."""
     return next((name, ring.index(bar), cta) for (name, cta), ring in m.barriers.items() if any(b is bar for b in ring))
 
 
@@ -154,12 +173,12 @@ def waits_of(bar: Mbarrier, worker: int) -> list[Event]:
 
 
 def arrivals_of(bar: Mbarrier, phase: int | None = None, worker: int | None = None) -> list[Event]:
-    """The last first."""
+    """Return the arrivals at a barrier, the last first."""
     return [e for e in bar.events() if e.kind == "arrive" and phase in (None, e.phase) and worker in (None, e.worker)]
 
 
 def all_waits(m: Machine, worker: int) -> list[tuple[Event, Mbarrier]]:
-    """Those of a worker at any mbarrier, the last first."""
+    """Return the waits of a worker at any mbarrier, the last first."""
     return sorted(((e, bar) for bar in mbarriers(m) for e in waits_of(bar, worker)), key=lambda x: -x[0].tick)
 
 
@@ -169,7 +188,7 @@ def labels(events: Iterable[Event]) -> str:
 
 
 def already(bar: Mbarrier, wait: Event) -> str:
-    """A wait that returned at once, and why."""
+    """Describe a wait that returned at once, and why."""
     over = (
         "which is over before the first arrival" if wait.phase < 0 else f"which {wait.label} knew to be over: it had waited for it before"
     )
@@ -183,26 +202,38 @@ def parity_for(m: Machine, bar: Mbarrier, phase: int) -> str:
 
 # ---- faults of one barrier
 def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
-    """More workers arrive than a phase takes."""
+    """Return the cause if more workers arrive than a phase takes."""
     text, name = text_of(m.launch.checked), place_of(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
     hardware = m.launch.checked.barriers[name].hardware
     able = max(len(came), text.sure_arrivals(name) if hardware else text.arriving(name))
     if able <= bar.count:
         return None
-    who = (
+    arrivers = (
         ", ".join(came) if len(came) == able else f"the workers of role `{'`, `'.join(sorted({u.role for u in text.of('arrives', name)}))}`"
     )
-    groups, left = divmod(able, bar.count)
-    if hardware and bar.count > 1 and not left:
-        said = f"{groups} groups of {bar.count} workers share `{bar.text}`: {who}; the hardware knows nobody by name, so a phase ends after any {count_noun(bar.count, 'arrival')}, of whichever group"
-        return Cause([(said, bar.span)], f"a named barrier for each group: a ring of them, named_barrier({bar.count}, stages={groups}), or one under a name of its own", 2)  # fmt: skip
-    return Cause([(f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {who}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come", bar.span)],
-                 f"the count is the number of workers that arrive in a phase, here {able}", 2)  # fmt: skip
+    groups, remainder = divmod(able, bar.count)
+    if hardware and bar.count > 1 and not remainder:
+        explanation = f"{groups} groups of {bar.count} workers share `{bar.text}`: {arrivers}; the hardware knows nobody by name, so a phase ends after any {count_noun(bar.count, 'arrival')}, of whichever group"
+        return Cause(
+            [(explanation, bar.span)],
+            f"a named barrier for each group: a ring of them, named_barrier({bar.count}, stages={groups}), or one under a name of its own",
+            2,
+        )
+    return Cause(
+        [
+            (
+                f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {arrivers}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come",
+                bar.span,
+            )
+        ],
+        f"the count is the number of workers that arrive in a phase, here {able}",
+        2,
+    )
 
 
 def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
-    """A named barrier that more workers than it counts come to, one of these among them."""
+    """Find a named barrier that more workers than it counts come to, one of these among them."""
     for (name, _), ring in m.barriers.items():
         if m.launch.checked.barriers[name].hardware:
             for bar in ring:
@@ -213,20 +244,31 @@ def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
 
 
 def came_twice(bar: Mbarrier, phase: int) -> Cause | None:
-    """A worker that arrived twice in a phase which takes more than one."""
-    seen: dict[int, Event] = {}
+    """Return the cause if a worker arrived twice in a phase that takes more than one arrival."""
+    first_arrivals: dict[int, Event] = {}
     for e in reversed(arrivals_of(bar, phase)):
-        if e.worker in seen:
-            first = seen[e.worker].span
-            return Cause([(f"{e.label} arrives on `{bar.text}` a second time in phase {phase} here, so that it ended without another worker's arrival", e.span),
-                          *([] if first == e.span else [(f"{e.label} arrived for this phase here", first)])],
-                         "each worker arrives once a phase", 2)  # fmt: skip
-        seen[e.worker] = e
+        if e.worker in first_arrivals:
+            first = first_arrivals[e.worker].span
+            return Cause(
+                [
+                    (
+                        f"{e.label} arrives on `{bar.text}` a second time in phase {phase} here, so that it ended without another worker's arrival",
+                        e.span,
+                    ),
+                    *([] if first == e.span else [(f"{e.label} arrived for this phase here", first)]),
+                ],
+                "each worker arrives once a phase",
+                2,
+            )
+        first_arrivals[e.worker] = e
     return None
 
 
 def announced(events: list[Event], issue: Event) -> Event | None:
-    """The expect (or other arrival) that an issued copy belongs to: the last one of its issuer before it, or the next one where the text has the copy first. `events`: the last first."""
+    """Return the expect (or other arrival) that an issued copy belongs to; `events`: the last first.
+
+    It is the last arrival of its issuer before it, or the next one where the text has the copy first.
+    """
     mine = [e for e in events if e.kind == "arrive" and e.worker == issue.worker]
     before = next((e for e in mine if e.tick < issue.tick), None)
     if before is not None and (before.span.line, before.span.column) < (issue.span.line, issue.span.column):
@@ -235,15 +277,15 @@ def announced(events: list[Event], issue: Event) -> Event | None:
 
 
 def bytes_of(bar: Mbarrier, phase: int) -> tuple[list[Event], list[Event]]:
-    """The expects that count in a phase, and the copies that were issued for it."""
+    """Return the expects that count in a phase, and the copies that were issued for it."""
     events = bar.events()
     expects = [e for e in reversed(events) if e.kind == "arrive" and e.value and e.phase == phase]
-    meant = [(e, announced(events, e)) for e in reversed(events) if e.kind == "issue"]
-    return expects, [e for e, by in meant if (by.phase if by is not None else e.phase) == phase]
+    announcements = [(e, announced(events, e)) for e in reversed(events) if e.kind == "issue"]
+    return expects, [e for e, by in announcements if (by.phase if by is not None else e.phase) == phase]
 
 
 def torn(m: Machine, name: str, cta: int) -> Cause | None:
-    """A copy whose bytes were announced at another stage of the ring than the one that it lands on."""
+    """Find a copy that lands on another stage of the ring than the one where its bytes were announced."""
     ring = ring_of(m, name, cta)
     if len(ring) < 2:
         return None
@@ -252,13 +294,22 @@ def torn(m: Machine, name: str, cta: int) -> Cause | None:
     for e in reversed(events):
         by = announced(events, e) if e.kind == "issue" else None
         if by is not None and by.value and home[by.tick] is not home[e.tick]:
-            return Cause([(f"this copy lands on `{home[e.tick].text}`, and the expect that goes with it announces its bytes on `{home[by.tick].text}`", e.span),
-                          (f"the bytes are expected on `{home[by.tick].text}` here", by.span)], "the expect, the copy's barrier and its view have the same stage", 3)  # fmt: skip
+            return Cause(
+                [
+                    (
+                        f"this copy lands on `{home[e.tick].text}`, and the expect that goes with it announces its bytes on `{home[by.tick].text}`",
+                        e.span,
+                    ),
+                    (f"the bytes are expected on `{home[by.tick].text}` here", by.span),
+                ],
+                "the expect, the copy's barrier and its view have the same stage",
+                3,
+            )
     return None
 
 
 def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
-    """Bytes expected in a phase, and those that its copies bring."""
+    """Return the cause if the bytes expected in a phase differ from those that its copies bring."""
     expects, copies = bytes_of(bar, phase)
     expected, brought = sum(e.value for e in expects), sum(e.value for e in copies)
     if expected == brought or not (expects or copies):
@@ -266,40 +317,59 @@ def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     places = list(dict.fromkeys(c.span for c in copies))
     each = f" by {count_noun(len(copies), 'copy')}"
     if expects:
-        said = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
-        notes: list[Said] = [(said, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
+        explanation = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
+        notes: list[Said] = [(explanation, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
     else:
         arrived = arrivals_of(bar, phase)
-        said = f"phase {phase} of `{bar.text}` expects no bytes, and {brought:,} are copied{each}"
+        explanation = f"phase {phase} of `{bar.text}` expects no bytes, and {brought:,} are copied{each}"
         notes = [
-            (said, arrived[-1].span if arrived else places[0]),
+            (explanation, arrived[-1].span if arrived else places[0]),
             *((f"copied on `{bar.text}` here", s) for s in places[: len(arrived)][:1]),
         ]
     return Cause(notes, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", 2)
 
 
 def astray(m: Machine, bar: Mbarrier) -> Cause | None:
-    """A copy, or an arrival, at another stage of the ring, that may be the one which is missing here."""
+    """Find a copy or an arrival at another stage of the ring that may be the one missing here."""
     name, stage, cta = place_of(m, bar)
-    apart = torn(m, name, cta)
-    if apart is not None:
-        return apart
+    torn_cause = torn(m, name, cta)
+    if torn_cause is not None:
+        return torn_cause
     ring = ring_of(m, name, cta)
-    for other in ring:
-        if other is not bar and other.bytes < 0 and other.user is not None:
-            return Cause([(f"this copy lands on `{other.text}`, where nobody expects its bytes, and not on `{bar.text}`", other.user.span)],
-                         "the copy, the expect and the array's view have the same stage", 3)  # fmt: skip
+    for sibling in ring:
+        if sibling is not bar and sibling.bytes < 0 and sibling.user is not None:
+            return Cause(
+                [(f"this copy lands on `{sibling.text}`, where nobody expects its bytes, and not on `{bar.text}`", sibling.user.span)],
+                "the copy, the expect and the array's view have the same stage",
+                3,
+            )
     most = max(ring, key=lambda b: sum(b.came.values()))
-    here = sum(bar.came.values())
-    if most is not bar and most.last is not None and sum(most.came.values()) > here + most.count and (not here or stage < ring.index(most)):
-        return Cause([(f"{most.last.label} arrives on `{most.text}` here, which has had {count_noun(sum(most.came.values()), 'arrival')} so far, while `{bar.text}` has had {here or 'none'}", most.last.span)],
-                     "arrive on the stage that was used: the i-th use is of stage i % n", 2)  # fmt: skip
+    arrived = sum(bar.came.values())
+    if (
+        most is not bar
+        and most.last is not None
+        and sum(most.came.values()) > arrived + most.count
+        and (not arrived or stage < ring.index(most))
+    ):
+        return Cause(
+            [
+                (
+                    f"{most.last.label} arrives on `{most.text}` here, which has had {count_noun(sum(most.came.values()), 'arrival')} so far, while `{bar.text}` has had {arrived or 'none'}",
+                    most.last.span,
+                )
+            ],
+            "arrive on the stage that was used: the i-th use is of stage i % n",
+            2,
+        )
     return None
 
 
 # ---- a wait that let somebody pass too early
 def idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | None:
-    """A wait of a worker, between two moments, that returned at once though a right one would not: it meant a phase that the worker knew, or none at all where data land."""
+    """Find a wait of a worker, between two ticks, that returned at once though a right one would not.
+
+    It was for a phase that the worker knew, or for none at all where data land.
+    """
     text = text_of(m.launch.checked)
     filled = {u.name for u in text.of("lands")}
     for e, bar in all_waits(m, worker):
@@ -313,7 +383,10 @@ def idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | None:
 
 
 def short_phase(m: Machine, worker: int, since: int, until: int, without: int | None = None) -> Cause | None:
-    """A wait of a worker, between two moments, for a phase that ended too early: by its count, a second arrival, or bytes."""
+    """Find a wait of a worker, between two ticks, for a phase that ended too early.
+
+    Reasons: its count, a second arrival, or bytes.
+    """
     for e, bar in all_waits(m, worker):
         if since < e.tick < until and e.phase >= 0:
             cause = wrong_count(m, bar) or came_twice(bar, e.phase)
@@ -322,10 +395,13 @@ def short_phase(m: Machine, worker: int, since: int, until: int, without: int | 
     return None
 
 
-def unwaited(m: Machine, worker: int, given: str, cta: int) -> Cause | None:
-    """An arrival of a worker that gives back a stage which it has not waited for since it gave it back before: of the wrong stage, once too often, or without its wait."""
-    filled = text_of(m.launch.checked).pairs.get(given)
-    back, full = ring_of(m, given, cta), ring_of(m, filled or "", cta)
+def unwaited(m: Machine, worker: int, release_ring: str, cta: int) -> Cause | None:
+    """Find an arrival that releases a stage without a wait for it since the worker's previous release.
+
+    The stage is wrong, or it is released once too often, or its wait is missing.
+    """
+    filled = text_of(m.launch.checked).pairs.get(release_ring)
+    back, full = ring_of(m, release_ring, cta), ring_of(m, filled or "", cta)
     if len(back) != len(full) or not full:
         return None
     arrivals = []
@@ -346,28 +422,40 @@ def unwaited(m: Machine, worker: int, given: str, cta: int) -> Cause | None:
         (e.tick for b in back for e in arrivals_of(b, worker=worker) if e.tick < a.tick), default=-1
     )
     since = f" since it arrived on `{r.text}` before" if earlier is not None else ""
-    said: list[Said] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
-    other = (
+    notes: list[Said] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
+    sibling_notes = (
         [(f"what it waited for is another stage, `{next(b.text for b in full if before in waits_of(b, worker))}`", before.span)]
         if fresh and before is not None
         else []
     )
-    return Cause([*said, *other], f"for each use of a stage one wait on `{filled}` and then one arrival on `{given}`, of that stage", 2)
+    return Cause(
+        [*notes, *sibling_notes],
+        f"for each use of a stage one wait on `{filled}` and then one arrival on `{release_ring}`, of that stage",
+        2,
+    )
 
 
 def extra_arrival(bar: Mbarrier, phase: int) -> Cause | None:
-    """Of a phase that no copy landed in: the arrival that ended it."""
+    """Return the arrival that ended a phase in which no copy landed."""
     if any(e.kind == "land" and e.phase == phase for e in bar.events()):
         return None
     arrived = arrivals_of(bar, phase)
     if not arrived:
         return None
-    return Cause([(f"phase {phase} of `{bar.text}` ended with the arrival of {arrived[0].label} here, before any copy had landed in it", arrived[0].span)],
-                 "one arrival for each use of the barrier, by expect(nbytes(view)), before the copies that it announces", 2)  # fmt: skip
+    return Cause(
+        [
+            (
+                f"phase {phase} of `{bar.text}` ended with the arrival of {arrived[0].label} here, before any copy had landed in it",
+                arrived[0].span,
+            )
+        ],
+        "one arrival for each use of the barrier, by expect(nbytes(view)), before the copies that it announces",
+        2,
+    )
 
 
 def sibling_wait(m: Machine, bar: Mbarrier, worker: int, since: int) -> tuple[Event, Mbarrier] | None:
-    """A later wait of a worker at another stage of the same ring."""
+    """Return a later wait of a worker at another stage of the same ring."""
     name, _, cta = place_of(m, bar)
     ring = ring_of(m, name, cta)
     waits = [(e, b) for b in ring if b is not bar for e in waits_of(b, worker) if e.tick > since]

@@ -1,7 +1,9 @@
-"""Flat kernel -> code: a list of functions of the worker with explicit jumps, the same for all launches on a device. Owns control flow and names.
+"""Compiler from a flat kernel to code, which all launches on a device share.
 
-What a primitive or operator does is in ops/, what a subscript reaches in places.py. Invariants: an evaluator of anything but a name gives a tensor
-that nobody else holds, so that the next operation may overwrite it; all that may part the lanes is evaluated before an instruction has an effect.
+Code is a list of functions of the worker with explicit jumps. Control flow and names are here; primitives and
+operators are in ops/, subscripts in places.py. Invariants: an evaluator of anything but a name gives a tensor that
+nobody else holds, so that the next operation may overwrite it; all that may split the lanes is evaluated before an
+instruction has an effect.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ from .watching import Watch
 
 @dataclass
 class Turns:
-    """How often the body of a loop ran: at least and at most for one time that a worker came to the loop, and in all, in all runs."""
+    """Trip counts of a loop: least and most for one entry into the loop, and the total, in all runs."""
 
     stmt: For
-    least: int = -1  # nobody came there
+    least: int = -1  # -1: the loop was never entered
     most: int = -1
     total: int = 0
-    counts: set[int] = field(default_factory=set)  # each number of turns that was made
+    counts: set[int] = field(default_factory=set)  # all trip counts that occurred
 
     def count(self, n: int) -> None:
         self.total += n
@@ -53,10 +55,13 @@ class Turns:
 
 
 class Compiler:
-    """Compiles statements and expressions, for all launches on a device. `costs`: instructions also advance the worker's time, by the trace's cost model."""
+    """Compiler of statements and expressions, for all launches on a device.
 
-    data = True  # whether numbers are moved and computed, or synchronisation alone is run
-    observer: Watch | None = None  # of the values of expressions
+    costs: instructions also advance the worker's time, by the trace's cost model.
+    """
+
+    data = True  # whether data are moved and computed, or synchronisation alone is run
+    observer: Watch | None = None  # observes the values of expressions
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
@@ -90,7 +95,10 @@ class Compiler:
             self.loop(stmt, code)
 
     def effect(self, value: Expr) -> Instruction:
-        """An expression as a statement: what an instruction returns says whether the worker blocks, so a value that nobody needs is dropped."""
+        """Compile an expression as a statement, dropping a value that nobody needs.
+
+        What an instruction returns says whether the worker blocks.
+        """
         run = self.expr(value)
         if not isinstance(value, Call) or self.checked.call(value).op.effects != Effects():
             return run
@@ -106,9 +114,9 @@ class Compiler:
             return run
 
         def instruction(w: Worker) -> int | None:
-            said = run(w)
+            signal = run(w)
             w.time += cost
-            return said
+            return signal
 
         return instruction
 
@@ -154,8 +162,8 @@ class Compiler:
 
     def loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
-        key = f"#{self.loops}"  # no name of the language, so it is free in the frame
-        made = self.turns[self.loops] = Turns(stmt)
+        key = f"#{self.loops}"  # not a name of the language, so it is free in the frame
+        counter = self.turns[self.loops] = Turns(stmt)
         begun = f"{key}begun"
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
@@ -168,7 +176,7 @@ class Compiler:
                 budget = w.m.launch.budget
                 count = turns(first, end, by)
                 budget.require(count, TURN, stmt.iter.span)
-                made.count(count)
+                counter.count(count)
                 w.frame[key] = first
                 w.frame[begun] = first, perf_counter()
 
@@ -193,7 +201,7 @@ class Compiler:
             def begin(w: Worker) -> None:
                 w.frame[key] = 0
                 for c in w.m.clusters:
-                    made.count(len(w.m.launch.work[c]))
+                    counter.count(len(w.m.launch.work[c]))
                 w.frame[begun] = perf_counter()
 
             def take(w: Worker) -> int | None:
@@ -228,7 +236,7 @@ class Compiler:
         exit_at = len(code)
 
     def frozen(self, e: Evaluate, key: str, code: list[Instruction]) -> Evaluate:
-        """A bound of a loop, evaluated once before it."""
+        """Compile a bound of a loop, evaluated once before it."""
 
         def keep(w: Worker) -> None:
             w.frame[key] = uniform(e(w))
@@ -238,14 +246,14 @@ class Compiler:
 
     def range(self, call: Call) -> tuple[Evaluate, Evaluate, Evaluate]:
         parts = [self.expr(a) for a in call.args]
-        zero, one = _constant(0), _constant(1)
+        zero, unit = _constant(0), _constant(1)
         if len(parts) == 1:
-            return zero, parts[0], one
-        return parts[0], parts[1], parts[2] if len(parts) == 3 else one
+            return zero, parts[0], unit
+        return parts[0], parts[1], parts[2] if len(parts) == 3 else unit
 
     # ---- expressions
     def expr(self, e: Expr) -> Evaluate:
-        """The value of a scalar or tile; a value in flight may not be read."""
+        """Compile the value of a scalar or tile; a value in flight may not be read."""
         return self.evaluator(e) if self.observer is None else self.observer.watched(e, self.evaluator(e))
 
     def evaluator(self, e: Expr) -> Evaluate:
@@ -261,12 +269,12 @@ class Compiler:
         return self.applied(op, {p.name: x for p, x in zip(op.params, operands, strict=True)}, e)
 
     def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
-        """What an entry of the table does with its arguments; with what its bounds allow, if that is asked for."""
+        """Compile the application of a table entry to its arguments, with perturbation if requested."""
         run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
         return perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
 
     def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
-        """Reports a division by zero at its place."""
+        """Report a division by zero at its place."""
         if op.evaluate is None or not op.evaluate.divides:
             return run
 
@@ -292,21 +300,21 @@ class Compiler:
         return read
 
     def held(self, e: Expr) -> Evaluate:
-        """What a name holds, in flight or not; or the value of another expression."""
+        """Compile a read of the value of a name, in flight or not, or of another expression."""
         if isinstance(e, Name) and e.id != "inf":
             name = e.id
             return lambda w: w.frame[name]
         return self.expr(e)
 
     def index(self, e: Expr) -> Evaluate:
-        """An index or the start of a slice; nodes made by composing views carry no type."""
+        """Compile an index or the start of a slice; nodes made by composing views carry no type."""
         if isinstance(e, Literal):
             return _constant(e.value)
         if e.type is not None:
             return self.expr(e)
         assert isinstance(e, Binary) and traits(e).linear == (1, 1)
-        left, right = self.index(e.left), self.index(e.right)
-        return lambda w: left(w) + right(w)
+        first, second = self.index(e.left), self.index(e.right)
+        return lambda w: first(w) + second(w)
 
     def literal(self, e: Literal) -> Any:
         t = self.checked.type_of(e)
@@ -316,23 +324,38 @@ class Compiler:
 
 
 def turns(first: int, end: int, by: int) -> int:
-    """How many turns a range makes; a range() of Python's, whose length has 64 bits, would not do."""
+    """Return the number of turns of a range, whose length may exceed what Python's range() allows."""
     return max(0, -(-(end - first) // by))
 
 
 def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
-    """The tile that a name holds which was bound to a product. Raises CuirError M405 (in flight), M408 (taken over)."""
-    said = spoken(name, span)
+    """Return the tile of a name that was bound to a product.
+
+    Raises CuirError M405 (in flight), M408 (taken over).
+    """
+    spelling = spoken(name, span)
     by = v.by if isinstance(v, Taken) else v.taken
     if by is not None and w.m.launch.detect:
-        raise fault(w.m, "M408", f"`{said}` is read after {by.actor.label} took its registers over", span, "read it before the product, or use the product's result",
-                    [("taken over here", by.actor.span)])  # fmt: skip
+        raise fault(
+            w.m,
+            "M408",
+            f"`{spelling}` is read after {by.actor.label} took its registers over",
+            span,
+            "read it before the product, or use the product's result",
+            [("taken over here", by.actor.span)],
+        )
     if isinstance(v, Product):
         if v.over and v.value is not None:
             return v.value
         if w.m.launch.detect:
-            raise fault(w.m, "M405", f"`{said}` is read while {v.actor.label} is in flight", span, f"mma_wait({said}) before the read",
-                        [("issued here", v.actor.span)])  # fmt: skip
+            raise fault(
+                w.m,
+                "M405",
+                f"`{spelling}` is read while {v.actor.label} is in flight",
+                span,
+                f"mma_wait({spelling}) before the read",
+                [("issued here", v.actor.span)],
+            )
     t = w.m.launch.checked  # an undetected early read gives poison
     role = next(r for r in t.roles if r.name == w.program.name)
     shape = role.locals[name]
@@ -341,7 +364,10 @@ def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
 
 
 class Site:
-    """A call or operator in the text, as the meaning of its entry sees it when code is made. values: whether what it moves and computes is asked for."""
+    """A call or operator in the text, as the implementation of its entry sees it when code is made.
+
+    values: whether data are moved and computed.
+    """
 
     values = True
 
@@ -378,11 +404,11 @@ class Site:
         return e.id if isinstance(e, Name) else None
 
     def fresh(self, arg: str) -> bool:
-        """May the tensor of this argument be overwritten? (see the module's invariant)"""
+        """Return True if the tensor of this argument may be overwritten (see the module's invariant)."""
         return isinstance(self.type(arg), TileType) and not isinstance(self.args[arg], Name)
 
     def const(self, arg: str, default: Any = None) -> Any:
-        """A known argument: a number, a bool, a word, a dtype, or dims."""
+        """Return a known argument: a number, a bool, a word, a dtype, or dims."""
         e = self.args.get(arg)
         if e is None:
             return default

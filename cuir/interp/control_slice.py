@@ -1,6 +1,7 @@
 """Slice of a kernel that its synchronisation needs, role by role.
 
-It holds statements with effects on barriers, engines and memory, and the names that decide where, when and how often these happen.
+It holds statements with effects on barriers, engines and memory, and the names that decide where, when and how often
+these happen.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from ..syntax.types import Scalar, TileType
 from ..syntax.walk import Itself, names_read, walk
 from ..text.diagnostics import Diagnostic
 
-MASK = "mask"  # the argument that says which elements a store reaches
+MASK = "mask"  # the argument that selects the elements of a store
 
 
 @dataclass
 class RoleSlice:
-    """Parts of one role: names whose values the protocol needs, names that may hold products in flight or their operands, and statements that are kept."""
+    """The part of one role that its synchronisation needs.
+
+    needed: names whose values the protocol needs. watched: names that may hold products in flight or their operands.
+    kept: the statements.
+    """
 
     needed: set[str] = field(default_factory=set)
     watched: set[str] = field(default_factory=set)
@@ -34,10 +39,11 @@ class RoleSlice:
 
 @dataclass
 class ControlSlice:
-    """Slice of a kernel that its synchronisation needs.
+    """The part of a kernel that its synchronisation needs.
 
-    inputs: tensors that the kernel only reads, whose elements decide control flow or places. unwatched: written tensors with places that
-    hang on data, whose races are not looked for. refusal: why control flow needs data that a run without them lacks, if it does.
+    inputs: tensors that the kernel only reads, whose elements decide control flow or places. unwatched: written
+    tensors with places that depend on data, whose races are not detected. refusal: why control flow needs data that a
+    run without them lacks, if it does.
     """
 
     roles: dict[str, RoleSlice] = field(default_factory=dict)
@@ -47,17 +53,17 @@ class ControlSlice:
 
 
 def control_slice(checked: Checked) -> ControlSlice:
-    """The slice of all roles, kept with the kernel."""
+    """Compute the slice of all roles, cached with the kernel."""
     if control_slice not in checked.made:
-        found = ControlSlice()
+        parts = ControlSlice()
         written = {t.name for t in checked.tensors if t.written}
         for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
-            found.inputs |= _collect_read_tensors(checked, top)
-            if found.inputs & written:
-                found.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
+            parts.inputs |= _collect_read_tensors(checked, top)
+            if parts.inputs & written:
+                parts.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
         for role in checked.roles:
-            _RoleSlicer(checked, role, found).slice()
-        checked.made[control_slice] = found
+            _RoleSlicer(checked, role, parts).slice()
+        checked.made[control_slice] = parts
     result: ControlSlice = checked.made[control_slice]
     return result
 
@@ -111,7 +117,7 @@ def is_watched(checked: Checked, root: str | None) -> bool:
 
 
 def _collect_read_tensors(checked: Checked, node: Node) -> set[str]:
-    """Tensors whose elements a tree reads."""
+    """Return the names of tensors whose elements a tree reads."""
     names = {t.name for t in checked.tensors}
     reads = set[str]()
     for n in walk(node):
@@ -129,7 +135,7 @@ def _refuse(why: str, at: Node) -> Diagnostic:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts about an expression: the names that it reads, and whether any part of it has effects."""
+    """Properties of an expression: the names that it reads, and whether any part of it has effects."""
 
     names: frozenset[str]
     acts: bool
@@ -137,14 +143,14 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A statement, and the branches and loops that it stands in."""
+    """A statement, and the branches and loops around it."""
 
     stmt: Stmt
     around: tuple[Stmt, ...]
 
     @property
     def guards(self) -> Iterator[Expr]:
-        """Conditions and bounds of what it stands in."""
+        """Conditions and bounds of the branches and loops around the statement."""
         for outer in self.around:
             yield from _list_conditions(outer)
 
@@ -155,7 +161,8 @@ class _RoleSlicer:
         self.found = RoleSlice()
         self.facts: dict[int, _Facts] = {}
         self.statements = list(_place_statements(role.body, ()))
-        self.definitions: dict[str, list[list[Expr]]] = {}  # of each name what each of its values hangs on
+        # name -> for each of its values, the expressions it depends on
+        self.definitions: dict[str, list[list[Expr]]] = {}
         for p in self.statements:
             if isinstance(p.stmt, Assign):
                 self.definitions.setdefault(p.stmt.targets[0], []).append([p.stmt.value, *p.guards])
@@ -171,9 +178,9 @@ class _RoleSlicer:
             facts = self.facts[id(e)] = _Facts(frozenset(names_read(e)), acts)
         return facts
 
-    # ---- what hangs on data
+    # ---- dependence on data
     def _taint(self) -> None:
-        """Names whose values hang on products, on shared memory, or on tensors that the kernel writes."""
+        """Collect names whose values depend on products, shared memory, or tensors that the kernel writes."""
         while True:
             more = {
                 name
@@ -201,7 +208,7 @@ class _RoleSlicer:
         self._judge()
 
     def _watch(self) -> None:
-        """Names that may hold products, and register operands of products."""
+        """Collect names that may hold products, and register operands of products."""
         watched, aliases = self.found.watched, list[tuple[str, str]]()
         for p in self.statements:
             if not isinstance(p.stmt, (Assign, ExprStmt)):
@@ -223,23 +230,27 @@ class _RoleSlicer:
                     watched.update(pair)
 
     def _enter(self, p: _Placed) -> None:
-        stmt, found = p.stmt, self.found
-        needed = isinstance(stmt, Assign) and stmt.targets[0] in found.needed
+        stmt, role_slice = p.stmt, self.found
+        needed = isinstance(stmt, Assign) and stmt.targets[0] in role_slice.needed
         keep = needed or any(self.of(e).acts for e in _list_values(stmt))
-        if not keep and isinstance(stmt, Assign) and stmt.targets[0] in found.watched:
-            keep = not any(self.is_tainted(g) for g in p.guards)  # arithmetic on an accumulator under a vote of data is left out
+        if not keep and isinstance(stmt, Assign) and stmt.targets[0] in role_slice.watched:
+            # arithmetic on an accumulator under a condition on data is left out
+            keep = not any(self.is_tainted(g) for g in p.guards)
         if not keep:
             return
-        found.kept |= {Itself(s) for s in (stmt, *p.around)}
-        wanted = [*p.guards, *_list_conditions(stmt)]
-        wanted += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
+        role_slice.kept |= {Itself(s) for s in (stmt, *p.around)}
+        roots = [*p.guards, *_list_conditions(stmt)]
+        roots += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
         if needed and isinstance(stmt, Assign):
-            wanted.append(stmt.value)
-        for e in wanted:
-            found.needed |= self.of(e).names & self.definitions.keys()
+            roots.append(stmt.value)
+        for e in roots:
+            role_slice.needed |= self.of(e).names & self.definitions.keys()
 
     def _list_controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
-        """Expressions of a statement's effects that decide a place, with the root of the place; or a time or a count, with None."""
+        """Yield the expressions of a statement's effects that decide a place, a time or a count.
+
+        Each comes with the root of the place, or None for a time or a count.
+        """
         for value in _list_values(stmt):
             for n in walk(value) if self.of(value).acts else ():
                 if not has_effects(self.checked, n):
@@ -249,7 +260,9 @@ class _RoleSlicer:
                     yield from ((i, root_name(n)) for i in _collect_indices(n))  # type: ignore[arg-type]
                     continue
                 places = [a.arg for a in bound.op.effects.accesses if a.arg in bound.args]
-                written = next((root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.mode != "read" and a.arg in bound.args), None)  # fmt: skip
+                written = next(
+                    (root_name(bound.args[a.arg]) for a in bound.op.effects.accesses if a.mode != "read" and a.arg in bound.args), None
+                )
                 for arg, e in bound.args.items():
                     if is_data(self.checked, bound, arg):
                         continue
@@ -310,7 +323,7 @@ def _place_statements(body: Sequence[Stmt], around: tuple[Stmt, ...]) -> Iterato
 
 
 def _list_conditions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The condition of a branch, the bounds of a loop."""
+    """Return the condition of a branch or the bounds of a loop."""
     if isinstance(stmt, If):
         return (stmt.cond,)
     return tuple(stmt.iter.args) if isinstance(stmt, For) and isinstance(stmt.iter, Call) else ()
@@ -322,10 +335,10 @@ def _list_values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _collect_indices(place: Expr) -> list[Expr]:
-    """Expressions in the subscripts of a place that say where it begins."""
-    found: list[Expr] = []
+    """Collect the expressions in the subscripts of a place that decide where it begins."""
+    starts: list[Expr] = []
     while isinstance(place, (Subscript, Attribute)):
         for i in place.indices if isinstance(place, Subscript) else ():
-            found += [e for e in (i.start, i.stop) if e is not None] if isinstance(i, Slice) else [i]
+            starts += [e for e in (i.start, i.stop) if e is not None] if isinstance(i, Slice) else [i]
         place = place.value
-    return found
+    return starts

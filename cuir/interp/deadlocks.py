@@ -1,4 +1,4 @@
-"""Deadlocks: why each blocked worker will wait for ever, whom to report first, and the report. Owns no rule of barriers."""
+"""Reports of deadlocks: why each blocked worker waits for ever, and which worker to report first."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from .machine import Machine, Worker
 
 
 def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list[Worker]:
-    """The workers, likely causes first.
+    """Sort the workers by how likely each is the cause.
 
-    First who misses bytes, then who waits for a barrier at which nobody can arrive any more, then roles that wait for each other in a circle (among them first
-    whose barrier nobody ever arrived at), then those that wait for one of these.
+    First those that miss bytes, then those that wait for a barrier at which nobody can arrive any more, then roles
+    that wait for each other in a circle (among them first those whose barrier nobody ever arrived at), then those that
+    wait for one of these.
     """
     waits: dict[str, set[str]] = {}  # role -> the roles whose arrivals it waits for
     for w in workers:
@@ -54,14 +55,17 @@ def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list
 
 
 def _arriving(w: Worker, barriers: Mapping[str, Barrier]) -> str | None:
-    """The role that arrives on the mbarrier that a worker waits for; None if no text does, or it waits for something else."""
+    """Return the role that arrives on the mbarrier that a worker waits for.
+
+    None if no text does, or it waits for something else.
+    """
     bar = w.block.barrier if w.block is not None else None
     name = re.match(r"\w+", bar.text) if isinstance(bar, Mbarrier) else None
     return barriers[name[0]].arrivers if name and name[0] in barriers else None
 
 
 def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
-    """All roles that a role waits for, directly or through others."""
+    """Return all roles that a role waits for, directly or through others."""
     reached: set[str] = set()
     todo = [role]
     while todo:
@@ -73,7 +77,7 @@ def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
 
 # ---- causes
 def of_block(m: Machine, w: Worker) -> Cause:
-    """Why a worker that waits at a barrier will wait for ever."""
+    """Explain why a worker that waits at a barrier will wait for ever."""
     assert w.block is not None
     bar = w.block.barrier
     if isinstance(bar, Mbarrier):
@@ -96,13 +100,24 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
         if cause is not None:
             return Cause(cause.notes, cause.hint, 4)
     if bar.bytes < 0 and bar.user is not None:
-        return Cause([(f"this copy landed on `{bar.text}`, and no arrival by expect() announces its bytes in phase {bar.phase}", bar.user.span)],
-                     "expect(nbytes(view)) once for each phase that copies land in", 4)  # fmt: skip
+        return Cause(
+            [(f"this copy landed on `{bar.text}`, and no arrival by expect() announces its bytes in phase {bar.phase}", bar.user.span)],
+            "expect(nbytes(view)) once for each phase that copies land in",
+            4,
+        )
     able, arrived = text.arriving(name), arrivals_of(bar, bar.phase)
-    who = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
+    role_text = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
     if able < bar.count:
-        return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {count_noun(able, 'worker')} of {who} can arrive on it, once a phase each", bar.span)],
-                     f"the count is the number of workers that arrive in a phase, here {able}", 4)  # fmt: skip
+        return Cause(
+            [
+                (
+                    f"the count of `{bar.text}` is {bar.count}, and only {count_noun(able, 'worker')} of {role_text} can arrive on it, once a phase each",
+                    bar.span,
+                )
+            ],
+            f"the count is the number of workers that arrive in a phase, here {able}",
+            4,
+        )
     early = came_twice(bar, bar.phase)
     if name in text.pairs:
         for x in m.workers:
@@ -129,30 +144,54 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             default=None,
         )
         at = last.span if last is not None else next(u.span for u in text.of("arrives", name))
-        return Cause([(f"{x.label} has arrived {count_noun(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more", at)],
-                     f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns" + (f", this is wait {waits} at least" if waits > came else ""), 3)  # fmt: skip
+        return Cause(
+            [
+                (
+                    f"{x.label} has arrived {count_noun(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more",
+                    at,
+                )
+            ],
+            f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns"
+            + (f", this is wait {waits} at least" if waits > came else ""),
+            3,
+        )
     if early is not None:
         return early
     partner = text.pairs.get(name)
     for x in lacking:
         before = next(iter(arrivals_of(bar, worker=x.number)), None)
         since = before.tick if before is not None else -1
-        given = {partner} if partner else {u.name for u in text.of("lands", role=w.program.name)}
+        awaited_rings = {partner} if partner else {u.name for u in text.of("lands", role=w.program.name)}
         passed = [
             (e, b)
             for e, b in all_waits(m, x.number)
-            if e.tick > since and place_of(m, b)[0] in given and (place_of(m, b)[1] == stage or len(ring_of(m, name, cta)) == 1)
+            if e.tick > since and place_of(m, b)[0] in awaited_rings and (place_of(m, b)[1] == stage or len(ring_of(m, name, cta)) == 1)
         ]
         if passed:
             e, b = passed[-1]
-            return Cause([(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
-                         f"on every path, {x.label} arrives on `{name}` once for each use", 2)  # fmt: skip
+            return Cause(
+                [(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
+                f"on every path, {x.label} arrives on `{name}` once for each use",
+                2,
+            )
     if bar.last is None and phase == 0:
         circle = any(x.block is not None and x.block.barrier is not bar for x in lacking)
         hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
         back = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in lacking if x.block is not None][:1]
         giver = any(u.role == w.program.name for x in lacking if x.block is not None for u in text.of("arrives", _block_name(m, x)))
-        return Cause([(f"`{bar.text}` has had no arrival when {w.label} waits here for the first time, for phase 0", w.block.span if w.block else None), *back] if giver else back, hint, 2 if circle and giver else 1)  # fmt: skip
+        return Cause(
+            [
+                (
+                    f"`{bar.text}` has had no arrival when {w.label} waits here for the first time, for phase 0",
+                    w.block.span if w.block else None,
+                ),
+                *back,
+            ]
+            if giver
+            else back,
+            hint,
+            2 if circle and giver else 1,
+        )
     notes: list[Said] = (
         [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [("nobody ever arrived", bar.span)]
     )
@@ -160,14 +199,25 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
 
 
 def _missed(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
-    """Another stage of the ring has a phase that is over and that the worker never waited for: it waits at the wrong stage."""
+    """Detect a wait at the wrong stage of a ring.
+
+    Another stage has a phase that is complete and that the worker never waited for.
+    """
     name = place_of(m, bar)[0]
     ring = ring_of(m, name, w.cta)
-    for other in ring:
-        done = max((e.phase for e in waits_of(other, w.number)), default=-1)
-        if other is not bar and other.phase - 1 > done and done < phase and text_of(m.launch.checked).of("lands", name):
-            return Cause([(f"phase {done + 1} of `{other.text}` is over, which {w.label} has not waited for: it waits on `{bar.text}` here, another stage", w.block.span if w.block else None)],
-                         "wait on the stages in the order in which they are filled: the i-th use is of stage i % n", 3)  # fmt: skip
+    for sibling in ring:
+        last_phase = max((e.phase for e in waits_of(sibling, w.number)), default=-1)
+        if sibling is not bar and sibling.phase - 1 > last_phase and last_phase < phase and text_of(m.launch.checked).of("lands", name):
+            return Cause(
+                [
+                    (
+                        f"phase {last_phase + 1} of `{sibling.text}` is over, which {w.label} has not waited for: it waits on `{bar.text}` here, another stage",
+                        w.block.span if w.block else None,
+                    )
+                ],
+                "wait on the stages in the order in which they are filled: the i-th use is of stage i % n",
+                3,
+            )
     return None
 
 
@@ -178,33 +228,49 @@ def _block_name(m: Machine, x: Worker) -> str | None:
 
 
 def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
-    """A named barrier, or the join of a CTA, that does not fill."""
+    """Explain a named barrier, or the join of a CTA, that does not fill."""
     came = [m.workers[n] for n in bar.came]
     if bar.span is not None:
         text, name = text_of(m.launch.checked), place_of(m, bar)[0]
         able = text.arriving(name)
         if len(came) < bar.count:
-            who = f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{count_noun(able, 'worker')} can come to it"
-            return Cause([(f"the count of `{bar.text}` is {bar.count}, and only {who}", bar.span)],
-                         "the count of a named barrier is the number of workers that come to it, those that only arrive() too", 4 if able < bar.count else 0)  # fmt: skip
-    here = {a.label for a in bar.arrivals}
-    absent = [x for x in came if x.label not in here]
+            shortage = (
+                f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{count_noun(able, 'worker')} can come to it"
+            )
+            return Cause(
+                [(f"the count of `{bar.text}` is {bar.count}, and only {shortage}", bar.span)],
+                "the count of a named barrier is the number of workers that come to it, those that only arrive() too",
+                4 if able < bar.count else 0,
+            )
+    present = {a.label for a in bar.arrivals}
+    absent = [x for x in came if x.label not in present]
     if absent:
         x = absent[0]
-        where = "is at its end" if x.finished else f"waits at `{x.block.barrier.text}`" if x.block is not None else "has not come"
-        return Cause([(f"no arrival of {x.label} on `{bar.text}` has come for this turn: it has come {count_noun(bar.came[x.number], 'time')}, and {where}", x.block.span if x.block is not None else None)],
-                     f"the workers of `{bar.text}` come to it equally often, on every path", 1 + x.finished)  # fmt: skip
-    return Cause([(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [], "the workers of a named barrier come to it equally often, on every path")  # fmt: skip
+        state = "is at its end" if x.finished else f"waits at `{x.block.barrier.text}`" if x.block is not None else "has not come"
+        return Cause(
+            [
+                (
+                    f"no arrival of {x.label} on `{bar.text}` has come for this turn: it has come {count_noun(bar.came[x.number], 'time')}, and {state}",
+                    x.block.span if x.block is not None else None,
+                )
+            ],
+            f"the workers of `{bar.text}` come to it equally often, on every path",
+            1 + x.finished,
+        )
+    return Cause(
+        [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [],
+        "the workers of a named barrier come to it equally often, on every path",
+    )
 
 
 def causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Cause]]:
-    """Each blocked worker with its cause, the surest first; those that are equally sure in the order given."""
+    """Yield each blocked worker with its cause, the surest first; ties keep the order of `blocked`."""
     yield from sorted(((w, of_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)
 
 
 # ---- the report
 def deadlock(m: Machine) -> CuirError:
-    """One report for each blocked worker, the likely causes first: the others often only wait for them."""
+    """Make one report for each blocked worker, the likely causes first: the rest often only wait for them."""
     diagnostics, order = [], by_cause(m.workers, m.launch.checked.barriers)
     blocked = [w for w in order if not w.finished and w.block is not None]
     for w, cause in causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
@@ -224,8 +290,8 @@ def deadlock(m: Machine) -> CuirError:
     for w in blocked:
         b = w.block
         if b is not None and isinstance(b.barrier, Handout):
-            who = ", ".join(m.workers[n].label for n in b.barrier.behind(b.phase))
-            message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {who} has not"
+            late_workers = ", ".join(m.workers[n].label for n in b.barrier.behind(b.phase))
+            message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {late_workers} has not"
             hint = "no worker may need, before it takes a unit of work, what another one does after the next"
             diagnostics.append(diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
     return CuirError(diagnostics)

@@ -1,6 +1,7 @@
 """Elements of tensors: gathers, scatters and single elements, each checked as it happens.
 
-Invariant: no element outside of a tensor is read or written; where faults are looked for, a tile stores one value to an element, or adds.
+Invariant: no element outside of a tensor is read or written; where faults are looked for, a tile stores one value to
+an element, or adds.
 """
 
 from __future__ import annotations
@@ -22,74 +23,92 @@ BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 # ---- gathers and scatters
 def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> torch.Tensor:
-    """[lanes or 1, R, C] of index tiles and scalars, one for each dim; outside of the tensor 0."""
+    """Gather elements at index tiles and scalars, one for each dim; outside of the tensor 0.
+
+    Returns [lanes or 1, R, C].
+    """
     offset, inside = tensor.offsets(indices, tensor.strides)
     if not tensor.t.numel():
         return torch.zeros(offset.shape, dtype=tensor.held, device=tensor.t.device)
-    taken = tensor.flat[torch.where(inside, offset, 0)].to(tensor.held)
+    elements = tensor.flat[torch.where(inside, offset, 0)].to(tensor.held)
     enter_elements(m, actor, tensor, indices, inside, "read", offset)
-    return taken.masked_fill_(~inside, 0)
+    return elements.masked_fill_(~inside, 0)
 
 
 def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], values: Any, mask: torch.Tensor | None, add: bool) -> None:
-    """Writes values to the elements at the indices, where inside of the tensor and mask is True."""
+    """Write values to the elements at the indices, where inside of the tensor and mask is True."""
     offset, inside = tensor.offsets(indices, tensor.strides)
     lanes = len(m.clusters)
     rows, cols = values.shape[1:] if isinstance(values, torch.Tensor) else (1, 1)
-    shape = (lanes, max(rows, offset.shape[1]), max(cols, offset.shape[2]))  # torch.broadcast_shapes would import sympy: a second
+    # torch.broadcast_shapes would import sympy, which takes a second
+    shape = (lanes, max(rows, offset.shape[1]), max(cols, offset.shape[2]))
     inside = (inside if mask is None else inside & mask).expand(shape)
     if not tensor.t.numel():
         return
     enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset)
     if not m.launch.data:
         return
-    where = offset.expand(shape)[inside]
+    offsets = offset.expand(shape)[inside]
     data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)[inside].to(tensor.flat.dtype)
     if add:
-        add_at(tensor.flat, where, data)
+        add_at(tensor.flat, offsets, data)
     else:
-        tensor.flat.index_put_((where,), data)
-    if not add and m.launch.detect and where.numel() > 1:
+        tensor.flat.index_put_((offsets,), data)
+    if not add and m.launch.detect and offsets.numel() > 1:
         bits = BITS[tensor.flat.element_size()]
-        lost = tensor.flat[where].view(bits) != data.view(bits)
+        lost = tensor.flat[offsets].view(bits) != data.view(bits)
         if bool(lost.any()):
-            raise _two_values(m, actor, tensor, where, lost, inside)
+            raise _two_values(m, actor, tensor, offsets, lost, inside)
 
 
-def _two_values(m: Machine, actor: Actor, tensor: TensorArg, where: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor) -> Exception:
-    """Elements of one tile that differ and go to one place. where: their places; lost: those whose value is not there; inside: which of the tile's."""
-    one = int(lost.nonzero()[0])
-    other = int(((where == where[one]) & ~lost).nonzero()[0])
-    (lane, *a), (_, *b) = inside.nonzero()[[min(one, other), max(one, other)]].tolist()
+def _two_values(m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor) -> Exception:
+    """Make R402: elements of one tile that differ and go to one place.
+
+    offsets: their places; lost: those whose value is not there; inside: which of the tile's.
+    """
+    lost_at = int(lost.nonzero()[0])
+    kept_at = int(((offsets == offsets[lost_at]) & ~lost).nonzero()[0])
+    (lane, *a), (_, *b) = inside.nonzero()[[min(lost_at, kept_at), max(lost_at, kept_at)]].tolist()
     column = inside.shape[2] > 1 and a[1] != b[1]
-    said = [f"({x[0]}, {x[1]})" if column else str(x[0]) for x in (a, b)]
-    place, rest = [], int(where[one])
+    labels = [f"({x[0]}, {x[1]})" if column else str(x[0]) for x in (a, b)]
+    place, rest = [], int(offsets[lost_at])
     for d in sorted(range(len(tensor.shape)), key=lambda d: -tensor.strides[d]):
         i, rest = divmod(rest, tensor.strides[d]) if tensor.shape[d] > 1 else (0, rest)
         place.append((d, i))
     element = ", ".join(str(i) for _, i in sorted(place))
-    what = "elements (row, column)" if column else "rows"
+    kind = "elements (row, column)" if column else "rows"
     unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
-    return fault(m, "R402", f"{what} {said[0]} and {said[1]} of a tile store different values to one element, `{tensor.name}[{element}]`, in {unit} {int(m.clusters[lane])}: either may stay",
-                 actor.span, "each element gets one value: indices that differ for all rows, a mask that leaves one of them, or add=True for the sum")  # fmt: skip
+    return fault(
+        m,
+        "R402",
+        f"{kind} {labels[0]} and {labels[1]} of a tile store different values to one element, `{tensor.name}[{element}]`, in {unit} {int(m.clusters[lane])}: either may stay",
+        actor.span,
+        "each element gets one value: indices that differ for all rows, a mask that leaves one of them, or add=True for the sum",
+    )
 
 
 # ---- single elements
 def element(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> Any:
-    """A scalar for each lane. Raises CuirError M402 outside of the tensor."""
+    """Read one element as a scalar for each lane.
+
+    Raises CuirError M402 outside of the tensor.
+    """
     _require_inside(m, actor, tensor, indices)
-    where: Any = sum(i * s for i, s in zip(indices, tensor.strides))
+    position: Any = sum(i * s for i, s in zip(indices, tensor.strides))
     if tensor.shadow is not None:
         tiles = [torch.full((1, 1, 1), i, device=tensor.t.device) if isinstance(i, int) else i for i in indices]
         enter_elements(m, actor, tensor, tiles, torch.ones((1, 1, 1), dtype=torch.bool, device=tensor.t.device), "read")
-    if isinstance(where, np.ndarray):
-        taken = tensor.flat[torch.from_numpy(where).to(tensor.t.device)].cpu().numpy()
-        return taken.astype(np.int64) if taken.dtype == np.int32 else taken
-    return tensor.flat[where].item()
+    if isinstance(position, np.ndarray):
+        elements = tensor.flat[torch.from_numpy(position).to(tensor.t.device)].cpu().numpy()
+        return elements.astype(np.int64) if elements.dtype == np.int32 else elements
+    return tensor.flat[position].item()
 
 
 def set_element(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], value: Any, add: bool) -> None:
-    """Writes a scalar to the element at scalar indices. Raises CuirError M402 outside of the tensor."""
+    """Write a scalar to the element at scalar indices.
+
+    Raises CuirError M402 outside of the tensor.
+    """
     _require_inside(m, actor, tensor, indices)
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value).to(tensor.t.device).to(tensor.held).reshape(-1, 1, 1)
@@ -101,5 +120,11 @@ def _require_inside(m: Machine, actor: Actor, tensor: TensorArg, indices: list[A
         low, high = (int(i.min()), int(i.max())) if isinstance(i, np.ndarray) else (i, i)
         if low < 0 or high >= size:
             bad = low if low < 0 else high
-            raise fault(m, "M402", f"{actor.label} reaches for an element outside of `{tensor.name}`: index {bad} in dim {d} of length {size}", actor.span,
-                        "guard it by an if; a gather with index tiles reads 0 outside, a box too", [(f"`{tensor.name}` is declared here", tensor.param.span)])  # fmt: skip
+            raise fault(
+                m,
+                "M402",
+                f"{actor.label} reaches for an element outside of `{tensor.name}`: index {bad} in dim {d} of length {size}",
+                actor.span,
+                "guard it by an if; a gather with index tiles reads 0 outside, a box too",
+                [(f"`{tensor.name}` is declared here", tensor.param.span)],
+            )

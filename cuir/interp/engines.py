@@ -1,6 +1,7 @@
-"""Engines: what each action does, from issue until retired. Late effects happen late.
+"""Engines: the effect of each action, from issue until retired; late effects happen late.
 
-Without detection a copy poisons its destination until it acts. Owns no rule about who must wait: that is of the records (races.py) and the groups (groups.py).
+Without detection a copy poisons its destination until it acts. Who must wait is checked by the records (races.py) and
+the groups (groups.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from .values import POISON
 
 # ---- issue
 def enter_copy(m: Machine, copy: Copy) -> None:
-    """Writing the destination counts as done: who reads it early is told of the race, before it has a value; without detection it gets poison."""
+    """Issue a copy: its write of the destination counts from here.
+
+    An early reader meets the race before it has a value; without detection it gets poison.
+    """
     ref = copy.target
     copy.read = enter_read(m, copy.actor, copy.box, copy.proxy, None, copy.awaited)
     if not m.launch.detect and m.launch.data:
@@ -32,12 +36,12 @@ def enter_copy(m: Machine, copy: Copy) -> None:
 
 
 def enter_store(m: Machine, store: Store) -> None:
-    """Writing the tensor counts as begun."""
+    """Issue a bulk store: its write of the tensor counts as begun."""
     enter_write(m, store.actor, store.box, store.add, store.proxy, None)
 
 
 def issue(m: Machine, action: Action) -> None:
-    """An engine has been told what to do; the schedule says when it does it."""
+    """Issue an action to its engine; the schedule decides when it acts."""
     timing = m.picker.timing
     if timing == "early":
         act(m, action)
@@ -47,7 +51,7 @@ def issue(m: Machine, action: Action) -> None:
 
 # ---- acting
 def act(m: Machine, action: Action) -> None:
-    """What the engine does, if it has not done it yet."""
+    """Perform an action, once."""
     if action.acted:
         return
     action.acted = True
@@ -87,7 +91,7 @@ def _multiply(m: Machine, p: Product) -> None:
 
 
 def retire(m: Machine, action: Action, event: Event) -> None:
-    """Whoever knows the event knows that the accesses are over."""
+    """Complete an action, ordering its accesses before whoever knows the event."""
     act(m, action)
     for r in action.records:
         r.done = event
@@ -102,7 +106,10 @@ def _over(m: Machine, action: Action) -> None:
 
 
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int, noise: Noise | None = None) -> torch.Tensor:
-    """a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c, in float32; c is consumed. noise: summed in another order."""
+    """Compute a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c in float32; c is consumed.
+
+    noise: sum in another order.
+    """
     if noise is not None:
         order = noise.order(a.shape[2]).to(a.device)
         a, b = a[:, :, order], b[:, order, :]

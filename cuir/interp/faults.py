@@ -1,4 +1,4 @@
-"""Faults of a running program as diagnostics: who, where in the text, in which CTAs, and how to replay. Owns no rule."""
+"""Diagnostics of faults of a running program: worker, place in the text, CTAs, and how to replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .machine import Machine
 def fault(
     m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
 ) -> CuirError:
-    """The error to raise for one fault of a batch."""
+    """Make the error to raise for one fault of a batch."""
     return CuirError([diagnostic(m, code, message, span, hint, notes)])
 
 
@@ -27,14 +27,14 @@ def diagnostic(
 
 
 def where(m: Machine) -> str:
-    """Which CTAs or clusters the batch holds, in words."""
+    """Describe the CTAs or clusters that the batch holds."""
     kind = "cluster" if m.launch.checked.cluster > 1 else "CTA"
     numbers = ranges(m.clusters)
     return f"seen in {kind} {numbers}" if len(m.clusters) == 1 else f"seen in {kind}s {numbers}, which run as one batch"
 
 
 def ranges(numbers: np.ndarray) -> str:
-    """Sorted numbers as text: 0-3, 7."""
+    """Format sorted numbers as ranges: 0-3, 7."""
     parts: list[list[int]] = []
     for n in sorted(int(x) for x in numbers):
         if parts and parts[-1][1] == n - 1:

@@ -1,6 +1,7 @@
-"""What a worker does with what it issued: tensor-core products, cp.async copies and bulk stores are retired, in order, by its waits.
+"""In-flight async groups of a worker: products, cp.async copies and bulk stores.
 
-Invariant: a name whose registers the tensor core uses is neither bound anew nor, after another product took them over, read.
+Its waits retire them in order. Invariant: a name whose registers the tensor core uses is neither bound anew nor, after
+another product took them over, read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .machine import Worker
 
 # ---- products
 def retire_products(w: Worker, last: Product) -> None:
-    """Retires `last` and all products before it."""
+    """Retire `last` and all products before it."""
     if last.over:
         return
     groups = w.groups
@@ -31,37 +32,52 @@ def retire_products(w: Worker, last: Product) -> None:
 
 
 def take_over(w: Worker, value: object, by: Product) -> None:
-    """The registers of `value` belong to `by` from now on: names that hold it hold nothing that may be read."""
+    """Assign the registers of `value` to the product `by`; names that hold it may no longer be read."""
     if isinstance(value, Product):
         value.taken = by
         return
-    for name, held in w.frame.items():
-        if held is value:
+    for name, bound_value in w.frame.items():
+        if bound_value is value:
             w.frame[name] = Taken(by)
 
 
 def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) -> None:
-    """A name that an engine still uses may not be bound anew. Raises CuirError M406 (accumulator), M407 (register operand)."""
+    """Check that a name which an engine still uses is not bound anew.
+
+    Raises CuirError M406 (accumulator), M407 (register operand).
+    """
     m = w.m
     if isinstance(old, Product) and not old.over and old.taken is None and m.launch.detect:
-        said = spoken(name, span)
-        raise fault(m, "M406", f"`{said}` is bound anew while {old.actor.label} still accumulates into it", span, f"mma_wait({said}) before",
-                    [("the product was issued here", old.actor.span)])  # fmt: skip
+        spelling = spoken(name, span)
+        raise fault(
+            m,
+            "M406",
+            f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it",
+            span,
+            f"mma_wait({spelling}) before",
+            [("the product was issued here", old.actor.span)],
+        )
     p = w.groups.operands.get(name)
     if p is not None and new is not old and m.launch.detect:
-        raise fault(m, "M407", f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers", span, "mma_wait for that product before",
-                    [("the product was issued here", p.actor.span)])  # fmt: skip
+        raise fault(
+            m,
+            "M407",
+            f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers",
+            span,
+            "mma_wait for that product before",
+            [("the product was issued here", p.actor.span)],
+        )
 
 
 # ---- copies and stores
 def drain_copies(w: Worker, keep: int) -> None:
-    """Retires all closed groups of cp.async copies but the last `keep`."""
+    """Retire all closed groups of cp.async copies but the last `keep`."""
     while len(w.groups.closed) > keep:
         _drain(w, w.groups.closed.pop(0))
 
 
 def drain_stores(w: Worker, keep: int) -> None:
-    """Retires all bulk stores but the last `keep`."""
+    """Retire all bulk stores but the last `keep`."""
     over = max(0, len(w.groups.stores) - keep)
     _drain(w, w.groups.stores[:over])
     del w.groups.stores[:over]
@@ -74,7 +90,10 @@ def _drain(w: Worker, actions: list[Action]) -> None:
 
 
 def finish(w: Worker) -> None:
-    """The worker is at its end: the kernel's end waits for its bulk stores and for nothing else. Raises CuirError M403, M404."""
+    """Check that a worker ends with nothing in flight but bulk stores, for which the kernel's end waits.
+
+    Raises CuirError M403, M404.
+    """
     m, groups = w.m, w.groups
     if not m.launch.detect:
         return

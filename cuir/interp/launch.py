@@ -40,19 +40,19 @@ from .trace import Trace
 from .values import Diverge, f32, uniform
 from .watching import watch_of
 
-IDLE = 1024  # CTAs or clusters beyond the units of work that a grid may have
+IDLE = 1024  # most CTAs or clusters of a grid beyond its work items
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
 
 
-Grid = int | Callable[[int], int]  # how many CTAs or clusters, or what says so of the number of units of work
+Grid = int | Callable[[int], int]  # number of CTAs or clusters, or a function of the number of work items
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did. Events are counted in every CTA."""
+    """The result of a run, with events counted in every CTA."""
 
     events: Mapping[str, int]  # bulk copies, products, arrivals, waits, ...
-    units: int  # of work that tiles(...) gave out
+    units: int  # work items that tiles(...) gave out
     blocks: float  # products by volume, in QK^T and PV of a 128 x 128 block with 128 columns: 2 * 128^3 multiply-adds
     grid: int  # CTAs, or clusters
     workers: int  # of a CTA
@@ -80,14 +80,29 @@ def run(
     perturb: int | None = None,
     undefined: Collection[str] = (),
 ) -> RunReport:
-    """Runs a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
+    """Run a checked kernel on tensors, which it writes in place (on their device, "cpu" or "cuda").
 
-    checked: a checked kernel, or a program of one kernel (or the path of its file), which is checked with what the tensors say and `consts`.
-    arguments: a tensor or number for each parameter, by name. grid: number of CTAs (or clusters), or a function that gives it for a number of units of work; chosen from the work if left out, at most IDLE beyond the units of work. schedule: who acts
-    when, or its text as reports and `--schedule` have it ("random:7"); in order if left out. trace: records the first batch. detect=False: no error for races, undefined reads and values in flight, so that their
-    consequences show in the results. lanes: CTAs of a batch at first. budget: seconds of processor time, 60 if left out: a loop that takes longer, or will at its pace, is an error (D402). perturb: a seed; what is not exact varies at random within its bounds.
-    undefined: tensors that hold nothing before the launch, as Scratch does: an element that is read before it is written is an error (M415). Raises CuirError: a bad call (U...), or the first fault of the program
-    (M, R, S, D: memory, races, barrier protocol, deadlock).
+    Args:
+        checked: a checked kernel, or a program of one kernel (or the path of its file), which is checked for the dims
+            and dtypes of the tensors and `consts`.
+        arguments: a tensor or number for each parameter, by name.
+        consts: constants that the tensors do not determine.
+        grid: number of CTAs (or clusters), or a function that returns it for a number of work items; by default chosen
+            from the work, at most IDLE beyond the work items.
+        schedule: who acts when, or its text as reports and `--schedule` have it ("random:7"); by default in order.
+        trace: records the first batch.
+        detect: if False, no error for races, undefined reads and values in flight, so that their consequences show in
+            the results.
+        lanes: CTAs of a batch at first.
+        budget: seconds of processor time, 60 by default: a loop that takes longer, or will at its pace, is an error
+            (D402).
+        perturb: a seed; results that are not exact vary at random within their bounds.
+        undefined: tensors that hold nothing before the launch, as Scratch does: an element that is read before it is
+            written is an error (M415).
+
+    Raises:
+        CuirError: a bad call (U...), or the first fault of the program (M, R, S, D: memory, races, barrier protocol,
+            deadlock).
     """
     begin = time.perf_counter()
     schedule = Schedule.parse(schedule) if isinstance(schedule, str) else schedule or Schedule()
@@ -103,7 +118,12 @@ def run(
         )
         if schedule.cluster is not None:
             if schedule.cluster >= launch.grid:
-                raise CuirError.of("U111", f"the schedule is of cluster {schedule.cluster}, and the launch has {launch.grid}", None, "replay it with the dims and the grid that it was made with")  # fmt: skip
+                raise CuirError.of(
+                    "U111",
+                    f"the schedule is of cluster {schedule.cluster}, and the launch has {launch.grid}",
+                    None,
+                    "replay it with the dims and the grid that it was made with",
+                )
             _finish(Machine(launch, np.array([schedule.cluster])))
         else:
             run_batches(launch, lanes)
@@ -111,10 +131,22 @@ def run(
 
 
 def prepare(
-    checked: Checked | CuirProgram | str | os.PathLike[str], arguments: Mapping[str, Argument], *, consts: Mapping[str, Const] | None = None, grid: Grid | None = None,
-    schedule: Schedule | None = None, trace: Trace | None = None, detect: bool = True, compiler: type[Compiler] = Compiler, budget: float | None = None, undefined: Collection[str] = (),
-) -> tuple[Launch, int, Compiler]:  # fmt: skip
-    """A launch that is ready to run, the number of its units of work, and what made its code. Raises CuirError for a bad call."""
+    checked: Checked | CuirProgram | str | os.PathLike[str],
+    arguments: Mapping[str, Argument],
+    *,
+    consts: Mapping[str, Const] | None = None,
+    grid: Grid | None = None,
+    schedule: Schedule | None = None,
+    trace: Trace | None = None,
+    detect: bool = True,
+    compiler: type[Compiler] = Compiler,
+    budget: float | None = None,
+    undefined: Collection[str] = (),
+) -> tuple[Launch, int, Compiler]:
+    """Prepare a launch: bind the arguments, compile the code, choose the grid.
+
+    Returns the launch, the number of its work items, and the compiler of its code. Raises CuirError for a bad call.
+    """
     arguments = {name: plain_number(value) for name, value in arguments.items()}
     if not isinstance(checked, Checked):
         program = program_of(checked, "run")
@@ -141,8 +173,8 @@ def prepare(
     }
     values: dict[str, object] = dict(bound.dims)
     for p in checked.scalars:
-        given = arguments[p.name]
-        values[p.name] = f32(float(given)) if p.dtype == F32 else given
+        argument = arguments[p.name]
+        values[p.name] = f32(float(argument)) if p.dtype == F32 else argument
     require_index_ranges(checked, bound.dims, arguments)
     launch = Launch(
         checked,
@@ -164,7 +196,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Code:
-    """What a kernel becomes, for all its launches on a device."""
+    """The compiled code of a kernel, for all its launches on a device."""
 
     compiler: Compiler
     before: list[Instruction]  # the declarations
@@ -173,7 +205,7 @@ class _Code:
 
 
 def run_batches(launch: Launch, lanes: int = LANES) -> None:
-    """Run a launch that is ready, so many CTAs (or clusters) at once."""
+    """Run a prepared launch, `lanes` CTAs (or clusters) at once."""
     for first in range(0, launch.grid, max(1, lanes)):
         _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
 
@@ -196,7 +228,7 @@ def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
 
 
 def run_each(launch: Launch) -> None:
-    """Runs a launch that is ready, one CTA (or cluster) after the other."""
+    """Run a prepared launch, one CTA (or cluster) after the other."""
     with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
         for cluster in range(launch.grid):
             _finish(Machine(launch, np.array([cluster])))
@@ -208,7 +240,7 @@ def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, k
     compiled = checked.made.get(key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
-        compiler.observer = watch if kind.data else None  # what no number follows from has not been seen
+        compiler.observer = watch if kind.data else None  # a run without data has no values to observe
         before = compiler.body(checked.declarations)
         programs = []
         for role in checked.roles:
@@ -227,17 +259,20 @@ Entered = tuple[
 
 
 def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
-    """The blocks of a kernel's roles (bodies of roles, branches, loops) that runs of it have entered since forget_entered()."""
+    """Return the blocks of a kernel's roles that runs of it have entered since forget_entered().
+
+    Blocks are bodies of roles, branches and loops.
+    """
     return [block for c in _compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
 
 
 def turns_of_loops(checked: Checked) -> list[Turns]:
-    """How many turns the loops of a kernel's roles have made in runs of it since forget_entered()."""
+    """Return the trip counts of the loops of a kernel's roles in its runs since forget_entered()."""
     return [turns for c in _compilers(checked) for turns in c.turns.values()]
 
 
 def forget_entered(checked: Checked) -> None:
-    """A checked kernel is kept for whoever checks the same text, with what its runs have entered."""
+    """Forget the entered blocks and trip counts of a checked kernel, which all checks of its text share."""
     for compiler in _compilers(checked):
         compiler.entered.clear()
     for turns in turns_of_loops(checked):
@@ -277,11 +312,11 @@ def merge_entered(checked: Checked, entered: Entered) -> None:
 
 
 def _compilers(checked: Checked) -> list[Compiler]:
-    return [made.compiler for made in checked.made.values() if isinstance(made, _Code) and made.compiler.data]
+    return [artifact.compiler for artifact in checked.made.values() if isinstance(artifact, _Code) and artifact.compiler.data]
 
 
 def _finish(machine: Machine) -> None:
-    """Runs a batch and all batches that it splits into."""
+    """Run a batch and all batches that it splits into."""
     waiting = [machine]
     while waiting:
         batch = waiting.pop()
@@ -292,17 +327,24 @@ def _finish(machine: Machine) -> None:
         batch.release()
 
 
-def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:
-    """Settles the grid and who does which unit of work; returns their number. A kernel without tiles(...) is launched as one CTA or cluster."""
+def _plan(launch: Launch, code: _Code, requested: Grid | None) -> int:
+    """Choose the grid and distribute the work items; return their number.
+
+    A kernel without tiles(...) is launched as one CTA or cluster.
+    """
     tiles = launch.checked.tiles
-    grid = None if callable(wanted) else wanted
+    grid = None if callable(requested) else requested
     if grid is not None and (not isinstance(grid, int) or isinstance(grid, bool) or grid < 1):
         raise CuirError.of("U112", f"grid must be a positive integer, found {grid!r}", hint="left out, the grid follows the units of work")
     if tiles is None or code.count is None:
         if grid is not None and grid > 1:
-            what = "cluster" if launch.checked.cluster > 1 else "CTA"
-            raise CuirError.of("U112", f"a grid of {grid:,} for a kernel without units of work, which is launched as one {what}", launch.checked.origin.span,
-                               "declare the work, and share it: work = tiles(n), and for t in work in each role")  # fmt: skip
+            kind = "cluster" if launch.checked.cluster > 1 else "CTA"
+            raise CuirError.of(
+                "U112",
+                f"a grid of {grid:,} for a kernel without units of work, which is launched as one {kind}",
+                launch.checked.origin.span,
+                "declare the work, and share it: work = tiles(n), and for t in work in each role",
+            )
         launch.grid = 1
         launch.work = [range(0)] * launch.grid
         return launch.grid
@@ -314,23 +356,33 @@ def _plan(launch: Launch, code: _Code, wanted: Grid | None) -> int:
         instruction(w)
     count = max(0, uniform(code.count(w)))
     launch.budget.require(count, UNIT, tiles.span)
-    grid = wanted(count) if callable(wanted) else grid
+    grid = requested(count) if callable(requested) else grid
     launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
     launch.work = RUNS[maker("units").name](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
 
 
 def _admitted(grid: int | None, count: int) -> int | None:
-    """The grid, as it is. Raises CuirError U112 if far more CTAs than units of work would run, all alike."""
+    """Return the grid as it is.
+
+    Raises CuirError U112 if far more CTAs than work items would run, all alike.
+    """
     if grid is not None and grid > count + IDLE:
         work = f"{count:,} unit{'s' if count > 1 else ''} of work" if count else "no work to give out"
-        raise CuirError.of("U112", f"a grid of {grid:,} for a kernel with {work}: at most {IDLE:,} CTAs or clusters run that have none, and all of them do the same",
-                           hint=f"a grid of at most {count + IDLE}; left out, one is chosen")  # fmt: skip
+        raise CuirError.of(
+            "U112",
+            f"a grid of {grid:,} for a kernel with {work}: at most {IDLE:,} CTAs or clusters run that have none, and all of them do the same",
+            hint=f"a grid of at most {count + IDLE}; left out, one is chosen",
+        )
     return grid
 
 
 def chosen_grid(count: int, ring: int) -> int:
-    """A power of two up to 32 that leaves each CTA so many units of work, where there are enough, that it comes to the third round of a ring of so many stages."""
+    """Choose a power of two up to 32 as the grid.
+
+    Where there is enough work, each CTA gets so many work items that it comes to the third round of a ring of `ring`
+    stages.
+    """
     grid = 1
     while grid < 32 and grid * 2 * (2 * ring + 1) <= count:
         grid *= 2
@@ -338,5 +390,5 @@ def chosen_grid(count: int, ring: int) -> int:
 
 
 def _read_tensors(checked: Checked) -> set[str]:
-    """Names of tensors that the kernel reads somewhere."""
+    """Return the names of tensors that the kernel reads somewhere."""
     return {name for name, modes in tensor_modes(checked).items() if "read" in modes}

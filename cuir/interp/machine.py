@@ -1,7 +1,8 @@
-"""The machine of one batch, as state: workers, shared memory, barriers and engines of L clusters that take the same control flow.
+"""State of the machine of one batch: workers, shared memory, barriers and engines of L clusters.
 
-Imports data alone. What is done to it stands in the modules that import it: protocol.py, races.py, engines.py, ..., and main_loop.py drives. Invariant: a
-worker is (pc, frame) over code made by code.py, so that a batch can be copied and split at any statement.
+The clusters take the same control flow. Imports data alone: operations are in the modules that import it (protocol.py,
+races.py, engines.py, ...), and main_loop.py drives. Invariant: a worker is (pc, frame) over code made by code.py, so
+that a batch can be copied and split at any statement.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from .tensors import TensorArg
 from .trace import Trace
 from .values import Diverge
 
-GO, BLOCK, POINT = 0, 1, 2  # what an instruction says: go on, blocked (run it again), done and a point where others may act
+GO, BLOCK, POINT = 0, 1, 2  # signals of an instruction: go on; blocked (run it again); done, others may act now
 Instruction = Callable[["Worker"], int | None]
-Evaluate = Callable[["Worker"], Any]  # gives a value, or what an instruction says
+Evaluate = Callable[["Worker"], Any]  # gives a value, or the signal of an instruction
 
 
 @dataclass
@@ -45,12 +46,12 @@ class Program:
     threads: int
     index: str | None
     code: list[Instruction]
-    loops: tuple[bool, ...] = ()  # over the units of work: whether they stand at the top
+    loops: tuple[bool, ...] = ()  # for each loop over the work items: whether it stands at the top
 
 
 @dataclass
 class Launch:
-    """What all batches of a run share."""
+    """The state that all batches of a run share."""
 
     checked: Checked
     tensors: dict[str, TensorArg]
@@ -62,18 +63,18 @@ class Launch:
     work: Sequence[Sequence[int]]  # units of work of each cluster
     detect: bool = True
     trace: Trace | None = None
-    noise: Noise | None = None  # of what is not exact
+    noise: Noise | None = None  # noise of results that are not exact
     counts: dict[str, int] = field(default_factory=dict)  # events, each counted in every lane
     batches: int = 0
     splits: int = 0
     area: float = 0.0  # of products, in 128 x 128 x 128
-    rounds: dict[str, int] = field(default_factory=dict)  # of each ring of mbarriers, in the CTA that goes round it most
+    rounds: dict[str, int] = field(default_factory=dict)  # of each mbarrier ring, in the CTA that goes round it most
     budget: Budget = field(default_factory=Budget)
-    data: bool = True  # whether numbers are moved and computed (without_data.py)
+    data: bool = True  # whether data are moved and computed (without_data.py)
 
 
 class Block(State):
-    """Why a worker does not go on, for reports and for the trace."""
+    """The reason why a worker does not go on, for reports and for the trace."""
 
     def __init__(self, barrier: Mbarrier | NamedBarrier | Handout, phase: int, span: Span):
         self.barrier, self.phase, self.span = barrier, phase, span
@@ -82,7 +83,7 @@ class Block(State):
 class Worker(State):
     def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: Clock):
         self.m, self.number, self.cta, self.program, self.index, self.clock = m, number, cta, program, index, clock
-        self.released()  # epoch 0 is what everybody knows: nothing happens in it
+        self.released()  # epoch 0 is known to all: nothing happens in it
         self.code = program.code
         self.label = f"{program.name}[{index}]" + (f" of CTA {cta}" if m.launch.checked.cluster > 1 else "")
         self.frame: dict[str, Any] = dict(m.launch.values)
@@ -100,16 +101,19 @@ class Worker(State):
         self.started = 0.0  # when it came to the named barrier it waits at
 
     def event(self) -> Event:
-        """What the worker does now, as an event that others learn of through its next release."""
+        """Return what the worker does now as an event, which others learn of through its next release."""
         return self.number, self.clock.known[self.number]
 
     def released(self) -> None:
-        """What follows was not told to anyone yet."""
+        """Start a new epoch: accesses from here on are not released to anyone yet."""
         self.clock.known[self.number] += 1
         self.clock.progress[self.number] = self.clock.known[self.number]
 
     def fence(self, tensors: bool) -> None:
-        """What the worker stored so far the engines see that learn of what follows; in tensors too, or in shared memory alone."""
+        """Make the worker's stores so far visible to the engines that learn of later events.
+
+        Those to tensors too, or to shared memory alone.
+        """
         now = self.clock.known[self.number]
         self.clock.fenced[self.number] = now
         if tensors:
@@ -117,19 +121,19 @@ class Worker(State):
         self.released()
 
     def showed(self, event: Event, clock: Clock) -> bool:
-        """Does the clock know of a fence for tensors that the worker passed after one of its own events?"""
+        """Return whether the clock knows of a fence for tensors that the worker passed after its own event."""
         n = bisect.bisect_left(self.tensor_fences, event[1])
         return n < len(self.tensor_fences) and clock.known[self.number] > self.tensor_fences[n]
 
-    def actor(self, span: Span, what: str) -> Actor:
-        return Actor(self.number, self.cta, self.label, self.clock, span, what)
+    def actor(self, span: Span, access: str) -> Actor:
+        return Actor(self.number, self.cta, self.label, self.clock, span, access)
 
-    def engine(self, kind: str, span: Span, what: str) -> Actor:
-        """An engine that acts for this worker, with what it knows now."""
+    def engine(self, kind: str, span: Span, access: str) -> Actor:
+        """Make an engine that acts for this worker, with the clock that it has now."""
         self.m.engines += 1
         clock = self.clock.copy()
         self.released()  # a wait behind the issue is not over when the engine is done
-        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", clock, span, what)
+        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", clock, span, access)
 
 
 class Machine(State):
@@ -182,21 +186,24 @@ class Machine(State):
         return len(self.clusters)
 
     def changed(self) -> None:
-        """Something happened that blocked workers may have waited for."""
+        """Mark a change that blocked workers may have waited for."""
         self.version += 1
 
-    def count(self, what: str) -> None:
+    def count(self, kind: str) -> None:
         counts = self.launch.counts
-        counts[what] = counts.get(what, 0) + len(self.clusters)
+        counts[kind] = counts.get(kind, 0) + len(self.clusters)
 
     def release(self) -> None:
-        """Lets go of tiles and arrays at once: a machine and its workers know each other, and would wait for the garbage collector."""
+        """Free tiles and arrays at once.
+
+        A machine and its workers refer to each other, and would wait for the garbage collector.
+        """
         for w in self.workers:
             w.__dict__.clear()
         self.__dict__.clear()
 
     def split(self, diverged: Diverge) -> list[Machine]:
-        """This batch as smaller ones, each going its own way."""
+        """Split this batch into smaller ones, each with its own control flow."""
         self.launch.splits += 1
         parts = [select(self, part, self.lanes) for part in diverged.parts]
         for part in parts[1:]:

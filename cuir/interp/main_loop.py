@@ -1,6 +1,7 @@
-"""The main loop: who acts next, by the schedule, until all workers are at their end and all engines at rest. Owns no meaning of a primitive.
+"""The main loop: choose who acts next by the schedule, until all workers end and all engines rest.
 
-Invariant: a blocked worker is tried again only when something has changed since it blocked; where nobody can act, that is a deadlock.
+Invariant: a blocked worker is tried again only when something has changed since it blocked; where nobody can act, that
+is a deadlock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from .values import Diverge
 
 
 def run(m: Machine) -> None:
-    """Runs to the end of all workers. Raises Diverge when lanes part (see Machine.split), CuirError on a fault."""
+    """Run to the end of all workers.
+
+    Raises Diverge when lanes take different branches (see Machine.split), CuirError on a fault.
+    """
     picker = m.picker
     everyone = [w.number for w in m.workers]
     while True:
@@ -36,7 +40,7 @@ def run(m: Machine) -> None:
 
 
 def _replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
-    """The next step of a schedule that is written down."""
+    """Return the next step of a recorded schedule, or None."""
     if m.launch.schedule.kind != "replay":
         return None
     step = m.picker.replayed([m.workers[n].label for n in runnable], [a.name for a in m.pending])
@@ -44,7 +48,7 @@ def _replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
 
 
 def _advance(m: Machine, w: Worker, until_blocked: bool) -> None:
-    """Runs a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""
+    """Run a worker until it blocks, ends, or reaches a point where the schedule may choose anew."""
     code, last = w.code, len(w.code)
     pc = w.pc
     try:
@@ -55,9 +59,9 @@ def _advance(m: Machine, w: Worker, until_blocked: bool) -> None:
                 w.finished = True
                 return
             w.pc = pc + 1
-            said = code[pc](w)
-            if said:
-                if said == BLOCK:
+            signal = code[pc](w)
+            if signal:
+                if signal == BLOCK:
                     w.pc = pc
                     w.blocked_at = m.version
                     return
@@ -70,7 +74,7 @@ def _advance(m: Machine, w: Worker, until_blocked: bool) -> None:
 
 
 def _finish(m: Machine) -> None:
-    """All workers are at their end: bulk stores complete, and no copy may still be in flight."""
+    """Complete bulk stores at the end of all workers, and check that no copy is still in flight."""
     for w in m.workers:
         drain_stores(w, 0)
     rounds = m.launch.rounds
@@ -84,5 +88,10 @@ def _finish(m: Machine) -> None:
         for bar in ring:
             if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in m.workers):
                 assert bar.user is not None
-                raise fault(m, "M403", f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
-                            bar.user.span, "every copy is waited for before the end")  # fmt: skip
+                raise fault(
+                    m,
+                    "M403",
+                    f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
+                    bar.user.span,
+                    "every copy is waited for before the end",
+                )

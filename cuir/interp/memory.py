@@ -1,7 +1,8 @@
-"""Shared memory of a CTA: arrays as values, which bytes a view covers, which bytes are defined. Owns the panelled layout's addresses.
+"""Shared memory of a CTA: arrays as values, the bytes that views cover, the bytes that are defined.
 
-Invariant: the byte ranges of a view are increasing, disjoint, and merged where they touch. f16 and bf16 arrays are held as
-float32 (values rounded to the dtype), so that a product needs no conversion.
+The addresses of the panelled layout are computed here. Invariant: the byte ranges of a view are increasing, disjoint,
+and merged where they touch. f16 and bf16 arrays are held as float32 (values rounded to the dtype), so that a product
+needs no conversion.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ..syntax.types import PANEL_BYTES
 from .state import State
 from .values import HELD, POISON
 
-Intervals = tuple[tuple[int, int], ...]  # of bytes, from the start of the CTA's shared memory
+Intervals = tuple[tuple[int, int], ...]  # byte ranges from the start of the CTA's shared memory
 
 
 @dataclass(frozen=True)
 class SharedRef:
-    """A view of a shared array of one CTA of the cluster: its index into the held array, and the bytes it covers."""
+    """A view of a shared array of one CTA: its index into the held array, and the bytes it covers."""
 
     cta: int
     alloc: SharedAlloc
@@ -32,19 +33,19 @@ class SharedRef:
     text: str
 
     def values(self, shared: Sequence[Shared]) -> torch.Tensor:
-        """[lanes, R, C], a view of the held array; `shared`: of each CTA of the cluster."""
+        """Return a view [lanes, R, C] of the held array; `shared`: of each CTA of the cluster."""
         t = shared[self.cta].arrays[self.alloc.name][(slice(None), *self.index)]
         return t.transpose(1, 2) if self.transposed else t
 
     def first_columns(self, count: int) -> SharedRef:
-        """The part of the view that lies in its first columns; not of a transposed view."""
+        """Return the first `count` columns of the view, which is not transposed."""
         *lead, columns = self.index
         assert isinstance(columns, slice) and not self.transposed
         index = (*lead, slice(columns.start or 0, (columns.start or 0) + count))
         return replace(self, index=index, intervals=view_intervals(self.alloc, index))
 
     def at(self, cta: int) -> SharedRef:
-        """The same place in another CTA of the cluster."""
+        """Return the same place in another CTA of the cluster."""
         return self if cta == self.cta else replace(self, cta=cta)
 
 
@@ -60,30 +61,30 @@ class Shared(State):
         }
 
     def undefined(self, ref: SharedRef) -> bool:
-        """Was a byte of the view never written, or last written through an array over it?"""
+        """Return whether a byte of the view was never written, or last written through an array over it."""
         defined, base = self.defined[ref.alloc.name], ref.alloc.offset
         return any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals)
 
     def wrote(self, ref: SharedRef) -> None:
-        """The view is defined now, and what lies over the same bytes is not."""
+        """Mark the view as defined, and other arrays over the same bytes as undefined."""
         defined, base = self.defined[ref.alloc.name], ref.alloc.offset
         for lo, hi in ref.intervals:
             defined[lo - base : hi - base] = b"\1" * (hi - lo)
-        for other in self.aliases[ref.alloc.name]:
-            theirs = self.defined[other.name]
+        for alias in self.aliases[ref.alloc.name]:
+            alias_defined = self.defined[alias.name]
             for lo, hi in ref.intervals:
-                a, b = max(0, lo - other.offset), min(len(theirs), hi - other.offset)
+                a, b = max(0, lo - alias.offset), min(len(alias_defined), hi - alias.offset)
                 if a < b:
-                    theirs[a:b] = bytes(b - a)
+                    alias_defined[a:b] = bytes(b - a)
 
 
 def nbytes(alloc_cols: int, rows: int, itemsize: int) -> int:
-    """Bytes of rows of shared memory, each padded to 16 bytes."""
+    """Return the bytes of rows of shared memory, each padded to 16 bytes."""
     return rows * (-(-alloc_cols * itemsize // 16) * 16)
 
 
 def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Intervals:
-    """The byte ranges that a view covers.
+    """Compute the byte ranges that a view covers.
 
     index: an int or a slice with known bounds for each dim. Layout: see `SharedAlloc`.
     """
@@ -121,7 +122,7 @@ def _span(i: int | slice) -> range:
 
 
 def overlap(a: Intervals, b: Intervals) -> bool:
-    if a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:  # asked a hundred thousand times in a verification, and mostly of different arrays
+    if a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:  # the common case: different arrays
         return False
     i = j = 0
     while i < len(a) and j < len(b):
@@ -136,5 +137,8 @@ def overlap(a: Intervals, b: Intervals) -> bool:
 
 
 def covers(a: Intervals, b: Intervals) -> bool:
-    """Does `a` contain all bytes of `b`? Intervals of one region are disjoint and merged, so each of b lies in one of a."""
+    """Return whether `a` contains all bytes of `b`.
+
+    Intervals of one region are disjoint and merged, so each of `b` lies in one of `a`.
+    """
     return all(any(x <= u and v <= y for x, y in a) for u, v in b)

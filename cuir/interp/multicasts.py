@@ -1,6 +1,7 @@
-"""Explain races of copies into another CTA of the cluster: who must arrive across it, and how many count.
+"""Explanations of races of copies into another CTA of the cluster.
 
-A worker waits on barriers of its own CTA alone, so what orders the two is an arrival of the other CTA's workers there.
+They name the arrivals that must cross to it, and their count. A worker waits on barriers of its own CTA alone, so what
+orders the two is an arrival of the other CTA's workers there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from .records import Record
 
 
 def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
-    """Find the release that is missing or wrong. `new`: a copy by a worker of another CTA than `cta`, whose bytes it writes."""
+    """Find the release that is missing or wrong before a multicast.
+
+    `new`: a copy by a worker of another CTA than `cta`, whose bytes it writes.
+    """
     checked = m.launch.checked
     text, w = text_of(checked), m.workers[new.worker]
     along = next((u.along for u in text.of("lands", role=w.program.name) if u.span == new.span), True)
@@ -35,11 +39,11 @@ def of_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
             continue
         roles = {u.role for u in arrivals[guard.name]}
         count = sum(r.workers for r in checked.roles if r.name in roles) * len(checked.ctas(w.cta, along))
-        where = f"the CTAs in line along {use.along}" if isinstance(use.along, str) else "its own CTA alone"
+        ctas_text = f"the CTAs in line along {use.along}" if isinstance(use.along, str) else "its own CTA alone"
         return Cause(
             [
                 (
-                    f"this arrival on `{use.name}` releases the buffer to {where}, and the copy by {w.label} writes it in CTA {cta} too",
+                    f"this arrival on `{use.name}` releases the buffer to {ctas_text}, and the copy by {w.label} writes it in CTA {cta} too",
                     use.span,
                 )
             ],
@@ -66,7 +70,7 @@ def _readers(m: Machine, cta: int, name: str) -> list[Worker]:
 
 
 def _of_count(m: Machine, new: Record, cta: int, name: str) -> Cause | None:
-    """A phase of a barrier that ended without an arrival of the other CTA's workers, or with one too early."""
+    """Find a phase that ended without an arrival of the other CTA's workers, or with one too early."""
     for bar in ring_of(m, name, m.workers[new.worker].cta):
         cause = wrong_count(m, bar) or next((c for p in range(bar.phase + 1) if (c := came_twice(bar, p)) is not None), None)
         if cause is not None:

@@ -1,6 +1,7 @@
-"""Noise on results of operations that are not exact: how far each value moves, in which order numbers are added, what is fused. Where it enters is perturb.py's.
+"""Noise on results of inexact operations: offsets of values, orders of sums, fused multiply-adds.
 
-Invariant: equal values move equally far, as instructions are, and the same seed gives the same run under the same schedule.
+perturb.py decides where it enters. Invariant: equal values move equally far, as instructions are, and the same seed
+gives the same run under the same schedule.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ Truth = tuple[Expr, Any]
 
 @dataclass
 class Noise:
-    """What varies a run: the same seed gives the same run under the same schedule, and a seed and its negative vary every value to opposite sides. off: nothing is varied.
+    """The variation of a run by a seed.
 
-    truths: what each comparison and cast that floats decide gave, in order, if it is to be kept; forced: what they give instead of what they find.
+    The same seed gives the same run under the same schedule; a seed and its negative vary every value to opposite
+    sides. off: nothing is varied. truths: results of the comparisons and casts that floats decide, in order, if they
+    are recorded. forced: results that replace computed ones.
     """
 
     seed: int
@@ -34,7 +37,10 @@ class Noise:
     orders: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, t: Any, ulps: int) -> Any:
-        """A float value, up to so many units in the last place away: equal ones equally far, as instructions are. Zeros, infinities and NaNs stay."""
+        """Return a float value moved by up to `ulps` units in the last place.
+
+        Equal values move equally far, as instructions are. Zeros, infinities and NaNs stay.
+        """
         if self.off:
             return t
         if not isinstance(t, torch.Tensor):
@@ -46,7 +52,7 @@ class Noise:
         return t * (1 + (side * steps).to(torch.float32) * 2.0**-23)
 
     def order(self, n: int) -> torch.Tensor:
-        """In which order n numbers are added: sums of one kind have one order."""
+        """Return the order in which n numbers are added: sums of one kind have one order."""
         if self.off:
             return torch.arange(n)
         if n not in self.orders:
@@ -54,15 +60,15 @@ class Noise:
         return self.orders[n]
 
     def fuses(self, e: Expr) -> bool:
-        """Whether a multiply-add rounds once, wherever its text is run."""
+        """Return whether a multiply-add rounds once, the same wherever its text is run."""
         return not self.off and bool((hash((abs(self.seed), e.span.line, e.span.column)) >> 3) % 2) == (self.seed > 0)
 
     def decided(self, e: Expr, value: Any) -> Any:
         forced = self.forced.get(Itself(e))
         if forced:
-            other = forced.pop(0)
-            if np.shape(other) == np.shape(value):
-                value = other.clone() if isinstance(other, torch.Tensor) else other
+            replacement = forced.pop(0)
+            if np.shape(replacement) == np.shape(value):
+                value = replacement.clone() if isinstance(replacement, torch.Tensor) else replacement
         if self.truths is not None:
             self.truths.append((e, value.clone() if isinstance(value, torch.Tensor) else value))
         return value
@@ -73,7 +79,7 @@ _NOW: ContextVar[Noise | None] = ContextVar("noise", default=None)
 
 @contextmanager
 def perturbing(noise: Noise | None) -> Iterator[None]:
-    """Runs of the interpreter inside are varied."""
+    """Vary runs of the interpreter inside the context."""
     token = _NOW.set(noise)
     try:
         yield

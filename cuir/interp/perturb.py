@@ -1,7 +1,8 @@
-"""Results of operations that are not exact, varied at random within their bounds: what a kernel's verdict must not hang on.
+"""Compilation of inexact operations with noise, on which a kernel's verdict must not depend.
 
-Owns where noise (noise.py) enters: functions with a bound in the table, sums in another order (of rows, and of products), multiply-adds fused or not. What
-decides a comparison is computed as written and left alone (cuir/checking/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not asked for.
+Noise (noise.py) enters functions with an error bound in the table, sums in another order (of rows, and of products),
+and multiply-adds fused or not. What decides a comparison is computed as written and left alone
+(cuir/checking/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not requested.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from ..syntax.walk import Itself
 from .machine import Evaluate, Worker
 from .noise import Noise
 
-Compile = Callable[[Expr], Evaluate]  # what gives the value of an expression
+Compile = Callable[[Expr], Evaluate]  # compiles an expression to its value
 
 
 def deciding(checked: Checked) -> frozenset[Itself]:
-    """The comparisons and casts that floats decide."""
+    """Return the comparisons and casts that floats decide."""
     return frozenset(Itself(e) for e, _ in deciders(checked))
 
 
 def perturbed(
     checked: Checked, decisions: frozenset[Itself], code_of: Compile, op: Op, args: list[Expr], e: Expr, run: Evaluate
 ) -> Evaluate:
-    """An operation with its noise, which the launch holds. decisions: `deciding(checked)`; code_of: an operand, as code."""
+    """Compile an operation with the noise of the launch.
+
+    decisions: `deciding(checked)`; code_of: compiles an operand.
+    """
     kind = checked.find_type(e)
     tile = isinstance(kind, TileType)
     dtype = getattr(kind, "dtype", None)
@@ -64,7 +68,7 @@ def _noise(w: Worker) -> Noise:
 
 
 def _shared(checked: Checked) -> frozenset[Itself]:
-    """Expressions of the declarations."""
+    """Return the expressions of the declarations."""
     if _shared not in checked.made:
         checked.made[_shared] = frozenset(map(Itself, expressions(checked.declarations)))
     shared: frozenset[Itself] = checked.made[_shared]
@@ -72,18 +76,18 @@ def _shared(checked: Checked) -> frozenset[Itself]:
 
 
 def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
-    """x * y + z, rounded once or twice."""
+    """Compile x * y + z, rounded once or twice."""
 
     def product(x: Expr) -> bool:
         return isinstance(x, Binary) and "y" in traits(x).factors and not x.decides
 
-    left, right = e.left, e.right
-    if not product(left) and not product(right):
+    first, second = e.left, e.right
+    if not product(first) and not product(second):
         return run
-    factors, other = (left, right) if product(left) else (right, left)
+    factors, addend = (first, second) if product(first) else (second, first)
     assert isinstance(factors, Binary)
-    x, y, z = code_of(factors.left), code_of(factors.right), code_of(other)
-    sign = traits(e).linear if factors is left else traits(e).linear[::-1]
+    x, y, z = code_of(factors.left), code_of(factors.right), code_of(addend)
+    sign = traits(e).linear if factors is first else traits(e).linear[::-1]
 
     def either(w: Worker) -> Any:
         if not _noise(w).fuses(e):

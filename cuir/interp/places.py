@@ -1,4 +1,7 @@
-"""Places in memory: what a subscript in the text reaches when it runs. Owns bounds of stages and views; not what is done there."""
+"""Places in memory: the view, box, element or barrier that a subscript reaches when it runs.
+
+Bounds of stages and views are checked here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def is_shared(site: Site, arg: str) -> bool:
 
 
 def tensor_of(site: Site, arg: str) -> TensorAt:
-    """The argument of the launch: code serves many launches, and knows of a tensor only its parameter."""
+    """Return a lookup of the tensor in the launch.
+
+    Code serves many launches, and knows of a tensor only its parameter.
+    """
     root = root_name(site.args[arg])
     assert root is not None
     return lambda w: w.m.launch.tensors[root]
@@ -42,37 +48,46 @@ def _view(compiler: Compiler, e: Expr, rank: int) -> View:
 
 
 def shared_place(site: Site, arg: str) -> SharedAt:
-    """The view of a shared array, of the worker's own CTA. Which view must be the same in all lanes; references are made once and kept."""
+    """Return a lookup of a shared array's view in the worker's own CTA.
+
+    The view must be the same in all lanes; references are made once and cached.
+    """
     compiler, e, span = site.compiler, site.args[arg], site.span
     alloc = compiler.checked.shared[root_name(e) or ""]
     view = _view(compiler, e, len(alloc.dims))
     starts, sizes = _parts(compiler, view, alloc.dims)
     text = show(e)
-    kept: dict[tuple[int, ...], SharedRef] = {}
+    cache: dict[tuple[int, ...], SharedRef] = {}
     drops = tuple(isinstance(p, Drop) for p in view.parts)
 
     def place(w: Worker) -> SharedRef:
         key = (w.cta, *[uniform(s(w)) for s in starts])
-        ref = kept.get(key)
+        ref = cache.get(key)
         if ref is None:
             for d, (start, size, dim) in enumerate(zip(key[1:], sizes, alloc.dims)):
                 if not 0 <= start <= dim - size:
-                    what = f"rows {start} to {start + size - 1}" if not drops[d] else f"index {start}"
-                    raise fault(w.m, "M409", f"{w.label} reaches outside of `{alloc.name}`: {what} in dim {d} of length {dim}", span,
-                                "stages run from 0: i % STAGES", [(f"`{alloc.name}` is declared here", alloc.span)])  # fmt: skip
+                    extent = f"rows {start} to {start + size - 1}" if not drops[d] else f"index {start}"
+                    raise fault(
+                        w.m,
+                        "M409",
+                        f"{w.label} reaches outside of `{alloc.name}`: {extent} in dim {d} of length {dim}",
+                        span,
+                        "stages run from 0: i % STAGES",
+                        [(f"`{alloc.name}` is declared here", alloc.span)],
+                    )
             index = tuple(start if drop else slice(start, start + size) for start, size, drop in zip(key[1:], sizes, drops))
             rows = int(np.prod(sizes[:-1]))
             ref = SharedRef(
                 w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text
             )
-            kept[key] = ref
+            cache[key] = ref
         return ref
 
     return place
 
 
 def _parts(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Evaluate], tuple[int | D, ...]]:
-    """Where each dim of a view starts, and its size: a whole dim's as `dims` has it."""
+    """Return the start of each dim of a view, and its size; a whole dim's size is as in `dims`."""
     starts: list[Evaluate] = []
     sizes: list[int | D] = []
     for part, dim in zip(view.parts, dims):
@@ -86,33 +101,36 @@ def _parts(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Ev
 
 
 def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
-    """The box of a tensor, in each lane its own."""
+    """Return a lookup of a tensor's box, which may differ from lane to lane."""
     e = site.args[arg]
     tensor = tensor_of(site, arg)
     dims = next(t.dims for t in site.compiler.checked.tensors if t.name == root_name(e))
     view = _view(site.compiler, e, len(dims))
     starts, sizes = _parts(site.compiler, view, dims)
-    known = tuple([n if isinstance(n, int) else 0 for n in sizes])
-    whole = [d for d, n in enumerate(sizes) if not isinstance(n, int)]  # of the length that the launch has
+    static_sizes = tuple([n if isinstance(n, int) else 0 for n in sizes])
+    whole = [d for d, n in enumerate(sizes) if not isinstance(n, int)]  # their lengths come from the launch
     text = show(e)
 
     def place(w: Worker) -> BoxRef:
         t = tensor(w)
-        lengths = known if not whole else tuple([t.shape[d] if d in whole else n for d, n in enumerate(known)])
+        lengths = static_sizes if not whole else tuple([t.shape[d] if d in whole else n for d, n in enumerate(static_sizes)])
         return BoxRef(t, tuple([collapse(s(w)) for s in starts]), lengths, text)
 
     return place
 
 
 def indices_of(site: Site, arg: str) -> list[Evaluate]:
-    """The indices of an element or a gather, one for each dim."""
+    """Compile the indices of an element or a gather, one for each dim."""
     e = site.args[arg]
     assert isinstance(e, Subscript)
     return [site.compiler.index(i) for i in e.indices]  # type: ignore[arg-type]
 
 
 def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
-    """The barrier of the worker's own CTA. Raises CuirError M412 outside of a ring."""
+    """Return a lookup of the barrier in the worker's own CTA.
+
+    Raises CuirError M412 outside of a ring.
+    """
     e = site.args[arg]
     if isinstance(e, Name):
         name = e.id
@@ -125,13 +143,19 @@ def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
 def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrier:
     ring = w.m.barriers[name, w.cta]
     if not 0 <= stage < len(ring):
-        raise fault(w.m, "M412", f"{w.label} reaches stage {stage} of `{name}`, which has {len(ring)}", span, "stages run from 0: i % STAGES",
-                    [(f"`{name}` is declared here", ring[0].span)])  # fmt: skip
+        raise fault(
+            w.m,
+            "M412",
+            f"{w.label} reaches stage {stage} of `{name}`, which has {len(ring)}",
+            span,
+            "stages run from 0: i % STAGES",
+            [(f"`{name}` is declared here", ring[0].span)],
+        )
     return ring[stage]
 
 
 def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site, along: bool | str) -> list[Mbarrier]:
-    """The same barrier in the CTAs of the cluster that `along` names (`Checked.ctas`), by rank."""
+    """Return the same barrier in the CTAs of the cluster that `along` names (`Checked.ctas`), by rank."""
     if not along:
         return [bar]
     for (name, cta), ring in m.barriers.items():

@@ -1,6 +1,7 @@
-"""The protocol of barriers: what arrivals, copies that land and waits do, and what each of them learns. The rules are in docs/semantics.md.
+"""The protocol of barriers: effects of arrivals, copies that land and waits, and the clocks they join.
 
-Invariant: whoever changes what a blocked worker may wait for says so to the machine (`changed`). Who blocks is the business of the main loop.
+The rules are in docs/semantics.md. Invariant: any change that a blocked worker may wait for is announced to the
+machine (`changed`). The main loop decides who blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .records import Actor
 
 # ---- mbarriers
 def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) -> None:
-    """One arrival of a worker, adding `expect` bytes to the phase. Raises CuirError S402 (too many arrivals, in this order or in another one)."""
+    """Count one arrival of a worker, adding `expect` bytes to the phase.
+
+    Raises CuirError S402 (too many arrivals, in this order or in another one).
+    """
     n = w.number
     if bar.pending == 0:
         raise causes.too_many(m, bar, w, span)
@@ -36,13 +40,16 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
 
 
 def issued(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
-    """A copy that will land here was issued."""
+    """Log the issue of a copy that will land here."""
     m.tick += 1
     bar.log = Event(bar.log, m.tick, "issue", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
 
 
 def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> tuple[int, int]:
-    """Bytes of a copy arrived; returns the event at which the copy is over. Raises CuirError S403 (more bytes than expected)."""
+    """Count the bytes of a copy that lands; return the event at which the copy is complete.
+
+    Raises CuirError S403 (more bytes than expected).
+    """
     event = (bar.entry, bar.phase)
     m.tick += 1
     bar.user = bar.log = Event(bar.log, m.tick, "land", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
@@ -58,7 +65,10 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
 
 
 def _complete(m: Machine, bar: Mbarrier) -> None:
-    """Ends the phase, if nothing is missing. Raises CuirError S401 for a waiter that is a lap behind by that."""
+    """End the phase if nothing is missing.
+
+    Raises CuirError S401 for a waiter that is a lap behind by that.
+    """
     if bar.pending or bar.bytes:
         return
     over = bar.phase
@@ -78,9 +88,12 @@ def _complete(m: Machine, bar: Mbarrier) -> None:
 
 
 def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
-    """True, and the worker knows the phase, if it is over. Raises CuirError S401 (a lap behind)."""
-    known = w.clock.known[bar.entry]
-    phase = known if known % 2 == parity else known + 1
+    """Return True if the phase is complete, after the worker's clock has joined it.
+
+    Raises CuirError S401 (a lap behind).
+    """
+    last_known = w.clock.known[bar.entry]
+    phase = last_known if last_known % 2 == parity else last_known + 1
     if bar.phase <= phase:
         return False
     if bar.phase > phase + 1 and m.launch.detect:
@@ -89,13 +102,16 @@ def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
         w.clock.join(bar.seen)
     n = w.number
     m.tick += 1
-    bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.known[n], known)
+    bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.known[n], last_known)
     return True
 
 
 # ---- named barriers
 def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> int:
-    """One arrival; returns the generation it belongs to. Raises CuirError S406."""
+    """Count one arrival at a named barrier; return the generation it belongs to.
+
+    Raises CuirError S406.
+    """
     bar.last = Arrival(w.label, span)
     bar.arrivals.append(bar.last)
     bar.warps_here += w.program.threads // 32
@@ -116,16 +132,22 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
 
 
 def other_warps(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
-    """The hardware would open the barrier for other arrivals than its count says."""
-    here = (
+    """Make S406: the hardware would open the barrier for other arrivals than its count requires."""
+    arrivals = (
         f"{count_noun(len(bar.arrivals), 'arrival')} of {count_noun(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
     )
-    return fault(m, "S406", f"`{bar.text}` opens at {count_noun(bar.count, 'arrival')} of {count_noun(bar.warps, 'warp')} in all, found {here}", span,
-                 "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup", [("declared here", bar.span)])  # fmt: skip
+    return fault(
+        m,
+        "S406",
+        f"`{bar.text}` opens at {count_noun(bar.count, 'arrival')} of {count_noun(bar.warps, 'warp')} in all, found {arrivals}",
+        span,
+        "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup",
+        [("declared here", bar.span)],
+    )
 
 
 def passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
-    """True, and the worker learns what the others did, if the generation is over."""
+    """Return True if the generation is complete, after the worker's clock has joined it."""
     completed = bar.over.get(generation)
     if completed is None:
         return False

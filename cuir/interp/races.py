@@ -1,6 +1,7 @@
-"""Accesses to shared memory, checked: ordered after those before (happens-before), and of bytes that were written. Knows effects, names no primitive.
+"""Checks of accesses to shared memory: happens-before order, and that the bytes read were written.
 
-Invariant: an access that was entered is ordered after all records that it conflicts with, unless faults are not looked for.
+Uses declared memory effects, names no primitive. Invariant: an access that was entered is ordered after all records
+that it conflicts with, unless detection is off.
 """
 
 from __future__ import annotations
@@ -17,27 +18,36 @@ from .records import Actor, Record
 
 
 def touch(
-    op: Op, w: Worker, actor: Actor, refs: dict[str, SharedRef], done: Event | None, awaited: str = "", needed: SharedRef | None = None
+    op: Op,
+    w: Worker,
+    actor: Actor,
+    refs: dict[str, SharedRef],
+    completion: Event | None,
+    awaited: str = "",
+    needed: SharedRef | None = None,
 ) -> list[Record]:
-    """Enters the accesses of a call to shared memory, as the table declares them. `done`: None while an engine has them in flight.
-    needed: the part of what it reads that matters; left out, all of it.
+    """Enter the accesses of a call to shared memory, as the table declares them.
 
-    Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
+    completion: None while an engine has them in flight. needed: the part of the read that matters, by default all of
+    it. Raises CuirError R401 (race), R403 (missing fence), M401 (never written).
     """
     m, records = w.m, []
     for a in op.effects.accesses:
         ref = refs.get(a.arg)
         if ref is not None:
-            records.append(access(m, actor, ref, a.mode, a.proxy, done, awaited))
+            records.append(access(m, actor, ref, a.mode, a.proxy, completion, awaited))
             if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(needed or ref):
                 raise unwritten(m, actor, ref)
     return records
 
 
-def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Record:
-    """Checks an access against all before it and enters it. Raises CuirError R401 (race) or R403 (missing fence)."""
+def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, completion: Event | None, awaited: str = "") -> Record:
+    """Check an access against all before it and enter it.
+
+    Raises CuirError R401 (race) or R403 (missing fence).
+    """
     tracker = m.trackers[ref.cta]
-    record = Record(actor, mode, proxy, done, ref.text, awaited)
+    record = Record(actor, mode, proxy, completion, ref.text, awaited)
     record.tick = m.tick
     reads = mode == "read"
     clock = actor.clock
@@ -60,11 +70,11 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, done
     return record
 
 
-def race(m: Machine, new: Record, old: Record, others: Sequence[Record], cta: int) -> Exception:
+def race(m: Machine, new: Record, old: Record, records: Sequence[Record], cta: int) -> Exception:
     kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
     verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
-    former = max((r.tick for r in others if r.worker == new.worker and r.mode == new.mode), default=-1)
+    former = max((r.tick for r in records if r.worker == new.worker and r.mode == new.mode), default=-1)
     cause = of_conflict(m, new, old, former, cta)
     return fault(m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.what} here: it must be over before", old.span)])
 

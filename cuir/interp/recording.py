@@ -1,6 +1,6 @@
-"""Times of workers and engines by the cost model (trace.py), and their entry in the trace of a run that has one. Changes nothing else.
+"""Times of workers and engines by the cost model (trace.py), entered in the trace if a run has one.
 
-Invariant: the times of all batches are kept, for their waits; the trace shows the first.
+Changes nothing else. Invariant: the times of all batches are kept, for their waits; the trace shows the first.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from .trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
 
 
 def waited(w: Worker, start: float, name: str, span: Span) -> None:
-    """A worker goes on after a wait that it came to at `start`."""
+    """Record that a worker goes on after a wait that it came to at `start`."""
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.waited(w.label, start, w.time, name, span.line)
 
 
 def product_issued(w: Worker, p: Product, volume: int) -> None:
-    """volume: multiply-adds."""
+    """Record a product of `volume` multiply-adds."""
     trace = w.m.launch.trace
     if trace is not None:
         _busy(trace, w, p, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
 
 
 def copies_issued(w: Worker, copies: list[Copy], text: str) -> None:
-    """One copy; of a multicast the copies to all CTAs, which land together."""
+    """Record one copy, or the copies of a multicast to all CTAs, which land together."""
     trace = w.m.launch.trace
     if trace is None:
         return
-    first, *others = copies
+    first, *multicast_copies = copies
     _busy(trace, w, first, "copy engine", "copy", text, first.target.nbytes / COPY_RATE, COPY_LATENCY)
-    for c in others:
+    for c in multicast_copies:
         c.time = first.time
 
 
 def store_issued(w: Worker, s: Store, text: str) -> None:
-    """A bulk store."""
+    """Record a bulk store."""
     trace = w.m.launch.trace
     if trace is not None:
         _busy(trace, w, s, "copy engine", "store", text, s.source.nbytes / COPY_RATE, 0)
 
 
 def _busy(trace: Trace, w: Worker, action: Action, engine: str, kind: str, name: str, busy: float, latency: float) -> None:
-    """The engine does this when it is free: for the time `busy`, and it is over a latency later."""
+    """Occupy the engine, once it is free, for the time `busy`; the action completes `latency` later."""
     m = w.m
     start = max(w.time, m.engine_time.get(engine, 0.0))
     m.engine_time[engine] = start + busy

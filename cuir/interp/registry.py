@@ -1,7 +1,7 @@
-"""Who gives an entry of the table its meaning in the interpreter. Owns no meaning; the modules in ops/ enter them.
+"""Registry of the interpreter's implementations of table entries, which the modules in ops/ enter.
 
-A meaning is a function from a `Site` (a call or an operator in the text) to what runs there: a function of the worker that gives the value, or for a
-statement GO, BLOCK or POINT (machine.py). Declarations build what they declare.
+An implementation is a function from a `Site` (a call or an operator in the text) to what runs there: a function of the
+worker that gives the value, or for a statement GO, BLOCK or POINT (machine.py). Declarations build what they declare.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def runs(*names: str) -> Callable[[F], F]:
-    """Enters the meaning of entries of the table. A name entered twice is an error of ours."""
+    """Register the implementation of entries of the table; a duplicate name is an internal error."""
 
     def enter(function: F) -> F:
         for name in names:

@@ -1,4 +1,4 @@
-"""Schedules: who acts next, and when engines do. A schedule and a grid replay a run exactly. Owns no meaning of a program."""
+"""Schedules: the order in which workers and engines act; a schedule and a grid replay a run exactly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ POLICIES = ("engines_first", "workers_first", "reverse", "starve", "lockstep")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which of the allowed orders a run takes.
+    """The choice of one of the allowed orders of a run.
 
-    kind: "in_order" (each worker runs until it blocks, in the order of the text; engines act as late as they may), "random" (every step drawn from
-    `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or one of POLICIES by `policy`). For `starve`, `seed` is the
-    number of the worker that runs only when no other can. Under `lockstep` a unit of work is handed out when all workers have taken the one before.
-    "replay": only `cluster` runs, in these `steps`, each the label of a worker, which goes on to its next synchronisation, or the name of a copy that lands;
-    then in order. `units` are the cluster's units of work, if they are handed out dynamically. `origin` is the file that all this comes from, `policy`
-    "lockstep" or None.
+    kind: "in_order" (each worker runs until it blocks, in the order of the text; engines act as late as they may),
+    "random" (every step drawn from `seed`), "adversarial" (priorities: drawn from `seed` and changed now and then, or
+    one of POLICIES by `policy`). For `starve`, `seed` is the number of the worker that runs only when no other can.
+    Under `lockstep` a work item is handed out when all workers have taken the one before. "replay": only `cluster`
+    runs, in these `steps`, each the label of a worker, which goes on to its next synchronisation, or the name of a
+    copy that lands; then in order. `units` are the cluster's work items, if they are handed out dynamically. `origin`
+    is the file that all this comes from, `policy` "lockstep" or None.
     """
 
     kind: Literal["in_order", "random", "adversarial", "replay"] = "in_order"
@@ -44,14 +45,14 @@ class Schedule:
 
     @classmethod
     def adversarial(cls, how: int | str, worker: int = 0) -> Schedule:
-        """how: a seed, or one of POLICIES; worker: whom `starve` starves."""
+        """Make an adversarial schedule from a seed or one of POLICIES; worker: whom `starve` starves."""
         return cls("adversarial", how) if isinstance(how, int) else cls("adversarial", worker, how)
 
     @classmethod
     def replay(
         cls, steps: Sequence[str], cluster: int = 0, lockstep: bool = False, units: Sequence[int] | None = None, origin: str = ""
     ) -> Schedule:
-        """The steps of one cluster, in their order."""
+        """Make a schedule from the steps of one cluster, in their order."""
         return cls("replay", 0, "lockstep" if lockstep else None, tuple(steps), cluster, None if units is None else tuple(units), origin)
 
     @property
@@ -61,7 +62,10 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Reads what `str` wrote: in_order, random:7, adversarial:7, adversarial:reverse, adversarial:starve:2. Raises CuirError (U111)."""
+        """Parse the text of a schedule, the inverse of `str`.
+
+        Forms: in_order, random:7, adversarial:7, adversarial:reverse, adversarial:starve:2. Raises CuirError (U111).
+        """
         kind, *rest = text.split(":")
         if kind == "in_order" and not rest:
             return cls()
@@ -106,23 +110,26 @@ class Picker(State):
 
     @property
     def until_blocked(self) -> bool:
-        """Does a worker run on after a synchronisation that did not block it?"""
+        """True if a worker runs on after a synchronisation that did not block it."""
         return self.schedule.kind == "in_order" or (self.schedule.kind == "replay" and self.done >= len(self.schedule.steps))
 
     @property
     def lockstep(self) -> bool:
-        """Is a unit of work handed out only when all workers have taken the one before?"""
+        """True if a work item is handed out only when all workers have taken the one before."""
         return self.schedule.policy == "lockstep"
 
     @property
     def timing(self) -> Timing:
-        """When an engine does what was just issued: now, when it must (or nobody else can act), or whenever it is picked."""
+        """The time at which an engine performs an issued action.
+
+        early: at once; late: when it must (or nobody else can act); any: whenever it is picked.
+        """
         if self.schedule.kind in ("in_order", "replay") or self.schedule.policy in ("workers_first", "reverse", "starve", "lockstep"):
             return "late"
         return "early" if self.schedule.policy == "engines_first" else "any"
 
     def pick(self, workers: Sequence[int], actions: int) -> tuple[Literal["worker", "engine"], int]:
-        """Chooses among runnable workers (by number) and actions of engines (by position); at least one is there."""
+        """Choose among runnable workers (by number) and actions of engines (by position), at least one in all."""
         if self.schedule.kind == "random":
             n = self.rng.randrange(len(workers) + actions)
             return ("worker", workers[n]) if n < len(workers) else ("engine", n - len(workers))
@@ -137,7 +144,10 @@ class Picker(State):
         return "engine", self.rng.randrange(actions) if late else 0
 
     def replayed(self, workers: Sequence[str], actions: Sequence[str]) -> tuple[Literal["worker", "engine"], int] | None:
-        """The next step of a replay, as a position among workers that can go on or copies in flight; None behind the last. Raises CuirError U124."""
+        """Return the next step of a replay, or None after the last.
+
+        The step is a position among workers that can go on or copies in flight. Raises CuirError U124.
+        """
         if self.schedule.kind != "replay" or self.done >= len(self.schedule.steps):
             return None
         step = self.schedule.steps[self.done]
@@ -146,23 +156,31 @@ class Picker(State):
             return "worker", workers.index(step)
         if step in actions:
             return "engine", actions.index(step)
-        raise CuirError.of("U124", f"step {self.done} of the schedule is `{step}`, which can do nothing there", None, f"replay it on the program, consts and dims that it was made from; at this point act: {', '.join((*workers, *actions)) or 'none'}")  # fmt: skip
+        raise CuirError.of(
+            "U124",
+            f"step {self.done} of the schedule is `{step}`, which can do nothing there",
+            None,
+            f"replay it on the program, consts and dims that it was made from; at this point act: {', '.join((*workers, *actions)) or 'none'}",
+        )
 
     def _key(self, worker: int) -> int:
         return self.rank[worker]
 
 
 def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
-    """The units of work of each cluster, increasing: c, c + G, ... or, for dynamic work under another schedule than in order, any partition."""
+    """Distribute the work items over the clusters, increasing in each.
+
+    Cluster c gets c, c + G, ... or, for dynamic work under another schedule than in order, any partition.
+    """
     if dynamic and schedule.units is not None and schedule.cluster is not None and schedule.cluster < groups:
-        left = [t for t in range(count) if t not in schedule.units]
-        others = [left[i :: groups - 1] for i in range(groups - 1)]
-        return [*others[: schedule.cluster], [t for t in schedule.units if t < count], *others[schedule.cluster :]]
+        remaining = [t for t in range(count) if t not in schedule.units]
+        other_shares = [remaining[i :: groups - 1] for i in range(groups - 1)]
+        return [*other_shares[: schedule.cluster], [t for t in schedule.units if t < count], *other_shares[schedule.cluster :]]
     if not dynamic or schedule.kind in ("in_order", "replay"):
         return [range(c, count, groups) for c in range(groups)]
     rng = random.Random(f"{schedule}/tiles")
     owned: list[list[int]] = [[] for _ in range(groups)]
-    if schedule.policy == "engines_first":  # the others come too late for any
+    if schedule.policy == "engines_first":  # the last cluster takes all, the rest come too late
         owned[-1] = list(range(count))
         return owned
     for t in range(count):

@@ -1,7 +1,8 @@
-"""Who accessed which element of a tensor in device memory. Whether a new access is ordered after them is tensor_races.py's.
+"""Shadows of tensors in device memory: histories of the accesses to each element.
 
-Each element has a *history*: the accesses that a later one could still conflict with without conflicting with a later access too. Elements with one
-history share its number, so that a box is one comparison and one fill. A tensor of which all accesses commute has no shadow.
+tensor_races.py checks their order. Each element has a *history*: the accesses that a later one could still conflict
+with without conflicting with a later access too. Elements with one history share its number, so that a box is one
+comparison and one fill. A tensor of which all accesses commute has no shadow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from .records import Actor
 class Access:
     """One access of a batch to a tensor; in histories the number of its lane l is `first + l`.
 
-    event: at which it was over in all lanes; None for an engine's, which is over in each cluster at an event of its own, if ever.
+    event: at which it is complete in all lanes; None for an engine's, which completes in each cluster at a separate
+    event, if ever.
     """
 
     first: int
@@ -34,14 +36,14 @@ class Access:
     mode: str
     proxy: str
     event: Event | None
-    awaited: str  # what has to be waited for before an engine's access is over, for reports
+    awaited: str  # the wait that completes an engine's access, for reports
     over: dict[int, Event] = field(default_factory=dict)
 
     def done(self, cluster: int) -> Event | None:
         return self.event if self.event is not None else self.over.get(cluster)
 
     def retire(self, clusters: np.ndarray, event: Event) -> None:
-        """Whoever knows the event knows, in the clusters of a batch, that the access is over."""
+        """Complete the access at an event in the clusters of a batch."""
         for cluster in clusters.tolist():
             self.over[cluster] = event
 
@@ -49,20 +51,20 @@ class Access:
 class Shadow:
     """The histories of a tensor's elements.
 
-    between: whether barriers order accesses to it of different CTAs of a cluster, too (see docs/semantics.md, Clusters).
-    undefined: whether its elements hold nothing when the launch begins. An element was written if its history is not empty:
-    the first access of an undefined one is a write, and a history never loses its last write.
+    between: whether barriers order accesses to it of different CTAs of a cluster, too (see docs/semantics.md,
+    Clusters). undefined: whether its elements hold nothing when the launch begins. An element was written if its
+    history is not empty: the first access of an undefined one is a write, and a history never loses its last write.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], device: torch.device, between: bool, undefined: bool = False):
         self.name, self.between, self.undefined = name, between, undefined
         size = int(np.prod(shape, dtype=np.int64))
-        self.flat = torch.zeros(size, dtype=torch.int32, device=device)  # of each element the number of its history; 0: none
+        self.flat = torch.zeros(size, dtype=torch.int32, device=device)  # each element's history number; 0: none
         self.shape = shape
         self.strides = tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
         self.log: list[Access] = []
         self.firsts: list[int] = []
-        self.next = 1  # numbers of accesses, which are histories of one, and of longer histories
+        self.next = 1  # next free number; an access's number is also that of its history of length one
         self.longer: dict[int, tuple[int, ...]] = {}
         self.numbers: dict[tuple[int, ...], int] = {}
 
@@ -74,12 +76,12 @@ class Shadow:
         return access
 
     def find(self, number: int) -> tuple[Access, int]:
-        """The access of a number, and its cluster."""
+        """Return the access of a number, and its cluster."""
         access = self.log[bisect.bisect_right(self.firsts, number) - 1]
         return access, int(access.clusters[number - access.first])
 
     def history(self, members: list[int]) -> int:
-        """The number of the history of these accesses."""
+        """Return the number of the history of these accesses."""
         if len(members) == 1:
             return members[0]
         key = tuple(members)

@@ -1,7 +1,8 @@
-"""State that splits: whatever a batch of lanes owns, and how to take some of its lanes. Owns no meaning.
+"""State that splits: the base of what a batch of lanes holds, and the selection of some of its lanes.
 
-Invariant: every array and tensor reachable from a `State` has a leading lane axis of 1 (equal in all lanes) or of all lanes of its batch; everything
-else that is reachable (text, types, tensors of the caller behind a non-State object) is shared between the parts.
+Invariant: every array and tensor reachable from a `State` has a leading lane axis of 1 (equal in all lanes) or of all
+lanes of its batch; everything else that is reachable (text, types, tensors of the caller behind a non-State object) is
+shared between the parts.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ class State:
 
 
 T = TypeVar("T", bound=State)
-_SHARED: set[type] = {int, float, str, bool, type(None)}  # classes whose objects are not copied, more of them as they are met
+_SHARED: set[type] = {int, float, str, bool, type(None)}  # classes whose objects are not copied; grows at run time
 
 
 def select(state: T, lanes: np.ndarray, total: int) -> T:
-    """A copy of the state with only the given lanes of `total`; objects that were one object stay one object."""
+    """Copy the state with only the given lanes of `total`; aliases of one object stay aliases."""
     return _Selection(lanes, total).take(state)
 
 
@@ -66,9 +67,9 @@ class _Selection:
         if isinstance(x, bytearray):
             return bytearray(x)
         if isinstance(x, random.Random):
-            other = random.Random()
-            other.setstate(x.getstate())
-            return other
+            generator = random.Random()
+            generator.setstate(x.getstate())
+            return generator
         _SHARED.add(type(x))
         return x
 

@@ -1,8 +1,7 @@
-"""Happens-before on tensors in device memory: whether a new access is ordered after all of them that it conflicts with, and
-what it reads was written by this launch. Names no primitive.
+"""Happens-before checks on tensors in device memory, and checks that elements read were written.
 
-Additions commute with each other, and so do reads; nothing orders the clusters of a launch. Invariant: each access to a tensor that has a shadow is
-entered in it, a box's when it is issued.
+Names no primitive. Additions commute with each other, and so do reads; nothing orders the clusters of a launch.
+Invariant: each access to a tensor that has a shadow is entered in it, a box's when it is issued.
 """
 
 from __future__ import annotations
@@ -22,23 +21,26 @@ from .tensors import BoxRef, TensorArg, region_at
 
 
 # ---- accesses
-def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
-    """Checks a read of a box against the accesses before it. `done`: None while an engine may still do it. Gives what was entered, if anything."""
-    return _enter_box(m, actor, box, "read", proxy, done, awaited)
+def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, completion: Event | None, awaited: str = "") -> Access | None:
+    """Check a read of a box against the accesses before it and enter it.
+
+    completion: None while an engine may still do it. Returns the entered access, if the tensor has a shadow.
+    """
+    return _enter_box(m, actor, box, "read", proxy, completion, awaited)
 
 
-def enter_write(m: Machine, actor: Actor, box: BoxRef, add: bool, proxy: str, done: Event | None) -> Access | None:
-    """Checks a write of a box against the accesses before it."""
-    return _enter_box(m, actor, box, "add" if add else "write", proxy, done)
+def enter_write(m: Machine, actor: Actor, box: BoxRef, add: bool, proxy: str, completion: Event | None) -> Access | None:
+    """Check a write of a box against the accesses before it and enter it."""
+    return _enter_box(m, actor, box, "add" if add else "write", proxy, completion)
 
 
-def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, done: Event | None, awaited: str = "") -> Access | None:
+def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, completion: Event | None, awaited: str = "") -> Access | None:
     shadow = box.tensor.shadow
     if shadow is None:
         return None
     if mode == "write" and box.lanes_overlap(len(m.clusters)):
         raise _overlapping_lanes(m, shadow, actor)
-    access = shadow.enter(m.clusters, actor, mode, proxy, done, awaited)
+    access = shadow.enter(m.clusters, actor, mode, proxy, completion, awaited)
     entry = _Entry(m, shadow, actor, access)
     for lanes, part, offsets in box.pieces(shadow.strides):
         chosen = np.arange(len(m.clusters))[lanes]
@@ -50,7 +52,10 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, don
 def enter_elements(
     m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], inside: torch.Tensor, mode: str, offset: torch.Tensor | None = None
 ) -> None:
-    """Checks an access of a worker to single elements, where `inside`, against the accesses before it. offset: where they lie in memory, if that is known."""
+    """Check an access of a worker to single elements, where `inside`, and enter it.
+
+    offset: where they lie in memory, if that is known.
+    """
     shadow = tensor.shadow
     if shadow is None:
         return
@@ -59,22 +64,22 @@ def enter_elements(
         offset, _ = tensor.offsets(indices, shadow.strides)
     shape = (lanes, *inside.shape[1:])
     inside = inside.expand(shape)
-    where = offset.expand(shape)[inside]
-    lane = torch.arange(lanes, device=where.device).reshape(-1, 1, 1).expand(shape)[inside]
+    positions = offset.expand(shape)[inside]
+    lane = torch.arange(lanes, device=positions.device).reshape(-1, 1, 1).expand(shape)[inside]
     access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
-    _Entry(m, shadow, actor, access).elements(where, lane)
+    _Entry(m, shadow, actor, access).elements(positions, lane)
 
 
 # ---- order
 class _Entry:
-    """An access on its way into the histories of the elements that it reaches."""
+    """An access that is being entered into the histories of the elements that it reaches."""
 
     def __init__(self, m: Machine, shadow: Shadow, actor: Actor, access: Access):
         self.m, self.shadow, self.actor, self.access = m, shadow, actor, access
         self.needs_value = shadow.undefined and access.mode != "write"
 
     def region(self, lane: int, region: torch.Tensor) -> None:
-        """An access of a lane to a region, a view of `flat`."""
+        """Enter an access of a lane to a region, a view of `flat`."""
         low, high = (int(x) for x in region.aminmax())
         if low == 0 and self.needs_value:
             first = (region == 0).nonzero()[0].tolist()
@@ -82,86 +87,93 @@ class _Entry:
         if low == high:
             region.fill_(self.after(lane, low))
             return
-        seen, inverse = torch.unique(region, return_inverse=True)
-        new = [self.after(lane, history) for history in seen.tolist()]
+        histories, inverse = torch.unique(region, return_inverse=True)
+        new = [self.after(lane, history) for history in histories.tolist()]
         region.copy_(torch.tensor(new, dtype=torch.int32, device=region.device)[inverse])
 
-    def elements(self, where: torch.Tensor, lane: torch.Tensor) -> None:
-        """An access to single elements, `where` in `flat`, each by a lane. Several lanes may not write one element."""
-        if not where.numel():
+    def elements(self, offsets: torch.Tensor, lane: torch.Tensor) -> None:
+        """Enter an access to single elements, at `offsets` in `flat`, each by a lane.
+
+        Several lanes may not write one element.
+        """
+        if not offsets.numel():
             return
         flat = self.shadow.flat
-        seen = flat[where]
-        if self.needs_value and not bool(seen.all()):
-            first = int((seen == 0).nonzero()[0])
-            raise self._unwritten(int(lane[first]), int(where[first]))
-        numbers = self._after_all(seen, lane)
-        flat[where] = numbers
-        if len(self.m.clusters) > 1 and not torch.equal(flat[where], numbers):
+        histories = flat[offsets]
+        if self.needs_value and not bool(histories.all()):
+            first = int((histories == 0).nonzero()[0])
+            raise self._unwritten(int(lane[first]), int(offsets[first]))
+        numbers = self._after_all(histories, lane)
+        flat[offsets] = numbers
+        if len(self.m.clusters) > 1 and not torch.equal(flat[offsets], numbers):
             if self.access.mode == "write":
                 raise _overlapping_lanes(self.m, self.shadow, self.actor)
-            flat[where] = seen
-            for one in torch.unique(lane).tolist():  # lanes meet: one after the other
-                mine = lane == one
-                flat[where[mine]] = self._after_all(flat[where[mine]], lane[mine])
+            flat[offsets] = histories
+            for lane_number in torch.unique(lane).tolist():  # lanes meet: one after the other
+                mine = lane == lane_number
+                flat[offsets[mine]] = self._after_all(flat[offsets[mine]], lane[mine])
 
-    def _after_all(self, seen: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
-        if not bool(seen.any()):
+    def _after_all(self, histories: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
+        if not bool(histories.any()):
             return (self.access.first + lane).to(torch.int32)
         lanes = len(self.m.clusters)
-        pairs, inverse = torch.unique(
-            seen.to(torch.int64) * lanes + lane, return_inverse=True
-        )  # numbers sort much faster than columns of two
+        # one number sorts much faster than a column of two
+        pairs, inverse = torch.unique(histories.to(torch.int64) * lanes + lane, return_inverse=True)
         new = [self.after(pair % lanes, pair // lanes) for pair in pairs.tolist()]
-        return torch.tensor(new, dtype=torch.int32, device=seen.device)[inverse]
+        return torch.tensor(new, dtype=torch.int32, device=histories.device)[inverse]
 
     def after(self, lane: int, history: int) -> int:
-        """The history of elements that had `history` before the access of a lane. Raises CuirError R402 (no order), R403 (no fence)."""
+        """Return the history of elements that had `history` before the access of a lane.
+
+        Raises CuirError R402 (no order), R403 (no fence).
+        """
         m, shadow, actor, access = self.m, self.shadow, self.actor, self.access
         number, cluster, mode = access.first + lane, int(access.clusters[lane]), access.mode
         if history == 0:
             return number
-        kept, same, clusters = [], False, set()
+        members, same, clusters = [], False, set()
         for n in shadow.longer.get(history, (history,)):
             old, owner = shadow.find(n)
-            done = old.done(owner)
+            completion = old.done(owner)
             commute = mode == old.mode and mode != "write"
-            ordered = owner == cluster and done is not None and actor.clock.has(done) and (shadow.between or old.cta == actor.cta)
+            ordered = (
+                owner == cluster and completion is not None and actor.clock.has(completion) and (shadow.between or old.cta == actor.cta)
+            )
             if not commute:
                 if not ordered:
-                    raise self._race(old, cluster, owner, done)
-                assert done is not None
+                    raise self._race(old, cluster, owner, completion)
+                assert completion is not None
                 if (
                     access.proxy == "async"
                     and old.proxy == "generic"
                     and old.mode != "read"
-                    and not m.workers[old.worker].showed(done, actor.clock)
+                    and not m.workers[old.worker].showed(completion, actor.clock)
                 ):
                     raise self._unfenced(old)
             if ordered and (mode == "write" or commute):
-                if mode == old.mode and done == access.event and old.proxy == access.proxy:
-                    same = True  # the worker's own, and nobody was told anything since: it stands for both
+                if mode == old.mode and completion == access.event and old.proxy == access.proxy:
+                    same = True  # an access of this worker in this epoch, not released since: it stands for both
                 else:
-                    continue  # who conflicts with it, unordered, does so with this access
-            kept.append(n)
+                    continue  # an access that conflicts with it, unordered, also conflicts with this one
+            members.append(n)
             if commute:
                 clusters.add(owner)
         # with two clusters in the history, whoever conflicts with this access conflicts with one of them
         if not (same or len(clusters) > 1):
-            kept.append(number)
-        return shadow.history(kept)
+            members.append(number)
+        return shadow.history(members)
 
     # ---- reports
-    def _race(self, old: Access, cluster: int, owner: int, done: Event | None) -> Exception:
+    def _race(self, old: Access, cluster: int, owner: int, completion: Event | None) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
-        whose = "" if owner == cluster else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
+        owner_text = "" if owner == cluster else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
         if owner != cluster:
             hint = "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True"
-        elif done is None and old.mode != "read":
+        elif completion is None and old.mode != "read":
             hint = "a bulk store is over when the kernel ends"
-        elif done is None:
+        elif completion is None:
             hint = f"{old.label} is over after {old.awaited}"
-        elif actor.clock.has(done):
+        elif actor.clock.has(completion):
             hint = f"the kernel only writes `{name}`: barriers order CTAs of a cluster in tensors that it accesses in more than one way; here each element belongs to one CTA"
         elif old.awaited:
             hint = f"{old.label} is over after {old.awaited}, and that wait must happen before this {access.mode}"
@@ -169,14 +181,20 @@ class _Entry:
             hint = "a barrier must lie between the two"
             if old.cta != actor.cta:
                 hint += ": of CTAs of a cluster one whose arrivals are arrive(cluster=True)"
-        return fault(m, "R402", f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{whose}", actor.span, hint,
-                     [(f"{old.what} here", old.span)])  # fmt: skip
+        return fault(
+            m,
+            "R402",
+            f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{owner_text}",
+            actor.span,
+            hint,
+            [(f"{old.what} here", old.span)],
+        )
 
     def _unwritten(self, lane: int, offset: int) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         element = f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(offset, self.shadow.shape))}]"
         unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
-        where = f", in {unit} {int(access.clusters[lane])}" if m.launch.grid > 1 else ""
+        unit_text = f", in {unit} {int(access.clusters[lane])}" if m.launch.grid > 1 else ""
         does = "adds to" if access.mode == "add" else "reads"
         stores = write_spans(m.launch.checked, name)
         notes = [(f"`{name}` is written here, which has not happened in this run before the {access.mode}", span) for span in stores[:3]]
@@ -184,16 +202,27 @@ class _Entry:
             hint = f"`{name}` is scratch, and holds anything when a launch begins: store to the element first, with a barrier between the two if another worker does"
         else:
             hint = f"store to the element first, with a barrier between the two if another worker does; or ask for `{name}` by name in the reference, which makes what it holds before the launch an input"
-        return fault(m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{where}", actor.span, hint, notes)
+        return fault(m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{unit_text}", actor.span, hint, notes)
 
     def _unfenced(self, old: Access) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         rest = "" if old.worker == actor.worker else " and before the barrier that orders the two"
         message = f"the {access.mode} of `{name}` by {actor.label} may miss the {old.mode} by {old.label}: what is stored to a tensor the ordinary way reaches the copy engine after a fence"
-        return fault(m, "R403", message, actor.span, f"{old.label} calls fence_async(tensors=True) after its {old.mode}{rest}; fence_async() alone is for shared memory",
-                     [(f"{old.what} here", old.span)])  # fmt: skip
+        return fault(
+            m,
+            "R403",
+            message,
+            actor.span,
+            f"{old.label} calls fence_async(tensors=True) after its {old.mode}{rest}; fence_async() alone is for shared memory",
+            [(f"{old.what} here", old.span)],
+        )
 
 
 def _overlapping_lanes(m: Machine, shadow: Shadow, actor: Actor) -> Exception:
-    return fault(m, "R402", f"several CTAs write the same elements of `{shadow.name}` here", actor.span,
-                 "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True")  # fmt: skip
+    return fault(
+        m,
+        "R402",
+        f"several CTAs write the same elements of `{shadow.name}` here",
+        actor.span,
+        "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True",
+    )

@@ -1,6 +1,7 @@
-"""Tensors in device memory, and boxes of them: which elements a batch reaches, and how data move. Who accessed which element is kept in its shadow (shadows.py).
+"""Tensors in device memory, and boxes of them: the elements that a batch reaches, and moves of data.
 
-Invariant: what lies outside of a tensor is never touched.
+Accesses to elements are recorded in the tensor's shadow (shadows.py). Invariant: what lies outside of a tensor is
+never touched.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from .shadows import Shadow
 from .state import State
 from .values import HELD
 
-Sum = Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]  # of old and new, as a dtype keeps it
+Sum = Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]  # (old, new, dtype) -> sum rounded to the dtype
 
 
 class TensorArg:
-    """A tensor argument, with what the machine needs to reach it: shared by all batches of a launch."""
+    """A tensor argument with its layout in memory and its shadow, shared by all batches of a launch."""
 
     def __init__(self, param: TensorParam, t: torch.Tensor, modes: Set[str], watched: bool, between: bool, undefined: bool = False):
-        """modes: what the kernel does to it ("read", "write", "add"). watched: whether faults are looked for. between, undefined: see Shadow."""
+        """Describe the tensor for the machine.
+
+        modes: what the kernel does to it ("read", "write", "add"). watched: whether faults are detected. between,
+        undefined: see Shadow.
+        """
         self.param, self.name, self.t = param, param.name, t
         self.shape = tuple(int(n) for n in t.shape)
         self.strides = tuple(int(s) for s in t.stride())
@@ -36,7 +41,7 @@ class TensorArg:
 
     # ---- boxes: an access is entered when it is issued, data move when it is done
     def fetch(self, box: BoxRef, out: torch.Tensor) -> None:
-        """Fills `out` [lanes, R, C] with the box of each lane; elements outside of the tensor read 0."""
+        """Fill `out` [lanes, R, C] with the box of each lane; elements outside of the tensor read 0."""
         target = out.view(out.shape[0], *box.sizes)
         if not box.inside():
             target.zero_()
@@ -52,7 +57,7 @@ class TensorArg:
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
                     region = region_at(self.flat, self.strides, part, int(offset))
                     if add:
-                        region.copy_(add(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as the engine's
+                        region.copy_(add(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as by engines
                     else:
                         region.copy_(chunk[lane])
             else:
@@ -60,8 +65,11 @@ class TensorArg:
 
     # ---- elements
     def offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where index tiles and scalars, one for each dim, lead in memory of these strides, and whether that is inside of the tensor."""
-        base, fits = 0, True  # of what is the same for all elements: tensors for it would cost more than the rest
+        """Compute offsets in memory of index tiles and scalars, one for each dim, by `strides`.
+
+        Returns the offsets, and whether each is inside of the tensor.
+        """
+        base, fits = 0, True  # from indices equal for all elements: tensors for them would cost more than the rest
         offset: Any = None
         inside: Any = None
         for i, stride, size in zip(indices, strides, self.shape):
@@ -81,7 +89,10 @@ class TensorArg:
 
 
 class BoxRef(State):
-    """A box of a tensor: for each dim of the tensor where it starts (a number, or one for each lane) and how long it is (1 for a dropped dim)."""
+    """A box of a tensor: for each dim its start (a number, or one for each lane) and length.
+
+    A dropped dim has length 1.
+    """
 
     def __init__(self, tensor: TensorArg, starts: tuple[Any, ...], sizes: tuple[int, ...], text: str):
         self.tensor, self.starts, self.sizes, self.text = tensor, starts, sizes, text
@@ -93,11 +104,14 @@ class BoxRef(State):
         )
 
     def columns_inside(self) -> int:
-        """How many columns, counted from the box's first, lie before the end of the tensor; of the lane that has most."""
+        """Count the columns, from the box's first, before the end of the tensor; of the lane that has most."""
         return max(0, min(self.sizes[-1], int(np.max(self.tensor.shape[-1] - np.asarray(self.starts[-1])))))
 
     def pieces(self, strides: tuple[int, ...]) -> Iterator[tuple[slice, tuple[slice, ...], Any]]:
-        """The parts inside of the tensor: lanes that are clipped alike, the slice of each dim of the box, and the flat offset of each lane."""
+        """Yield the parts inside of the tensor.
+
+        Each is the lanes that are clipped alike, the slice of each dim of the box, and the flat offset of each lane.
+        """
         low, high = [], []
         for s, n, dim in zip(self.starts, self.sizes, self.tensor.shape):
             low.append(np.maximum(0, -s) if isinstance(s, np.ndarray) else max(0, -s))
@@ -114,7 +128,7 @@ class BoxRef(State):
                 yield slice(None) if lane is None else slice(lane, lane + 1), tuple(slice(a, b) for a, b in zip(lo, hi)), offsets
 
     def lanes_overlap(self, lanes: int) -> bool:
-        """Do the boxes of two lanes share an element of the tensor?"""
+        """Return whether the boxes of two lanes share an element of the tensor."""
         if lanes == 1:
             return False
         shared = ~np.eye(lanes, dtype=bool)
@@ -128,7 +142,7 @@ class BoxRef(State):
 
 
 def region_at(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offset: int) -> torch.Tensor:
-    """The view of a part of a box at an offset into `flat`."""
+    """Return the view of a part of a box at an offset into `flat`."""
     return torch.as_strided(flat, [p.stop - p.start for p in part], strides, flat.storage_offset() + offset)
 
 
@@ -141,7 +155,10 @@ def _deliver(region: torch.Tensor, chunk: torch.Tensor) -> None:
 
 
 def _each(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offsets: Any, chunk: torch.Tensor, move: Any) -> None:
-    """Moves between the boxes of all lanes at `offsets` and `chunk` [lanes, ...]: in one go if the offsets are equally spaced."""
+    """Move between the boxes of all lanes at `offsets` and `chunk` [lanes, ...].
+
+    One operation suffices if the offsets are equally spaced.
+    """
     if not isinstance(offsets, np.ndarray):
         move(region_at(flat, strides, part, int(offsets)), chunk)
         return

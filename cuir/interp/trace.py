@@ -1,7 +1,9 @@
-"""A recording of what workers and engines did over logical time, for Chrome's or Perfetto's viewer and for pictures. Never changes a run.
+"""Traces: work of workers and engines over logical time, for trace viewers and pictures.
 
-Cost model, in cycles of a multiprocessor of an H200 (NVIDIA's tuning guide and programming guide give the rates): a product takes R*C*K / 2048 (multiply-adds) on the tensor cores;
-a bulk copy takes 600 and its bytes / 32 on the copy engine; elementwise work on a tile takes elements / 128 an operation, exp2, log2 and tanh elements / 16.
+A trace never changes a run. Cost model, in cycles of a multiprocessor of an H200 (rates from NVIDIA's tuning guide and
+programming guide): a product takes R*C*K / 2048 (multiply-adds) on the tensor cores; a bulk copy takes 600 and its
+bytes / 32 on the copy engine; elementwise work on a tile takes elements / 128 an operation, exp2, log2 and tanh
+elements / 16.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 
 
 @dataclass(frozen=True)
 class Event:
-    """`start` and `length` in cycles; `kind`: work, wait, product, copy or store."""
+    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy or store."""
 
     track: str
     name: str
@@ -32,14 +34,14 @@ class Event:
 
 @dataclass
 class Trace:
-    """Events of the first batch of a run, in the order they were recorded. Give one to `run(..., trace=Trace())`."""
+    """Events of the first batch of a run, in the order of recording; passed to `run(..., trace=Trace())`."""
 
     events: list[Event] = field(default_factory=list)
-    idle_since: dict[str, float] = field(default_factory=dict)  # where each worker's current stretch of work began
+    idle_since: dict[str, float] = field(default_factory=dict)  # start of each worker's current stretch of work
 
     # ---- recording
     def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:
-        """A worker waited from `start` to `end`, and worked since it waited before."""
+        """Record a worker's wait from `start` to `end`, and its work since the wait before."""
         since = self.idle_since.get(track, 0.0)
         if start > since:
             self.events.append(Event(track, "work", "work", since, start - since, line))
@@ -48,12 +50,12 @@ class Trace:
         self.idle_since[track] = end
 
     def busy(self, engine: str, name: str, kind: str, start: float, length: float, line: int) -> None:
-        """An engine was busy."""
+        """Record work of an engine."""
         self.events.append(Event(engine, name, kind, start, length, line))
 
     # ---- output
     def chrome(self) -> dict[str, Any]:
-        """The trace in Chrome's JSON format: a cycle is shown as a nanosecond."""
+        """Return the trace in Chrome's JSON format: a cycle is shown as a nanosecond."""
         tracks = list(dict.fromkeys(e.track for e in self.events))
         names = [{"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": t}} for i, t in enumerate(tracks)]
         spans = [
@@ -73,13 +75,13 @@ class Trace:
 
 
 def expression_cost(e: Expr, checked: Checked) -> float:
-    """Cycles of the elementwise work of an expression."""
+    """Estimate the cycles of the elementwise work of an expression."""
     total = 0.0
     for n in walk(e):
         if not isinstance(n, (Binary, Unary, Call)):
             continue
-        of = traits(n)
-        t = checked.find_type(n.args[0] if (of.reduction or of.column_reduction) and isinstance(n, Call) and n.args else n)
-        if isinstance(t, TileType) and (of.elementwise or of.reduction or of.column_reduction):
-            total += t.rows * t.cols / (SPECIAL_RATE if of.special and isinstance(n, Call) else LANE_RATE)
+        op_traits = traits(n)
+        t = checked.find_type(n.args[0] if (op_traits.reduction or op_traits.column_reduction) and isinstance(n, Call) and n.args else n)
+        if isinstance(t, TileType) and (op_traits.elementwise or op_traits.reduction or op_traits.column_reduction):
+            total += t.rows * t.cols / (SPECIAL_RATE if op_traits.special and isinstance(n, Call) else LANE_RATE)
     return total

@@ -1,4 +1,7 @@
-"""Files of a trace, by their ending: JSON for Perfetto and Chrome, pictures, a page. Pictures and pages need matplotlib."""
+"""Files of a trace, by their ending: JSON for Perfetto and Chrome, pictures, a page.
+
+Pictures and pages need matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,32 @@ from .trace import Event, Trace
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
 ENGINES = ("tensor core", "copy engine")
 COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d"}
-ROOM = 0.035  # of the width, that the name of a wait takes
-PAGE_SCALE = 250.0  # cycles of a page's inch
+ROOM = 0.035  # fraction of the width that the name of a wait takes
+PAGE_SCALE = 250.0  # cycles per inch of a page
 PAGE_WIDTH = 14.0, 300.0  # inches
 
 
 def require_trace_format(path: str | Path) -> None:
-    """Raises CuirError U126 for an ending that says no format, U120 where matplotlib is needed and missing: before anything runs."""
+    """Check the ending of a trace's file before anything runs.
+
+    Raises CuirError U126 for an ending that names no format, U120 where matplotlib is needed and missing.
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise CuirError.of(
             "U126",
             f"a trace is written by the ending of its file, found `{path}`",
-            hint="; ".join(f"{ending}: {what}" for ending, what in FORMATS.items()),
+            hint="; ".join(f"{ending}: {description}" for ending, description in FORMATS.items()),
         )
     if suffix != ".json":
         load_pyplot("cuir run ... --trace FILE", f"a trace as {suffix}")
 
 
 def write_trace(trace: Trace, path: str | Path, title: str = "") -> None:
-    """Write a trace in the format of the name's ending. Raises CuirError U126 and U120 as `require_trace_format`, U108."""
+    """Write a trace in the format of the name's ending.
+
+    Raises CuirError U126 and U120 as `require_trace_format`, U108.
+    """
     require_trace_format(path)
     path, suffix = Path(path), Path(path).suffix.lower()
     if suffix in (".png", ".svg"):
@@ -49,23 +58,24 @@ def write_trace(trace: Trace, path: str | Path, title: str = "") -> None:
 
 
 def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float | None = None) -> None:
-    """Draw workers and engines over time as PNG or SVG: work, waits at barriers (named), products, copies and stores.
+    """Draw workers and engines over time as PNG or SVG.
 
-    start, stop: in cycles. Raises CuirError U120 without matplotlib, U108 if the file cannot be written.
+    Shows work, waits at barriers (named), products, copies and stores. start, stop: in cycles. Raises CuirError U120
+    without matplotlib, U108 if the file cannot be written.
     """
     pyplot = load_pyplot("the same command", "a picture of a trace")
     save_figure(_figure(pyplot, trace.events, start, stop, 14.0), Path(path), dpi=160)
 
 
 def _figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float | None, width: float) -> Any:
-    """A figure with a row for each worker and engine."""
+    """Draw a figure with a row for each worker and engine."""
     from matplotlib.patches import Patch
 
     events = [e for e in all_events if e.start + e.length > start and (stop is None or e.start < stop)]
     tracks = sorted({e.track for e in events}, key=lambda t: (t in ENGINES, t))
     row = {track: number for number, track in enumerate(tracks)}
     end = stop if stop is not None else max((e.start + e.length for e in events), default=1.0)
-    shown = {e.kind for e in events}
+    drawn_kinds = {e.kind for e in events}
     figure, axes = pyplot.subplots(figsize=(width, 0.6 * len(tracks) + 1.4))
     spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for e in events:
@@ -81,14 +91,14 @@ def _figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float 
     axes.set_xlim(start, end)
     axes.set_xlabel("cycles of the interpreter's cost model")
     axes.spines[["top", "right"]].set_visible(False)
-    handles = [Patch(color=c, label=k) for k, c in COLORS.items() if k in shown]
+    handles = [Patch(color=c, label=k) for k, c in COLORS.items() if k in drawn_kinds]
     axes.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     figure.tight_layout()
     return figure
 
 
 def _page(trace: Trace, title: str) -> str:
-    """A page without anything from elsewhere: the picture, as wide as the run is long, and a table of what each row spends."""
+    """Render a self-contained page: the picture, as wide as the run is long, and a table of times by row."""
     pyplot = load_pyplot("the same command", "a page of a trace")
     end = max((e.start + e.length for e in trace.events), default=1.0)
     figure = _figure(pyplot, trace.events, 0.0, None, min(max(end / PAGE_SCALE, PAGE_WIDTH[0]), PAGE_WIDTH[1]))

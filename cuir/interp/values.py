@@ -1,7 +1,8 @@
-"""Scalars and tiles of a batch of lanes: how they are held. What operations on them give is in cuir/meaning.
+"""Representation of scalars and tiles of a batch of lanes; operations on them are in cuir/ops/meaning.
 
-A scalar is a Python number when equal in all lanes, else a NumPy array [lanes] (i32: int64 kept within 32 bits; f32: float32; bool). A tile is a
-torch tensor [lanes or 1, R, C]: f32, f16 and bf16 as float32 (rounded to the dtype), i32 as int32, bool as bool.
+A scalar is a Python number when equal in all lanes, else a NumPy array [lanes] (i32: int64 kept within 32 bits; f32:
+float32; bool). A tile is a torch tensor [lanes or 1, R, C]: f32, f16 and bf16 as float32 (rounded to the dtype), i32
+as int32, bool as bool.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ POISON: dict[DType, float | int | bool] = {d: math.nan if d.is_float else {I32: 
 
 
 class Diverge(Exception):
-    """Lanes want to go different ways: the batch splits into these parts before the statement runs again."""
+    """Divergence of lanes: the batch splits into these parts before the statement runs again."""
 
     def __init__(self, parts: list[np.ndarray]):
         super().__init__(f"{len(parts)} parts")
@@ -29,13 +30,19 @@ class Diverge(Exception):
 
 
 def split_by(values: np.ndarray) -> Diverge:
-    """The split that makes `values` [lanes] equal within each part; parts in order of their first lane."""
+    """Make the split after which `values` [lanes] are equal within each part.
+
+    Parts are in order of their first lane.
+    """
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     return Diverge([np.flatnonzero(inverse == g) for g in np.argsort(first)])
 
 
 def uniform(v: Any) -> Any:
-    """The one value of a scalar; raises Diverge if lanes differ."""
+    """Return the one value of a scalar.
+
+    Raises Diverge if lanes differ.
+    """
     if v.__class__ is not np.ndarray:
         return v
     if (v == v[0]).all():
@@ -44,14 +51,14 @@ def uniform(v: Any) -> Any:
 
 
 def collapse(v: Any) -> Any:
-    """The same scalar, as a Python number if all lanes agree."""
+    """Return the same scalar, as a Python number if all lanes agree."""
     if v.__class__ is np.ndarray and (v == v[0]).all():
         return v[0].item()
     return v
 
 
 def tile_operand(v: Any, device: torch.device) -> Any:
-    """A scalar as an operand of a tile operation: a Python number, or a tensor [lanes, 1, 1]."""
+    """Convert a scalar to an operand of a tile operation: a Python number, or a tensor [lanes, 1, 1]."""
     if v.__class__ is not np.ndarray:
         return v
     if v.dtype == np.int64:
@@ -60,7 +67,7 @@ def tile_operand(v: Any, device: torch.device) -> Any:
 
 
 def blank(kind: TileType, device: torch.device) -> torch.Tensor:
-    """A stand-in for a tile in a run without data: its shape, one element of memory."""
+    """Make a stand-in for a tile in a run without data: its shape, one element of memory."""
     return torch.zeros((), dtype=HELD[kind.dtype], device=device).expand(1, kind.rows, kind.cols)
 
 

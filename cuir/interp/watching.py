@@ -16,13 +16,16 @@ from .machine import Evaluate
 
 
 class Watch(Protocol):
-    """Sees the values of some expressions of one kernel; key: which, so that code for others is not taken for it."""
+    """Observer of the values of some expressions of one kernel.
+
+    key: identifies the observed expressions in the cache of compiled code.
+    """
 
     @property
     def key(self) -> Hashable: ...
 
     def watched(self, e: Expr, run: Evaluate) -> Evaluate:
-        """The code of an expression, which also shows its values if it is watched."""
+        """Return the code of an expression, which also reports its values if it is watched."""
 
 
 _ON: ContextVar[bool] = ContextVar("watching", default=False)
@@ -30,7 +33,7 @@ _ON: ContextVar[bool] = ContextVar("watching", default=False)
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Runs inside show watched expressions of kernels that have a watch."""
+    """Report watched expressions, in runs inside the context, of kernels that have a watch."""
     token = _ON.set(True)
     try:
         yield
@@ -39,11 +42,11 @@ def watching() -> Iterator[None]:
 
 
 def set_watch(checked: Checked, watch: Watch) -> None:
-    """Give a kernel its watch; a new one takes the place of an old one for code that is made later."""
+    """Give a kernel its watch; a new one replaces an old one for code that is made later."""
     checked.made[Watch] = watch
 
 
 def watch_of(checked: Checked) -> Watch | None:
-    """The watch of a kernel where runs are watched."""
+    """Return the watch of a kernel where runs are watched."""
     watch: Watch | None = checked.made.get(Watch) if _ON.get() else None
     return watch

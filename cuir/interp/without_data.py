@@ -1,6 +1,7 @@
-"""Runs of the synchronisation of a launch alone; no numbers are moved or computed.
+"""Runs of the synchronisation of a launch alone, without moving or computing data.
 
-Barriers, engines, groups and races behave as with data. Statements outside of the slice (control_slice.py) are left out; tiles are stand-ins without values.
+Barriers, engines, groups and races behave as with data. Statements outside of the slice (control_slice.py) are left
+out; tiles are stand-ins without values.
 """
 
 from __future__ import annotations
@@ -41,54 +42,53 @@ def run_without_data(
     schedule: Schedule | None = None,
     budget: float | None = None,
 ) -> RunReport:
-    """Run a launch's synchronisation alone, under a schedule (in order if left out).
+    """Run a launch's synchronisation alone, under a schedule (by default in order).
 
-    arguments: as for `run`; only tensors in `control_slice(checked).inputs` are read, none is written. Raises CuirError as `run` does for deadlocks,
-    overruns, races and values in flight, and V202 for a kernel whose control flow hangs on data that such a run does not have.
+    arguments: as for `run`; only tensors in `control_slice(checked).inputs` are read, none is written. Raises
+    CuirError as `run` does for deadlocks, overruns, races and values in flight, and V202 for a kernel whose control
+    flow depends on data that such a run does not have.
     """
     begin = time.perf_counter()
-    found = control_slice(checked)
-    if found.refusal is not None:
-        raise CuirError([found.refusal])
+    parts = control_slice(checked)
+    if parts.refusal is not None:
+        raise CuirError([parts.refusal])
     schedule = schedule or Schedule()
     with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
-        launch, units, _ = prepare(
-            checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget
-        )  # fmt: skip
-        for name in found.unwatched:
+        launch, units, _ = prepare(checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget)
+        for name in parts.unwatched:
             launch.tensors[name].shadow = None
         run_batches(launch)
     return report_of(launch, units, time.perf_counter() - begin)
 
 
 class SynchronisationCompiler(Compiler):
-    """Code of the statements that the protocol needs."""
+    """Compiler of the statements that the protocol needs."""
 
     data = False
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         super().__init__(checked, device, costs, perturbs)
         self.slice: ControlSlice = control_slice(checked)
-        self.here: RoleSlice | None = None  # of the role that is compiled; None in declarations
+        self.role_slice: RoleSlice | None = None  # slice of the role being compiled; None in declarations
 
     # ---- statements
     def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
         role = next((r for r in self.checked.roles if r.body is stmts), None)
         if role is not None:
-            self.here = self.slice.roles[role.name]
+            self.role_slice = self.slice.roles[role.name]
         super().block(stmts, code)
 
     def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
-        if self.here is None or self.here.keeps(stmt):
+        if self.role_slice is None or self.role_slice.keeps(stmt):
             super().statement(stmt, code)
 
     def assign(self, stmt: Assign) -> Instruction:
         name, span = stmt.targets[0], stmt.span
-        here = self.here
-        if here is None or name in here.needed:
+        role_slice = self.role_slice
+        if role_slice is None or name in role_slice.needed:
             return super().assign(stmt)
         value, alias = self.compile_stand_in(stmt.value), isinstance(stmt.value, Name)
-        if name not in here.watched:
+        if name not in role_slice.watched:
             return _drop_value(value)
 
         def bind(w: Worker) -> None:
@@ -103,13 +103,13 @@ class SynchronisationCompiler(Compiler):
         return bind
 
     def effect(self, value: Expr) -> Instruction:
-        if self.here is None or not isinstance(value, Call) or not has_effects(self.checked, value):
+        if self.role_slice is None or not isinstance(value, Call) or not has_effects(self.checked, value):
             return _drop_value(self.compile_stand_in(value))
         return self.compile_effect(value)
 
     # ---- expressions without values
     def compile_effect(self, e: Expr) -> Evaluate:
-        """A call or read with effects, of which the data are left out."""
+        """Compile a call or read with effects, without its data."""
         if isinstance(e, Call):
             bound = self.checked.call(e)
             return RUNS[bound.op.name](_SiteWithoutData(self, bound.op, bound.args, e))
@@ -132,7 +132,7 @@ class SynchronisationCompiler(Compiler):
         return run
 
     def blank(self, e: Expr) -> object:
-        """A value of an expression's shape without meaning."""
+        """Return a value of an expression's shape without meaning."""
         kind = self.checked.type_of(e)
         if not isinstance(kind, TileType):
             return 0
@@ -140,16 +140,16 @@ class SynchronisationCompiler(Compiler):
 
     def collect_effects(self, e: Expr) -> list[Evaluate]:
         """Compile the effects of an expression's operands; a read of a product in flight is an error."""
-        found: list[Evaluate] = []
+        effects: list[Evaluate] = []
         for part in children(e):
             if isinstance(part, Name):
-                if self.here is not None and part.id in self.here.watched and isinstance(part.type, TileType):
-                    found.append(self.compile_name_read(part))
+                if self.role_slice is not None and part.id in self.role_slice.watched and isinstance(part.type, TileType):
+                    effects.append(self.compile_name_read(part))
             elif isinstance(part, Expr) and has_effects(self.checked, part):
-                found.append(self.compile_effect(part))
+                effects.append(self.compile_effect(part))
             else:
-                found += self.collect_effects(part)  # type: ignore[arg-type]
-        return found
+                effects += self.collect_effects(part)  # type: ignore[arg-type]
+        return effects
 
     def compile_name(self, e: Name) -> Evaluate:
         """Compile a read of a name, a product in flight included; a stand-in if no kept statement bound it."""
@@ -157,37 +157,40 @@ class SynchronisationCompiler(Compiler):
         return lambda w: w.frame.get(name, blank)
 
     def compile_name_read(self, e: Name) -> Evaluate:
-        """A read of what a name holds. Raises CuirError M405, M408 where it is in flight or taken over."""
-        held, name, span = self.compile_name(e), e.id, e.span
+        """Compile a read of a name's value.
+
+        Raises CuirError M405, M408 where it is in flight or taken over.
+        """
+        binding, name, span = self.compile_name(e), e.id, e.span
 
         def read(w: Worker) -> object:
-            v = held(w)
+            v = binding(w)
             return settled(w, name, v, span) if isinstance(v, (Product, Taken)) else v
 
         return read
 
 
 class _SiteWithoutData(Site):
-    """A call of which only what decides places and times has a value."""
+    """A call of which only the arguments that decide places and times have values."""
 
     values = False
 
     def __init__(self, compiler: SynchronisationCompiler, op: Op, args: Mapping[str, Expr], node: Expr):
         super().__init__(compiler, op, {n: _move_to_start(compiler, e) for n, e in args.items()}, node)
-        self.alone, self.bound = compiler, compiler.checked.find_call(node)
+        self.compiler_without_data, self.bound = compiler, compiler.checked.find_call(node)
 
     def value(self, arg: str) -> Evaluate:
         e = self.args[arg]
-        if self.bound is None or not is_data(self.alone.checked, self.bound, arg):
+        if self.bound is None or not is_data(self.compiler_without_data.checked, self.bound, arg):
             return super().value(arg)
-        return self.alone.compile_name_read(e) if isinstance(e, Name) else self.alone.compile_stand_in(e)
+        return self.compiler_without_data.compile_name_read(e) if isinstance(e, Name) else self.compiler_without_data.compile_stand_in(e)
 
     def held(self, arg: str) -> Evaluate:
-        return self.alone.compile_stand_in(self.args[arg])
+        return self.compiler_without_data.compile_stand_in(self.args[arg])
 
 
 def _drop_value(value: Evaluate) -> Instruction:
-    """A statement whose value nobody needs."""
+    """Compile a statement whose value nobody needs."""
 
     def run(w: Worker) -> None:
         value(w)
@@ -196,7 +199,7 @@ def _drop_value(value: Evaluate) -> Instruction:
 
 
 def _move_to_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
-    """A box at the start of a tensor, where nobody asks which part of the tensor it is."""
+    """Return a box at the start of a tensor, where the part of the tensor does not matter."""
     root = root_name(e)
     tensor = next((t for t in compiler.checked.tensors if t.name == root), None)
     if tensor is None or not isinstance(e, Subscript):

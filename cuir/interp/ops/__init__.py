@@ -1,4 +1,7 @@
-"""What each primitive does when it runs, one file per family, mirroring cuir/ops. Modules of this folder are found by scanning."""
+"""Implementations of the primitives in the interpreter, one file per family, mirroring cuir/ops.
+
+Modules of this folder are found by scanning.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def gaps() -> tuple[list[str], list[str]]:
-    """(entries of the table without a meaning, meanings without an entry)."""
-    wanted = {*TABLE, *OPERATORS}
-    return sorted(wanted - RUNS.keys()), sorted(RUNS.keys() - wanted)
+    """Return (entries of the table without an implementation, implementations without an entry)."""
+    entries = {*TABLE, *OPERATORS}
+    return sorted(entries - RUNS.keys()), sorted(RUNS.keys() - entries)
 
 
 __all__ = ["RUNS", "gaps", "runs"]

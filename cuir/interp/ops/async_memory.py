@@ -18,7 +18,10 @@ from ..registry import runs
 
 
 def copy_name(w: Worker, number: int, cta: int | None) -> str:
-    """What a written schedule calls the landing of a worker's bulk copy, counted from 1; `cta`: of a multicast."""
+    """Return the name of the landing of a worker's bulk copy in a written schedule.
+
+    number: counted from 1. cta: of a multicast.
+    """
     return f"copy {number} by {w.label}" + (f" to CTA {cta}" if cta is not None else "")
 
 
@@ -63,8 +66,13 @@ def copy_cp(site: Site) -> Evaluate:
         m = w.m
         ref, source = shared(w), box(w)
         if np.any(np.remainder(source.starts[-1], unit)):
-            raise fault(m, "M414", f"cp.async begins at column {np.ravel(source.starts[-1])[0]} of `{source.tensor.name}`, and it copies chunks of 16 bytes, {unit} columns", span,
-                        f"begin at a multiple of {unit} columns, or load and store the elements")  # fmt: skip
+            raise fault(
+                m,
+                "M414",
+                f"cp.async begins at column {np.ravel(source.starts[-1])[0]} of `{source.tensor.name}`, and it copies chunks of 16 bytes, {unit} columns",
+                span,
+                f"begin at a multiple of {unit} columns, or load and store the elements",
+            )
         actor = w.engine("cp.async", span, "the copy")
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)
@@ -111,8 +119,8 @@ def store_async(site: Site) -> Evaluate:
         ref, target = shared(w), box(w)
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add, proxy)
-        kept = target.columns_inside()  # nobody asks what columns behind the tensor's last would be
-        needed = ref.first_columns(kept) if 0 < kept < target.sizes[-1] else None
+        columns = target.columns_inside()  # columns beyond the tensor's last are not stored
+        needed = ref.first_columns(columns) if 0 < columns < target.sizes[-1] else None
         action.records = touch(op, w, actor, {"shared": ref}, None, f"{w.label} calls store_wait", needed)
         enter_store(m, action)
         w.groups.stores.append(action)

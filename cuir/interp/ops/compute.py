@@ -44,18 +44,18 @@ def _pair(function: Any, x: Evaluate, y: Evaluate) -> Evaluate:
 @runs("where")
 def where(site: Site) -> Evaluate:
     cond, x, y, dtype, device = site.value("cond"), site.value("x"), site.value("y"), site.dtype("x"), site.device
-    held, result, choose = HELD[dtype], site.result(), of_tiles(site.op, dtype)
+    host_dtype, result, choose = HELD[dtype], site.result(), of_tiles(site.op, dtype)
     assert isinstance(result, TileType)
     rounds = not (isinstance(site.type("x"), TileType) and isinstance(site.type("y"), TileType))  # a literal is an f32
 
     def operand(v: Any) -> torch.Tensor:
         v = tile_operand(v, device)
-        return v if v.__class__ is torch.Tensor else torch.tensor(v, dtype=held, device=device)
+        return v if v.__class__ is torch.Tensor else torch.tensor(v, dtype=host_dtype, device=device)
 
     def run(w: Worker) -> torch.Tensor:
         c, a, b = cond(w), operand(x(w)), operand(y(w))
         lanes = max(c.shape[0], a.shape[0] if a.dim() else 1, b.shape[0] if b.dim() else 1)
-        out = torch.empty((lanes, result.rows, result.cols), dtype=held, device=device)
+        out = torch.empty((lanes, result.rows, result.cols), dtype=host_dtype, device=device)
         choose(c, a, b, out=out)  # with out= it runs several times faster on a CPU
         return tiles.round_to(out, dtype) if rounds else out
 

@@ -1,4 +1,4 @@
-"""Ordinary memory: arrays in shared memory, register tiles made from nothing, loads and stores."""
+"""Ordinary memory: arrays in shared memory, new register tiles, loads and stores."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def zeros(site: Site) -> Evaluate:
 def full(site: Site) -> Evaluate:
     t, device, value = site.result(), site.device, site.value("value")
     assert isinstance(t, TileType)
-    held = HELD[t.dtype]
+    host_dtype = HELD[t.dtype]
 
     def run(w: Worker) -> torch.Tensor:
         v = tile_operand(value(w), device)
         if isinstance(v, torch.Tensor):
-            return round_to(v.to(held).expand(-1, t.rows, t.cols).clone(memory_format=torch.contiguous_format), t.dtype)
-        return round_to(torch.full((1, t.rows, t.cols), v, dtype=held, device=device), t.dtype)
+            return round_to(v.to(host_dtype).expand(-1, t.rows, t.cols).clone(memory_format=torch.contiguous_format), t.dtype)
+        return round_to(torch.full((1, t.rows, t.cols), v, dtype=host_dtype, device=device), t.dtype)
 
     return run
 
@@ -140,20 +140,20 @@ def store(site: Site) -> Evaluate:
         if not values and tensor(w).shadow is None:
             value(w)
             return GO
-        where: list[Any] = [collapse(i(w)) for i in indices]
+        position: list[Any] = [collapse(i(w)) for i in indices]
         v = value(w)
         actor = w.actor(span, "the store")
         if single:
-            set_element(w.m, actor, tensor(w), where, collapse(v), add)
+            set_element(w.m, actor, tensor(w), position, collapse(v), add)
         else:
-            scatter(w.m, actor, tensor(w), where, v, mask(w) if mask else None, add)
+            scatter(w.m, actor, tensor(w), position, v, mask(w) if mask else None, add)
         return GO
 
     return store_elements
 
 
 def _coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
-    """Index tiles of a box's elements, one for each dim of the tensor, laid out as the tile [lanes, R, C]."""
+    """Return index tiles [lanes, R, C] of a box's elements, one for each dim of the tensor."""
     linear = torch.arange(v.shape[1] * v.shape[2], device=v.device).reshape(1, v.shape[1], v.shape[2])
     coordinates: list[Any] = []
     inner = linear.numel()

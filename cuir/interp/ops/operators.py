@@ -23,19 +23,19 @@ from ..values import HELD, blank, collapse, tile_operand, uniform
 
 
 def of_tiles(op: Op, dtype: DType) -> Any:
-    """What an operation gives on tiles of a dtype."""
+    """Return the function of an operation on tiles of a dtype."""
     assert op.evaluate is not None
     return op.evaluate.tile(dtype)
 
 
 def of_scalars(op: Op, dtype: DType) -> Any:
-    """What an operation gives on scalars of a dtype."""
+    """Return the function of an operation on scalars of a dtype."""
     assert op.evaluate is not None
     return op.evaluate.scalar(dtype)
 
 
 def unary(site: Site) -> Evaluate:
-    """An operation of one value; a tile that nobody else holds is overwritten."""
+    """Compile an operation on one value; a tile that nobody else holds is overwritten."""
     x, dtype = site.value("x"), site.dtype("x")
     if not isinstance(site.result(), TileType):
         scalar = of_scalars(site.op, dtype)
@@ -52,7 +52,10 @@ def unary(site: Site) -> Evaluate:
 
 
 def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DType, result: DType) -> Evaluate:
-    """The site's operation of x and y, elementwise on tiles or a tile and a scalar. fx, fy: that operand's tensor may be overwritten."""
+    """Compile the site's operation on x and y, elementwise on tiles or a tile and a scalar.
+
+    fx, fy: that operand's tensor may be overwritten.
+    """
     function = of_tiles(site.op, dtype)
     if site.op.evaluate is not None and site.op.evaluate.divides:
         divide = function
@@ -60,7 +63,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
     device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
     rounds = result.narrow
-    held = HELD[dtype]
+    host_dtype = HELD[dtype]
 
     def run(w: Worker) -> torch.Tensor:
         a, b = x(w), y(w)
@@ -72,11 +75,11 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
                 out = function(a, b, out=into)
                 return round_to(out, result) if rounds else out
             if a.__class__ is not torch.Tensor:
-                a = torch.tensor(a, dtype=held, device=device)
+                a = torch.tensor(a, dtype=host_dtype, device=device)
         elif b.__class__ is not torch.Tensor:
             b = tile_operand(b, device)
             if tensors_only and b.__class__ is not torch.Tensor:
-                b = torch.tensor(b, dtype=held, device=device)
+                b = torch.tensor(b, dtype=host_dtype, device=device)
         if reuse_x and a.dim() == 3 and (b.__class__ is not torch.Tensor or _spans(a, b)):
             out = function(a, b, out=a)
         elif reuse_y and b.__class__ is torch.Tensor and b.dim() == 3 and _spans(b, a):
@@ -89,7 +92,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
 
 
 def _spans(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Has the result of broadcasting the shape of `a`?"""
+    """Return whether the result of broadcasting has the shape of `a`."""
     return b.dim() == 0 or (a.shape[0] >= b.shape[0] and a.shape[1] >= b.shape[1] and a.shape[2] >= b.shape[2])
 
 
@@ -106,7 +109,7 @@ runs("neg", "~", "not")(unary)
 
 
 def lazy(e: Expr) -> bool:
-    """Must this side stay unevaluated when it is not chosen, because it could fail?"""
+    """Return whether this side must stay unevaluated when it is not chosen, because it could fail."""
     return any(isinstance(n, Subscript) or _divides(n) for n in walk(e))
 
 
@@ -160,8 +163,8 @@ def element(site: Site) -> Evaluate:
             touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
             if not values:
                 return 0
-            held = ref.values(w.m.shared).cpu().numpy()
-            return collapse(held.astype(np.int64) if held.dtype == np.int32 else held.copy())
+            loaded = ref.values(w.m.shared).cpu().numpy()
+            return collapse(loaded.astype(np.int64) if loaded.dtype == np.int32 else loaded.copy())
 
         return read_shared
     tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
@@ -191,7 +194,7 @@ def gather(site: Site) -> Evaluate:
 
 @runs("view", "T")
 def not_a_value(site: Site) -> Evaluate:
-    """A view is a place, reached through the primitive that takes it (places.py)."""
+    """Refuse to evaluate a view: it is a place, reached through the primitive that takes it (places.py)."""
 
     def run(w: Worker) -> Any:
         raise fault(w.m, "M413", "a view is read by load(view)", site.span)

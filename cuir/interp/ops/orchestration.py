@@ -1,4 +1,4 @@
-"""Roles, tiles of work, clusters."""
+"""Roles, work items, clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ runs("tiles")(partition)
 
 @runs("role")
 def role(m: Machine, program: Program, cta: int, first: int, workers: int, entries: int) -> list[Worker]:
-    """The workers of a role in one CTA, numbered from `first` within the cluster."""
+    """Make the workers of a role in one CTA, numbered from `first` within the cluster."""
     return [Worker(m, first + i, cta, program, i, Clock(workers, entries)) for i in range(program.workers)]
 
 

@@ -1,4 +1,4 @@
-"""Barriers and fences: who arrives, who waits. What that does to a barrier is protocol.py's."""
+"""Barriers and fences: who arrives and who waits; protocol.py has the effects on a barrier."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def sync(site: Site) -> Evaluate:
 
 
 def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
-    """Arrives, then waits for the others: run again until they have come."""
+    """Arrive once, then wait for the other workers: the instruction is run again until they have come."""
     if w.ticket is None:
         w.ticket = protocol.meet(w.m, bar, w, span, True)
         w.released()
