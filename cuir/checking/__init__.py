@@ -1,1 +1,4 @@
-"""From a tree to a checked kernel: names, functions inlined, constants folded, types, capacities. Whoever runs or lowers a kernel starts from its result."""
+"""Checking: from a tree to a checked kernel, from which running and lowering start.
+
+Names, functions inlined, constants folded, types, capacities.
+"""

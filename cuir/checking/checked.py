@@ -1,10 +1,11 @@
-"""What checking a kernel yields: the flat kernel, with types on its expressions. Read by the interpreter and the lowering; owns no rule.
+"""The checked kernel: flat, with types on its expressions; read by the interpreter and the lowering.
 
 The flat kernel is AST with every `@func` inlined, consts and constants folded to literals, and tuples taken apart:
 * statements are `Assign` with one target, `ExprStmt` of a primitive's call, `For` and `If`;
-* expressions hold no `Tuple` and no call but of primitives; a dtype is a `Name` such as `f16`; `-inf` is `Unary('-', Name('inf'))`;
+* expressions hold no `Tuple` and no call but of primitives; a dtype is a `Name` such as `f16`;
+  `-inf` is `Unary('-', Name('inf'))`;
 * `IfExp`, `and`, `or`, `not` are on scalars, lazy, and may hold element reads;
-* every node stands in one place, and has there its type; a call knows its entry of the table and its arguments.
+* every node stands in one place and carries its type; a call carries its entry of the table and its arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TensorParam:
     dims: tuple[str | int, ...]  # a name is a runtime dim (i32 in the kernel), an int is known
     written: bool  # the kernel stores to it somewhere
     span: Span = field(compare=False, repr=False)
-    scratch: bool = False  # memory that a launch brings along, undefined when it begins and given to nobody when it ends
+    scratch: bool = False  # memory of the launch, undefined when it begins and not returned when it ends
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class ScalarParam:
 
 @dataclass(frozen=True)
 class SharedAlloc:
-    """An array in shared memory. Rows of `cols` elements; leading dims flatten into stages of `rows` rows.
+    """An array in shared memory: rows of `cols` elements; leading dims flatten into stages of `rows` rows.
 
-    If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x 128 bytes,
-    128-byte swizzled, 1024-byte aligned. Else, and if a stage is a single row, it is plain row-major with rows padded to 16 bytes.
+    If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x
+    128 bytes, 128-byte swizzled, 1024-byte aligned. Else, and if a stage is a single row, it is plain row-major with
+    rows padded to 16 bytes.
     """
 
     name: str
@@ -88,14 +90,18 @@ class SharedAlloc:
 
 @dataclass(frozen=True)
 class Barrier:
-    """`count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role that arrives; of a named barrier the first of those that use it."""
+    """A barrier, or a ring of them.
+
+    `count` is in workers (mbarrier: arrivals that end a phase; named_barrier: participants). `arrivers` is the role
+    that arrives; of a named barrier the first of those that use it.
+    """
 
     name: str
     kind: str  # the name of its entry in the table
     count: int
     stages: int | None
     arrivers: str | None
-    warps: int  # of a named barrier: of the workers that end a phase
+    warps: int  # of a named barrier: total warps of the workers that end a phase
     span: Span = field(compare=False, repr=False)
 
     @property
@@ -104,7 +110,10 @@ class Barrier:
 
     @property
     def hardware(self) -> bool:
-        """One of the hardware's, which counts arrivals alone; else it lies in shared memory and counts bytes too."""
+        """True for a hardware barrier, which counts arrivals alone.
+
+        Other barriers lie in shared memory and count bytes too.
+        """
         return TABLE[self.kind].traits.hardware
 
 
@@ -118,7 +127,10 @@ class TileScheduler:
 
 @dataclass(frozen=True)
 class Role:
-    """A role's text, run by `workers` workers of `threads` threads; `index` is the name of the worker's number, if any."""
+    """A role's text, run by `workers` workers of `threads` threads.
+
+    `index` is the name of the worker's number, if any.
+    """
 
     name: str
     workers: int
@@ -130,19 +142,19 @@ class Role:
     warpgroup: int  # index of the first warpgroup it occupies
     warp: int  # of its first warp within that warpgroup (several `warps=` roles may share a warpgroup)
     span: Span = field(compare=False, repr=False)
-    exchange: int = 0  # offset in shared memory of what its warps exchange, `exchanged` bytes a worker
+    exchange: int = 0  # offset in shared memory of the buffer its warps exchange values in, `exchanged` bytes a worker
     exchanged: int = 0
 
 
 @dataclass(frozen=True)
 class BoundCall:
-    """The primitive that is called, and the arguments under their parameters' names (absent optional ones missing)."""
+    """The called primitive, and the arguments by their parameters' names (absent optional ones missing)."""
 
     op: Op
     args: Mapping[str, Expr]
 
     def onto(self, old: Call, new: Call) -> BoundCall | None:
-        """The same of a call with other operands; None if it does not have as many."""
+        """Return the same binding for a call with other operands; None if it does not have as many."""
         before, after = operands(old), operands(new)
         if len(before) != len(after):
             return None
@@ -150,7 +162,10 @@ class BoundCall:
 
 
 def call_of(node: Node) -> BoundCall | None:
-    """The call of a primitive that a node of a flat tree is; None for anything else, and for a call that was reported as wrong."""
+    """Return the call of a primitive that a node of a flat tree is.
+
+    None for anything else, and for a call that was reported as wrong.
+    """
     return node.bound if isinstance(node, Call) and isinstance(node.bound, BoundCall) else None
 
 
@@ -158,13 +173,16 @@ E = TypeVar("E", bound=Typed)
 
 
 def typed(expr: E, t: Type) -> E:
-    """Writes its type on an expression of a flat tree; only for who made it, before anybody else has it."""
+    """Set the type of an expression of a flat tree; only for its creator, before it is shared."""
     object.__setattr__(expr, "type", t)
     return expr
 
 
 def bind(call: Call, op: Op, args: Mapping[str, Expr]) -> BoundCall:
-    """Writes on a call what it calls with which arguments, and on these which are places; only for who made it, before anybody else has it."""
+    """Set the primitive and arguments of a call, and mark the arguments that are places.
+
+    Only for the call's creator, before it is shared.
+    """
     bound = BoundCall(op, args)
     object.__setattr__(call, "bound", bound)
     for access in op.effects.accesses:
@@ -174,17 +192,20 @@ def bind(call: Call, op: Op, args: Mapping[str, Expr]) -> BoundCall:
 
 
 def operands(call: Call) -> list[Expr]:
-    """What a call is given: the barrier whose method it is, then the arguments as they are written."""
+    """Return the operands of a call: the barrier whose method it is, then the arguments as written."""
     return [*([call.func.value] if isinstance(call.func, Attribute) else []), *call.args, *(k.value for k in call.keywords)]
 
 
-def ctas_along(cluster: int, cluster_x: int, own: int, along: bool | str) -> list[int]:
-    """`Checked.ctas` of a cluster of so many CTAs, cluster_x of them along x: CTA x + cluster_x * y stands at (x, y)."""
+def ctas_along(cluster: int, cluster_x: int, rank: int, along: bool | str) -> list[int]:
+    """Return `Checked.ctas` of a cluster of `cluster` CTAs, cluster_x of them along x.
+
+    CTA x + cluster_x * y stands at (x, y).
+    """
     if along == "x":
-        return list(range(own // cluster_x * cluster_x, (own // cluster_x + 1) * cluster_x))
+        return list(range(rank // cluster_x * cluster_x, (rank // cluster_x + 1) * cluster_x))
     if along == "y":
-        return list(range(own % cluster_x, cluster, cluster_x))
-    return list(range(cluster)) if along else [own]
+        return list(range(rank % cluster_x, cluster, cluster_x))
+    return list(range(cluster)) if along else [rank]
 
 
 @dataclass(frozen=True, repr=False)
@@ -192,22 +213,20 @@ class Checked:
     program: Program
     origin: Kernel  # as written
     cluster: int  # CTAs of a cluster
-    cluster_x: int  # of these, CTAs that stand side by side along x: all in a cluster of one dim
+    cluster_x: int  # CTAs of a cluster along x: all in a cluster of one dim
     consts: Mapping[str, Const]  # every const parameter's value, derived ones too
     tensors: tuple[TensorParam, ...]
     scalars: tuple[ScalarParam, ...]
     dims: tuple[str, ...]  # runtime dims, in order of appearance
     shared: Mapping[str, SharedAlloc]
-    shared_bytes: int  # of all arrays and what warps exchange, without barriers
+    shared_bytes: int  # of all arrays and exchange buffers, without barriers
     barriers: Mapping[str, Barrier]
     tiles: TileScheduler | None
     declarations: tuple[Stmt, ...]  # other scalar assignments before the roles, of runtime values
     declared: Mapping[str, Type]  # their types
     roles: tuple[Role, ...]
     warpgroups: int  # in a CTA
-    made: dict[object, Any] = field(
-        init=False, default_factory=dict, compare=False
-    )  # what other parts derive of it once, under keys of their own
+    made: dict[object, Any] = field(init=False, default_factory=dict, compare=False)  # results cached by other modules
 
     @property
     def name(self) -> str:
@@ -217,9 +236,12 @@ class Checked:
     def arch(self) -> str:
         return self.origin.arch
 
-    def ctas(self, own: int, along: bool | str) -> list[int]:
-        """The CTAs of a cluster that `cluster=` of a call of CTA `own` names: "x" and "y" those in line with it, True all, False itself."""
-        return ctas_along(self.cluster, self.cluster_x, own, along)
+    def ctas(self, rank: int, along: bool | str) -> list[int]:
+        """Return the CTAs of a cluster that `cluster=` of a call of CTA `rank` names.
+
+        "x" and "y": those in line with it; True: all; False: itself.
+        """
+        return ctas_along(self.cluster, self.cluster_x, rank, along)
 
     @property
     def outputs(self) -> tuple[TensorParam, ...]:
@@ -233,7 +255,11 @@ class Checked:
 
     @property
     def longest_ring(self) -> int:
-        """Stages of the longest ring of barriers: a CTA that does less than twice as much work and one more never comes to its third round, where parities are those of the first."""
+        """Stages of the longest ring of barriers.
+
+        A CTA that does less than twice as much work and one more never comes to its third round, where parities are
+        those of the first.
+        """
         return max((b.stages or 1 for b in self.barriers.values()), default=1)
 
     def __repr__(self) -> str:
@@ -246,7 +272,7 @@ class Checked:
         return expr.type
 
     def find_type(self, node: Node) -> Type | None:
-        """The type, None for what has none: statements, slices, the name of what is called."""
+        """Return the type, or None for nodes without one: statements, slices, the name of what is called."""
         return node.type if isinstance(node, Typed) else None
 
     def call(self, node: Call) -> BoundCall:
@@ -254,11 +280,11 @@ class Checked:
         return node.bound
 
     def find_call(self, node: Node) -> BoundCall | None:
-        """The call of a primitive that a node is, else None."""
+        """Return the call of a primitive that a node is, else None."""
         return call_of(node)
 
     def calls(self) -> Iterator[BoundCall]:
-        """Every call of a primitive in the declarations and the roles."""
+        """Yield every call of a primitive in the declarations and the roles."""
         for stmt in (*self.declarations, *(s for role in self.roles for s in role.body)):
             for node in walk(stmt):
                 if (bound := call_of(node)) is not None:

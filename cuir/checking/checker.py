@@ -1,6 +1,7 @@
-"""The checker: text that parsed -> a `Checked` kernel, or every error found. Drives flattening, typing and the static checks.
+"""The checker: parsed text -> a `Checked` kernel, or every error found.
 
-Typing of expressions is in infer.py, limits of the machine in resources.py, rules of a primitive in its entry of the table.
+Drives flattening, typing and the static checks. Typing of expressions is in infer.py, limits of the machine in
+resources.py, rules of a primitive in its entry of the table.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 
 
 def check(program: Program | str | os.PathLike[str], kernel: str | None = None, consts: Mapping[str, Const] | None = None) -> Checked:
-    """Checks one kernel of a program, specialised.
+    """Check one kernel of a program, specialised.
 
-    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name; may be left out if there is only one. consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools).
-    The kernel's defaults fill the rest; without a default, the dtype of tensors is f16 and `D` is 128 (`fill_consts`). Raises CuirError with every error found.
+    program: a parsed one, a decorated kernel, or the path of a file. kernel: its name, optional if there is only one.
+    consts: values of const parameters (dtypes, also as "f16" or torch.float16; ints, bools). The kernel's defaults
+    fill the rest; without a default, the dtype of tensors is f16 and `D` is 128 (`fill_consts`). Raises CuirError with
+    every error found.
     """
     program = program_of(program, "check")
     sink = Sink()
@@ -66,7 +69,7 @@ def check(program: Program | str | os.PathLike[str], kernel: str | None = None, 
     return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
-@functools.lru_cache(maxsize=64)  # whoever finds a setting that fits, runs it or lowers it next
+@functools.lru_cache(maxsize=64)  # a caller that finds a setting which fits runs it or lowers it next
 def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     try:
@@ -85,28 +88,31 @@ def pick_kernel(program: Program, name: str | None) -> Kernel:
         return kernels[name]
     listed = ", ".join(kernels) or "none"
     if name is None:
-        what = "the program has no kernel" if not kernels else f"the program has {len(kernels)} kernels: {listed}"
+        message = "the program has no kernel" if not kernels else f"the program has {len(kernels)} kernels: {listed}"
         raise CuirError.of(
             "N109",
-            what,
+            message,
             program.span if not kernels else None,
             "name one (-k NAME)" if kernels else "write one: @kernel(arch=...) def name(...):",
         )
     raise CuirError.of("N110", f"there is no kernel `{name}`; the program has: {listed}")
 
 
-def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict[str, Const]:
-    """The value of each const parameter: given, else its default; and errors for those missing, unknown or of a wrong kind."""
+def const_values(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> dict[str, Const]:
+    """Return the value of each const parameter: the caller's, else its default.
+
+    Reports parameters without value, unknown names and values of a wrong kind.
+    """
     params = {p.name: p for p in kernel.params if isinstance(p.type, ConstType)}
     values: dict[str, Const] = {}
-    for name in given:
+    for name in arguments:
         if name not in params:
             sink.error("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(params) or 'none'}", kernel.span)
     for name, p in params.items():
         default = default_of(p, values)
         if p.default is not None and default is None and not _is_const_before(p, kernel):
             sink.error("T102", f"the default of `{name}` must be a literal, a dtype or a const parameter before it", p.span)
-        value = dtype_named(plain_number(given.get(name, default)))
+        value = dtype_named(plain_number(arguments.get(name, default)))
         if value is None:
             sink.error(
                 "N112",
@@ -115,10 +121,10 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
                 f"give one: -c {name}=..., consts={{'{name}': ...}}, or a default in the signature",
             )
             continue
-        wanted = _kind(p, kernel, default)
-        if wanted == "dim" and not (type(value) is int and value >= 0):
+        expected = _kind(p, kernel, default)
+        if expected == "dim" and not (type(value) is int and value >= 0):
             sink.error("T103", f"const `{name}` is a dim and must be an integer >= 0, found {_show(value)}", p.span)
-        elif wanted == "dtype" and not isinstance(value, DType):
+        elif expected == "dtype" and not isinstance(value, DType):
             sink.error("T103", f"const `{name}` must be a dtype ({', '.join(DTYPES)}), found {_show(value)}", p.span)
         elif type(value) is int and not -(2**31) <= value < 2**31:
             sink.error("T103", f"const `{name}` is an integer of 32 bits, found {shortened(value)}", p.span)
@@ -130,7 +136,7 @@ def const_values(kernel: Kernel, given: Mapping[str, Const], sink: Sink) -> dict
 
 
 def dtype_named(value: Const | str | object) -> Const | None:
-    """A const as given: a dtype may come as its name ("f16") or as torch has it (torch.float16)."""
+    """Normalise a const of the caller: a dtype may be its name ("f16") or torch's (torch.float16)."""
     named = {f"torch.{d.torch}": d.name for d in DTYPES.values() if d != BOOL}
     dtype = DTYPES.get(named.get(str(value), str(value)))
     return dtype if dtype is not None else value  # type: ignore[return-value]
@@ -144,7 +150,10 @@ def _kind(p: Param, kernel: Kernel, default: Const | None) -> str:
 
 
 def _is_const_before(p: Param, kernel: Kernel) -> bool:
-    """Whether its default names a const before it; that one has an error of its own if it has no value."""
+    """Return whether the default names a const before it.
+
+    That const is reported separately if it has no value.
+    """
     before = kernel.params[: kernel.params.index(p)]
     return isinstance(p.default, Name) and any(q.name == p.default.id and isinstance(q.type, ConstType) for q in before)
 
@@ -158,7 +167,7 @@ class _Checker:
         self.program, self.kernel, self.consts, self.sink = program, kernel, consts, sink
         self.shared: dict[str, tuple[SharedView, str | None, Stmt]] = {}
         self.barriers: dict[str, tuple[BarrierType, int, Stmt]] = {}
-        self.warps: dict[str, int] = {}  # of named barriers that say so
+        self.warps: dict[str, int] = {}  # of named barriers with `warps=`
         self.tiles: TileScheduler | None = None
 
     def run(self) -> Checked:
@@ -174,7 +183,7 @@ class _Checker:
         declarations = self.declare(flat, typer, scope)
         allocs, shared_bytes = lay_out_shared(self.shared, self.barriers, target, self.sink)
         unusable = by_consts([d for d in self.sink.diagnostics if d.code in SIZES], self.kernel, self.consts)
-        if unusable:  # what the roles do with these arrays and rings would be wrong only for that
+        if unusable:  # errors in the roles about these arrays and rings would only follow from this
             raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
         check_literals(typer.literals, self.sink)
@@ -216,38 +225,38 @@ class _Checker:
         return checked
 
     def cluster(self, target: Target) -> tuple[int, int]:
-        """How many CTAs a cluster has, and how many of them along x; 1 after an error."""
+        """Return the CTAs of a cluster, and those of them along x; 1 after an error."""
         written = self.kernel.cluster or Literal(1)
         sides = written.items if isinstance(written, Tuple) else (written,)
-        known = [self.side(e) for e in sides]
-        if None in known:
+        lengths = [self.side(e) for e in sides]
+        if None in lengths:
             return 1, 1
-        size = math.prod(n for n in known if n is not None)
-        if not 1 <= size <= target.cluster or min(n for n in known if n is not None) < 1:
-            found = " x ".join(map(str, known)) + (f", {size} in all" if len(known) > 1 and size > target.cluster else "")
+        size = math.prod(n for n in lengths if n is not None)
+        if not 1 <= size <= target.cluster or min(n for n in lengths if n is not None) < 1:
+            description = " x ".join(map(str, lengths)) + (f", {size} in all" if len(lengths) > 1 and size > target.cluster else "")
             allowed = (
                 "no clusters"
                 if target.cluster == 1
-                else f"clusters of 1 to {target.cluster} CTAs" + ", each side at least 1" * (len(known) > 1)
+                else f"clusters of 1 to {target.cluster} CTAs" + ", each side at least 1" * (len(lengths) > 1)
             )
-            self.sink.error("S208", f"{target.name} has {allowed}, found {found}", written.span)
+            self.sink.error("S208", f"{target.name} has {allowed}, found {description}", written.span)
             return 1, 1
-        return size, known[0] or 1
+        return size, lengths[0] or 1
 
     def side(self, written: Expr) -> int | None:
-        """A side of a cluster; None after an error."""
-        known = {n: fold(c.value) for n, c in self.program.constants().items()}
-        known |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
+        """Return a side of a cluster; None after an error."""
+        bindings = {n: fold(c.value) for n, c in self.program.constants().items()}
+        bindings |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
         try:
-            size = specialised(written, known)
+            size = specialised(written, bindings)
         except ZeroDivisionError:
             size = written
         value = size.value if isinstance(size, Literal) else None
         if type(value) is int:
             return value
-        what = "something that is not known when the kernel is specialised" if value is None else repr(value)
+        description = "something that is not known when the kernel is specialised" if value is None else repr(value)
         hint = "write an integer, a const parameter or an expression of these"
-        self.sink.error("S208", f"`cluster` must be a known integer, found {what}", written.span, hint)
+        self.sink.error("S208", f"`cluster` must be a known integer, found {description}", written.span, hint)
         return None
 
     # ---- parameters
@@ -282,8 +291,12 @@ class _Checker:
         lengths = {d for t in tensors.values() if not t.scratch for d in t.dims}
         for t in tensors.values():
             for unknown in [d for d in t.dims if t.scratch and isinstance(d, str) and d not in lengths]:
-                self.sink.error("T157", f"`{unknown}`, a dim of the scratch `{t.name}`, is no dim of a tensor that the caller gives and no const", t.span,
-                                "a launch makes it: its lengths are dims of `Global` parameters, consts and integers")  # fmt: skip
+                self.sink.error(
+                    "T157",
+                    f"`{unknown}`, a dim of the scratch `{t.name}`, is no dim of a tensor that the caller gives and no const",
+                    t.span,
+                    "a launch makes it: its lengths are dims of `Global` parameters, consts and integers",
+                )
         for name in dims:
             if any(p.name == name for p in self.kernel.params if not isinstance(p.type, ConstType)):
                 self.sink.error("N113", f"`{name}` is both a dim and a parameter", self.kernel.span)
@@ -293,7 +306,7 @@ class _Checker:
 
     # ---- declarations
     def declare(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Stmt]:
-        others: list[Stmt] = []
+        scalars: list[Stmt] = []
         for stmt in flat.declarations:
             if not isinstance(stmt, Assign):
                 self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
@@ -322,10 +335,10 @@ class _Checker:
                 scope.barriers[name] = t
             elif isinstance(t, Scalar):
                 typer.bind(name, t, stmt.span, scope.declared)
-                others.append(stmt)
+                scalars.append(stmt)
             elif makes is None:
                 typer.poison(name, t, stmt.span, scope.declared)
-        return others
+        return scalars
 
     def declare_tiles(self, name: str, call: Call, stmt: Stmt, typer: Typer) -> None:
         if self.tiles is not None:
@@ -383,7 +396,10 @@ class _Checker:
         return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
 
     def barrier_table(self, typer: Typer, threads: Mapping[str, int]) -> dict[str, Barrier]:
-        """Each barrier with the one role that arrives on it, and how many warps a phase of a named barrier has. threads: of a worker of each role."""
+        """Build the table of barriers, with the role that arrives and the warps of a named barrier's phase.
+
+        threads: of a worker of each role.
+        """
         table: dict[str, Barrier] = {}
         for name, (t, n, stmt) in self.barriers.items():
             users: dict[str, Stmt | Expr] = {}
@@ -392,12 +408,12 @@ class _Checker:
                     users.setdefault(role, call)
             sizes = {threads[role]: role for role in reversed(users)}
             if len(users) > 1 and not TABLE[t.kind].traits.hardware:
-                (first, at), (second, other) = list(users.items())[:2]
+                (first, first_use), (second, second_use) = list(users.items())[:2]
                 self.sink.error(
                     "S215",
                     f"roles `{first}` and `{second}` both arrive on `{name}`; all who do belong to one role",
-                    other.span,
-                    notes=[(f"`{first}` here", at.span)],
+                    second_use.span,
+                    notes=[(f"`{first}` here", first_use.span)],
                 )
             elif len(sizes) > 1 and name not in self.warps:
                 self.sink.error(
@@ -413,28 +429,31 @@ class _Checker:
 
 
 def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
-    """Errors of sizes, with the const parameters that decide them in the hint; those that depend on more than another does are left out."""
+    """Select the errors of sizes to report, with the const parameters that decide them in the hint.
+
+    Errors that depend on more consts than another one are left out.
+    """
     bound: dict[str, Expr] = {}
     for stmt in kernel.body:
         if isinstance(stmt, Assign):
             values: Sequence[Expr] = stmt.value.items if isinstance(stmt.value, Tuple) else (stmt.value,)
             bound |= dict(zip(stmt.targets, values))
 
-    def deciding(names: set[str], seen: frozenset[str] = frozenset()) -> set[str]:
-        own = {n for n in names if n in consts and not isinstance(consts[n], DType)}
-        inner = {m for n in names - seen if n in bound for m in named(bound[n])}
-        return own | (deciding(inner, seen | names) if inner else set())
+    def deciding(names: set[str], visited: frozenset[str] = frozenset()) -> set[str]:
+        direct = {n for n in names if n in consts and not isinstance(consts[n], DType)}
+        inner = {m for n in names - visited if n in bound for m in named(bound[n])}
+        return direct | (deciding(inner, visited | names) if inner else set())
 
-    kept: list[Diagnostic] = []
+    selected: list[Diagnostic] = []
     reasons = [deciding(set(re.findall(r"[A-Za-z_]\w*", d.span.text()))) if d.span else set() for d in errors]
     for i, (d, names) in enumerate(zip(errors, reasons)):
         if any(r and (r < names or (r == names and j < i)) for j, r in enumerate(reasons)):
             continue
         used = sorted(set(re.findall(r"[A-Za-z_]\w*", d.span.text())) & set(bound)) if d.span and d.code == "T104" else []
         steps = [f"{n} = {bound[n].span.text()}" for n in used if bound[n].span]
-        given = [f"{n} = {_show(v)}" for n, v in consts.items() if n in names]
-        kept.append(replace(d, hint=f"here {', '.join((*steps, *given))}: choose others") if given and d.hint is None else d)
-    return kept
+        chosen = [f"{n} = {_show(v)}" for n, v in consts.items() if n in names]
+        selected.append(replace(d, hint=f"here {', '.join((*steps, *chosen))}: choose others") if chosen and d.hint is None else d)
+    return selected
 
 
 def named(e: Expr) -> set[str]:
@@ -442,7 +461,7 @@ def named(e: Expr) -> set[str]:
 
 
 def reads_memory_or_acts(e: Expr) -> bool:
-    """Whether evaluating an expression is more than its value."""
+    """Return whether evaluating an expression does more than compute its value."""
     calls = [call_of(n) for n in walk(e) if isinstance(n, Call)]  # None: it was reported as wrong
     return any(c is None or c.op.effects != Effects() for c in calls) or any(isinstance(n, Subscript) for n in walk(e))
 

@@ -1,9 +1,10 @@
 """Floats of a checked kernel that feed comparisons, casts to i32 or bool, and step functions.
 
-Their arithmetic is computed as written. A fused multiply-add or another order of operations changes a value by a rounding. That can change the truth of
-a comparison, which removes keys from a mask, or the integer that `floor` gives. The operands of such operations decide, and the expressions behind them:
-through names, up to memory, reductions and products. For comparisons, sums that a kernel may keep in parts (row_sum, carried by a loop) end the walk too.
-For step functions it continues through them, through maxima, and through memory to the values that the kernel stores there.
+Their arithmetic is computed as written. A fused multiply-add or another order of operations changes a value by a
+rounding. That can change the truth of a comparison, which removes keys from a mask, or the integer that `floor` gives.
+The operands of such operations decide, and the expressions behind them: through names, up to memory, reductions and
+products. For comparisons, sums that a kernel may keep in parts (row_sum, carried by a loop) end the walk too. For step
+functions it continues through them, through maxima, and through memory to the values that the kernel stores there.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ def mark_decisions(checked: Checked) -> None:
     for body in (checked.declarations, *(r.body for r in checked.roles)):
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
         parts = sums_in_parts(checked, bound)
-        seen: set[str] = set()
-        left = [a for _, floats in _deciders(checked, body) for a in floats]
-        while left:
-            expr = left.pop()
+        visited: set[str] = set()
+        worklist = [a for _, floats in _deciders(checked, body) for a in floats]
+        while worklist:
+            expr = worklist.pop()
             if isinstance(expr, Name):
-                if expr.id not in seen | parts:
-                    seen.add(expr.id)
-                    left += bound.get(expr.id, [])
+                if expr.id not in visited | parts:
+                    visited.add(expr.id)
+                    worklist += bound.get(expr.id, [])
             elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
                 object.__setattr__(expr, "decides", True)
-                left += _floats(checked, expr)
+                worklist += _floats(checked, expr)
     for expr in feeding(checked, [(i, a) for i, e, floats in placed_deciders(checked) if jumps(checked, e) for a in floats]):
         if not isinstance(expr, (Literal, Subscript, Attribute)):
             object.__setattr__(expr, "decides", True)
@@ -50,9 +51,9 @@ def jumps(checked: Checked, expr: Expr) -> bool:
     operation = entry(checked, expr)
     if operation is None:
         return False
-    of, dtype = operation[0].traits, dtype_of(checked, expr)
-    rounds = dtype == F32 and bool(of.linear) and any(isinstance(a, Literal) and rounds_beside(a.value) for a in operation[1])
-    return of.jumps or (of.converts is not None and dtype == I32) or rounds
+    op_traits, dtype = operation[0].traits, dtype_of(checked, expr)
+    rounds = dtype == F32 and bool(op_traits.linear) and any(isinstance(a, Literal) and rounds_beside(a.value) for a in operation[1])
+    return op_traits.jumps or (op_traits.converts is not None and dtype == I32) or rounds
 
 
 def rounds_beside(number: float) -> bool:
@@ -60,43 +61,44 @@ def rounds_beside(number: float) -> bool:
     return 2.0**22 <= abs(number) <= 2.0**26
 
 
-Placed = tuple[int, Expr]  # an expression, and the block that it stands in: 0 are the declarations, then the roles
+Placed = tuple[int, Expr]  # an expression, and the block that holds it (0: the declarations, then the roles)
 
 
-def feeding(checked: Checked, left: list[Placed]) -> Iterator[Expr]:
+def feeding(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
     """Yield the expressions that the values are computed from, breadth first, with names resolved.
 
-    The walk passes through maxima, and through memory to the values that the kernel stores there. It ends at sums and products.
+    The walk passes through maxima, and through memory to the values that the kernel stores there. It ends at sums and
+    products.
     """
-    if not left:
+    if not worklist:
         return
     bound, stores = _bound(checked), stored(checked)
-    left, names, seen = list(left), set[tuple[int, str]](), set[Itself]()
-    while left:
-        i, expr = left.pop(0)
+    worklist, names, visited = list(worklist), set[tuple[int, str]](), set[Itself]()
+    while worklist:
+        i, expr = worklist.pop(0)
         if isinstance(expr, Name):
             if (i, expr.id) not in names:
                 names.add((i, expr.id))
-                left += bound[i].get(expr.id, [])
+                worklist += bound[i].get(expr.id, [])
             continue
-        if Itself(expr) in seen:
+        if Itself(expr) in visited:
             continue
-        seen.add(Itself(expr))
+        visited.add(Itself(expr))
         yield expr
         operation = entry(checked, expr)
         if isinstance(expr, Subscript):
-            left += stores.get(root_name(expr) or "", [])
+            worklist += stores.get(root_name(expr) or "", [])
         elif operation is not None and operation[0].effects.accesses and not operation[0].sums:
-            left += [v for name in _accessed(checked, expr, reads=True) for v in stores.get(name, [])]
+            worklist += [v for name in _accessed(checked, expr, reads=True) for v in stores.get(name, [])]
         elif operation is not None and not operation[0].sums:
-            left += [(i, a) for a in operation[1] if _is_float(checked, a)]
+            worklist += [(i, a) for a in operation[1] if _is_float(checked, a)]
 
 
 def stored(checked: Checked) -> Mapping[str, list[Placed]]:
-    """The floats that the kernel's text stores in each array and tensor, by way of copies too."""
-    known: Mapping[str, list[Placed]] | None = checked.made.get(stored)
-    if known is not None:
-        return known
+    """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
+    cached: Mapping[str, list[Placed]] | None = checked.made.get(stored)
+    if cached is not None:
+        return cached
     values: dict[str, list[Placed]] = {}
     copied: dict[str, set[str]] = {}
     for i, body in enumerate(_bodies(checked)):
@@ -108,8 +110,8 @@ def stored(checked: Checked) -> Mapping[str, list[Placed]]:
                 copied.setdefault(to, {to}).update(_accessed(checked, node, reads=True))
     while any(len(froms) < len(_copied_on(copied, to)) for to, froms in copied.items()):
         copied = {to: _copied_on(copied, to) for to in copied}
-    known = checked.made[stored] = {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
-    return known
+    cached = checked.made[stored] = {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
+    return cached
 
 
 def _copied_on(copied: Mapping[str, set[str]], to: str) -> set[str]:
@@ -117,7 +119,7 @@ def _copied_on(copied: Mapping[str, set[str]], to: str) -> set[str]:
 
 
 def _accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
-    """The arrays and tensors that a call reads, or those that it writes."""
+    """Return the arrays and tensors that a call reads, or those that it writes."""
     call = checked.find_call(node)
     places = (
         [] if call is None else [call.args[a.arg] for a in call.op.effects.accesses if a.arg in call.args and (a.mode == "read") == reads]
@@ -131,14 +133,14 @@ def _bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
 
 def _bound(checked: Checked) -> list[Mapping[str, list[Placed]]]:
     """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
-    known: list[Any] | None = checked.made.get(_bound)
-    if known is None:
+    cached: list[Any] | None = checked.made.get(_bound)
+    if cached is None:
         each = [definitions(body) for body in _bodies(checked)]
         outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
-        known = checked.made[_bound] = [
-            {**outer, **{n: [(i, v) for v in values] for n, values in own.items()}} for i, own in enumerate(each)
+        cached = checked.made[_bound] = [
+            {**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)
         ]
-    return known
+    return cached
 
 
 def _is_float(checked: Checked, expr: Expr) -> bool:
@@ -147,7 +149,7 @@ def _is_float(checked: Checked, expr: Expr) -> bool:
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
-    """What the table says of an expression, and its operands; None for names, literals and places."""
+    """Return the table entry of an expression and its operands; None for names, literals and places."""
     if isinstance(expr, Call):
         bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))
@@ -156,13 +158,13 @@ def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
 
 
 def dtype_of(checked: Checked, expr: Expr) -> DType | None:
-    """The dtype of a scalar or a register tile."""
+    """Return the dtype of a scalar or a register tile."""
     t = expr.type
     return t.dtype if isinstance(t, (Scalar, TileType)) else None
 
 
 def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
-    """Every expression that makes an i32 or a bool of floats, or jumps, with those floats."""
+    """Yield every expression that makes an i32 or a bool of floats, or jumps, with those floats."""
     return ((expr, floats) for _, expr, floats in placed_deciders(checked))
 
 
@@ -182,13 +184,16 @@ def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, 
 
 
 def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
-    """Every expression of a block, in nested blocks and inside others too."""
+    """Yield every expression of a block, in nested blocks and inside others too."""
     for stmt in body:
         yield from (n for n in walk(stmt) if isinstance(n, Typed))  # type: ignore[misc]
 
 
 def _floats(checked: Checked, expr: Expr) -> list[Expr]:
-    """The float operands of an operation on values; none of reductions, products, and reads of memory."""
+    """Return the float operands of an operation on values.
+
+    Reductions, products, and reads of memory have none.
+    """
     operation = entry(checked, expr)
     if operation is None or operation[0].reduces or operation[0].effects.accesses:
         return []
@@ -196,7 +201,7 @@ def _floats(checked: Checked, expr: Expr) -> list[Expr]:
 
 
 def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
-    """What the assignments of a block bind each name to, in nested blocks too."""
+    """Map each name to the values that assignments of a block bind it to, in nested blocks too."""
     bindings: dict[str, list[Expr]] = {}
     for stmt in body:
         if isinstance(stmt, Assign):
@@ -209,30 +214,42 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
 
 
 def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
-    """Names of [R, 1] values that a sum of rows reaches and a loop carries, and those that flow into such: their last bits depend on its order anyway."""
+    """Return names of [R, 1] values that a sum of rows reaches and a loop carries.
+
+    Names that flow into such are included: their last bits depend on the order of the sum anyway.
+    """
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     names: set[str] = set()
 
     def reached(expr: Expr) -> bool:
         if isinstance(expr, Name):
             return expr.id in names
-        what = entry(checked, expr)
-        if what is None or what[0].effects.accesses:
+        table_entry = entry(checked, expr)
+        if table_entry is None or table_entry[0].effects.accesses:
             return False
-        if what[0].reduces:
-            return what[0].sums
+        if table_entry[0].reduces:
+            return table_entry[0].sums
         return any(map(reached, _floats(checked, expr)))
 
     while more := {n for n in rows - names if any(map(reached, bound[n]))}:
         names |= more
     into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
-    while any(len(found) < len(found.union(*(into[m] for m in found))) for found in into.values()):
-        into = {n: found.union(*(into[m] for m in found)) for n, found in into.items()}
-    carried = {n for n, found in into.items() if n in found}
-    return {n for n, found in into.items() if n in carried or found & carried}
+    while any(len(targets) < len(targets.union(*(into[m] for m in targets))) for targets in into.values()):
+        into = {n: targets.union(*(into[m] for m in targets)) for n, targets in into.items()}
+    carried = {n for n, targets in into.items() if n in targets}
+    return {n for n, targets in into.items() if n in carried or targets & carried}
 
 
 __all__ = [
-    "deciders", "definitions", "dtype_of", "entry", "expressions", "feeding", "jumps", "mark_decisions", "placed_deciders", "rounds_beside",
+    "deciders",
+    "definitions",
+    "dtype_of",
+    "entry",
+    "expressions",
+    "feeding",
+    "jumps",
+    "mark_decisions",
+    "placed_deciders",
+    "rounds_beside",
     "stored",
-]  # fmt: skip
+]

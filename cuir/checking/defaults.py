@@ -1,4 +1,4 @@
-"""Values of const parameters: those of the caller, then the file's defaults, then ours for what has neither.
+"""Values of const parameters: the caller's, then the file's defaults, then the usual ones.
 
 A default is a literal, a dtype, or the value of a const before it.
 """
@@ -13,25 +13,28 @@ from ..syntax.types import DTYPES, F16, DType
 from .checked import Const
 from .fold import fold
 
-USUAL_DTYPE = F16  # of tensors whose dtype is a const without a value
-USUAL_HEAD_DIM = 128  # of a const D without a value
+USUAL_DTYPE = F16  # for a dtype const of tensors without a value
+USUAL_HEAD_DIM = 128  # for a const D without a value
 HEAD_DIM = "D"
 
 
 def default_of(p: Param, before: Mapping[str, Const]) -> Const | None:
-    """The default of a const; before: values of those before it. None if it is none of these, or of a const without a value."""
+    """Return the default of a const, or None if it is none of these, or of a const without a value.
+
+    before: values of the consts before it.
+    """
     if isinstance(p.default, Name):
         return before.get(p.default.id, DTYPES.get(p.default.id))
     folded = fold(p.default) if p.default is not None else None
     return folded.value if isinstance(folded, Literal) else None
 
 
-def with_defaults(kernel: Kernel, given: Mapping[str, Const]) -> dict[str, Const]:
-    """The consts that are given, or have a default of which the value is known."""
+def with_defaults(kernel: Kernel, arguments: Mapping[str, Const]) -> dict[str, Const]:
+    """Return the consts of `arguments`, and those that have a default with a known value."""
     values: dict[str, Const] = {}
     for p in kernel.params:
         if isinstance(p.type, ConstType):
-            value = given[p.name] if p.name in given else default_of(p, values)
+            value = arguments[p.name] if p.name in arguments else default_of(p, values)
             if value is not None:
                 values[p.name] = value
     return values
@@ -43,41 +46,56 @@ def dtype_consts(kernel: Kernel) -> list[str]:
     return list(dict.fromkeys(p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts))
 
 
-def fill_consts(kernel: Kernel, consts: Mapping[str, Const], known: Mapping[str, Const] | None = None) -> dict[str, Const]:
-    """The caller's consts, with values for parameters that have none and no default: those in `known`, else the usual dtype and head dim.
+def fill_consts(kernel: Kernel, consts: Mapping[str, Const], fallbacks: Mapping[str, Const] | None = None) -> dict[str, Const]:
+    """Return the caller's consts, with values for parameters that have none and no default.
 
-    This is the only place that decides on consts which neither the caller nor the file gives. Consts without any value stay out: N112 of the check.
+    Those come from `fallbacks`, else they are the usual dtype and head dim. This is the only place that decides on
+    consts which neither the caller nor the file gives. Consts without any value stay out: N112 of the check.
     """
-    ours: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(dtype_consts(kernel), USUAL_DTYPE), **(known or {})}
+    usual: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(dtype_consts(kernel), USUAL_DTYPE), **(fallbacks or {})}
     without = [p.name for p in kernel.params if isinstance(p.type, ConstType) and p.default is None]
-    return {n: consts[n] if n in consts else ours[n] for n in without if n in consts or n in ours} | dict(consts)
+    return {n: consts[n] if n in consts else usual[n] for n in without if n in consts or n in usual} | dict(consts)
 
 
 def label(consts: Mapping[str, Const]) -> str:
-    """Consts in a line, as the command line takes them: `BM=128,BN=128`."""
+    """Format consts as the command line takes them: `BM=128,BN=128`."""
     return ",".join(f"{name}={value}" for name, value in consts.items())
 
 
 def describe_consts(consts: Mapping[str, Const]) -> str:
-    """Consts in a line for people: `BM=128, BN=128`, or `no consts`."""
+    """Format consts for people: `BM=128, BN=128`, or `no consts`."""
     return ", ".join(f"{name}={value}" for name, value in consts.items()) or "no consts"
 
 
 def parenthesise_consts(consts: Mapping[str, Const]) -> str:
-    """Consts behind a title, `  (BM=128, BN=128)`; nothing where there are none."""
+    """Format consts behind a title, `  (BM=128, BN=128)`; nothing where there are none."""
     return f"  ({describe_consts(consts)})" if consts else ""
 
 
 def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
-    """Select consts that identify a kernel's problem: dtypes of tensors, the head dim, and those in `consts`."""
+    """Select consts that identify a kernel's problem.
+
+    These are dtypes of tensors, the head dim, and those in `consts`.
+    """
     main = {*dtype_consts(kernel), HEAD_DIM, *consts}
     return {n: v for n, v in with_defaults(kernel, consts).items() if n in main}
 
 
 def consts_as_json(consts: Mapping[str, Const]) -> dict[str, Any]:
-    """Consts as JSON holds them, dtypes by name."""
+    """Return consts as JSON holds them, dtypes by name."""
     return {name: value.name if isinstance(value, DType) else value for name, value in consts.items()}
 
 
-__all__ = ["HEAD_DIM", "USUAL_DTYPE", "USUAL_HEAD_DIM", "consts_as_json", "default_of", "describe_consts", "dtype_consts", "fill_consts", "label", "select_main_consts",
-           "with_defaults"]  # fmt: skip
+__all__ = [
+    "HEAD_DIM",
+    "USUAL_DTYPE",
+    "USUAL_HEAD_DIM",
+    "consts_as_json",
+    "default_of",
+    "describe_consts",
+    "dtype_consts",
+    "fill_consts",
+    "label",
+    "select_main_consts",
+    "with_defaults",
+]

@@ -1,6 +1,7 @@
-"""Inlining: a kernel with its consts known -> the flat kernel (see checked.py). Owns scoping of names and the taking apart of tuples.
+"""Inlining: a kernel with its consts known -> the flat kernel (see checked.py).
 
-Does not own types: what an expression means is the checker's. Every node of the result is new, with a span that tells the call it came through.
+Scopes of names are resolved and tuples taken apart here; types are the checker's. Every node of the result is new,
+with a span that records the call it came through.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class FlatKernel:
 
 
 def flatten(program: Program, kernel: Kernel, consts: Mapping[str, Const], sink: Sink) -> FlatKernel:
-    """Inlines and folds a kernel whose cluster size is known; errors go to `sink`, and the result holds names `?` where something was unknown."""
+    """Inline and fold a kernel of known cluster size; errors go to `sink`, unknown parts become `?`."""
     return _Flattener(program, kernel, consts, sink).run()
 
 
@@ -87,7 +88,7 @@ class _Flattener:
         self.funcs = prelude().funcs() | program.funcs()
         constants = prelude().constants() | program.constants()
         self.globals: dict[str, Expr] = {name: fold(c.value) for name, c in constants.items()}
-        self.ranks: dict[str, int | None] = {}  # of tensors and shared arrays; None for barriers: what may be viewed
+        self.ranks: dict[str, int | None] = {}  # of tensors and shared arrays, which may be viewed; None for barriers
         tensors = [(p.name, p.type) for p in kernel.params if isinstance(p.type, GlobalType)]
         dims = dict.fromkeys(d for _, t in tensors for d in t.dims if isinstance(d, str))
         self.globals |= {name: Name(name) for name in (*(p.name for p in kernel.params), *dims)}
@@ -138,12 +139,12 @@ class _Flattener:
         return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
 
     def bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
-        """How many statements bind each name. outer: what names stand for that the body may read, beside consts."""
+        """Count the statements that bind each name; `outer`: values of names that the body may read."""
         return bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
 
     # ---- statements
     def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
-        """A block's own consts end with it: the name stays bound, its value is no longer known."""
+        """Flatten a block; consts bound in it end with it: the name stays bound, its value is no longer known."""
         before = dict(frame.values)
         for stmt in body:
             self.statement(stmt, frame, out)
@@ -173,10 +174,10 @@ class _Flattener:
                 for inner in stmt.body if cond.value else stmt.orelse:
                     self.statement(inner, frame, out)
                 return
-            then, other = list[Stmt](), list[Stmt]()
+            then, orelse = list[Stmt](), list[Stmt]()
             self.block(stmt.body, frame, then)
-            self.block(stmt.orelse, frame, other)
-            out.append(If(cond, tuple(then), tuple(other), span=self.at(stmt, frame)))
+            self.block(stmt.orelse, frame, orelse)
+            out.append(If(cond, tuple(then), tuple(orelse), span=self.at(stmt, frame)))
         elif isinstance(stmt, With):
             self.sink.error("S205", "a role stands directly in the kernel", self.at(stmt, frame))
         elif isinstance(stmt, Return):
@@ -206,23 +207,23 @@ class _Flattener:
             self.sink.error("T151", f"expected {len(targets)} values for {', '.join(targets)}, found {count}", span)
             pairs = [(t, Name(UNKNOWN, span=span)) for t in targets]
         moves: list[tuple[Name, Expr]] = []
-        kept: list[tuple[str, Value]] = []
+        aliases: list[tuple[str, Value]] = []
         for name, part in pairs:
             if name == "_":
-                if isinstance(part, Call):  # a call may do something
+                if isinstance(part, Call):  # a call may have effects
                     out.append(ExprStmt(part, span=span))
                 continue
             if frame.parent is None and frame.func is None and isinstance(part, Call):
                 self.declare(name, part)
             if not isinstance(part, TupleValue) and is_alias(part, self.ranks):
-                kept.append((name, self.alias(name, part, frame, out, span)))
+                aliases.append((name, self.alias(name, part, frame, out, span)))
             else:
-                self.bind(name, part, frame, moves, kept, span)
+                self.bind(name, part, frame, moves, aliases, span)
         self.move(moves, out, span)
-        frame.values.update(kept)
+        frame.values.update(aliases)
 
     def declare(self, name: str, call: Call) -> None:
-        """Remembers what may be viewed or picked from."""
+        """Record the rank of a declared array or barrier, which may be viewed or picked from."""
         makes = traits(call).makes
         if makes == "barrier":
             self.ranks[name] = None
@@ -231,7 +232,7 @@ class _Flattener:
             self.ranks[name] = len(shape.items) if isinstance(shape, List) else 1
 
     def move(self, moves: list[tuple[Name, Expr]], out: list[Stmt], span: Span) -> None:
-        """Parallel assignment: what an earlier target would overwrite is read before."""
+        """Emit a parallel assignment: a value that an earlier target would overwrite is read before."""
         for i, (_, value) in enumerate(moves):
             overwritten = {t.id for t, _ in moves[:i]}
             if overwritten and overwritten & names_read(value):
@@ -241,7 +242,7 @@ class _Flattener:
                 out.append(Assign((name.id,), value, span=span))
 
     def bind(
-        self, name: str, value: Value, frame: Frame, moves: list[tuple[Name, Expr]], kept: list[tuple[str, Value]], span: Span
+        self, name: str, value: Value, frame: Frame, moves: list[tuple[Name, Expr]], aliases: list[tuple[str, Value]], span: Span
     ) -> None:
         old = frame.values.get(name)
         if isinstance(value, TupleValue):
@@ -259,7 +260,7 @@ class _Flattener:
         flat = self.target(name, frame)
         moves.append((flat, value))
         if frame.counts[name] == 1 and isinstance(value, Literal):
-            kept.append((name, value))
+            aliases.append((name, value))
             self.known.add(flat.id)
 
     def leaves(self, name: str, value: Value) -> Value:
@@ -268,7 +269,7 @@ class _Flattener:
         return Name(self.fresh.take(name))
 
     def target(self, name: str, frame: Frame) -> Name:
-        """The flat name that a local is bound to, made at its first binding."""
+        """Return the flat name that a local is bound to, made at its first binding."""
         if name not in frame.flat:
             frame.flat[name] = Name(self.fresh.take(name))
         frame.values[name] = frame.flat[name]
@@ -283,7 +284,7 @@ class _Flattener:
 
     # ---- aliases: views and barriers are not values; a name for one stands for its text
     def pinned(self, e: Expr, out: list[Stmt]) -> Expr:
-        """The alias with its indices evaluated now."""
+        """Return the alias with its indices evaluated now."""
         if isinstance(e, Attribute):
             return Attribute(self.pinned(e.value, out), e.attr, span=e.span)
         if isinstance(e, Subscript):
@@ -304,7 +305,7 @@ class _Flattener:
 
     # ---- expressions
     def single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
-        """An expression that must not be a tuple."""
+        """Flatten an expression that must not be a tuple."""
         value = self.expr(e, frame, out)
         if isinstance(value, TupleValue):
             self.sink.error(
@@ -333,8 +334,8 @@ class _Flattener:
         if isinstance(e, Binary) and traits(e).lazy:
             return self.lazy_logic(e, frame, out, span)
         if isinstance(e, Binary):
-            left, right = (self.no_group(v) for v in self.operands([e.left, e.right], frame, out))
-            return self.folded(Binary(e.op, left, right, span=span))
+            first, second = (self.no_group(v) for v in self.operands([e.left, e.right], frame, out))
+            return self.folded(Binary(e.op, first, second, span=span))
         if isinstance(e, IfExp):
             return self.choice(e, frame, out, span)
         if isinstance(e, Attribute):
@@ -343,7 +344,7 @@ class _Flattener:
         return self.subscript(e, frame, out, span)
 
     def operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
-        """Left to right; an operand whose inlined text does something comes after those before it."""
+        """Flatten operands left to right; inlined effects of one come after the operands before it."""
         values: list[Value] = []
         for item in items:
             mark = len(out)
@@ -374,17 +375,17 @@ class _Flattener:
             return Name(UNKNOWN, span=e.span)
 
     def lazy_logic(self, e: Binary, frame: Frame, out: list[Stmt], span: Span) -> Expr:
-        left, decided_by = self.single(e.left, frame, out), traits(e).decided_by
-        if isinstance(left, Literal) and left.value is decided_by:
-            return left
+        first, decided_by = self.single(e.left, frame, out), traits(e).decided_by
+        if isinstance(first, Literal) and first.value is decided_by:
+            return first
         later: list[Stmt] = []
-        right = self.single(e.right, frame, later)
-        if not later or isinstance(left, Literal):
+        second = self.single(e.right, frame, later)
+        if not later or isinstance(first, Literal):
             out.extend(later)
-            return decided_by_right(e, left, right) or self.folded(Binary(e.op, left, right, span=span))
-        result = self.temporary("t", left, out)
+            return decided_by_right(e, first, second) or self.folded(Binary(e.op, first, second, span=span))
+        result = self.temporary("t", first, out)
         cond = Name(result.id, span=span)
-        later.append(Assign((result.id,), right, span=span))
+        later.append(Assign((result.id,), second, span=span))
         out.append(If(Unary("not", cond, span=span) if decided_by else cond, tuple(later), span=span))
         return Name(result.id, span=span)
 
@@ -393,18 +394,18 @@ class _Flattener:
         if isinstance(cond, Literal) and isinstance(cond.value, bool):
             return self.expr(e.then if cond.value else e.other, frame, out)
         then_out: list[Stmt] = []
-        other_out: list[Stmt] = []
-        then, other = self.expr(e.then, frame, then_out), self.expr(e.other, frame, other_out)
-        if not then_out and not other_out and not isinstance(then, TupleValue) and not isinstance(other, TupleValue):
-            return self.folded(IfExp(cond, then, other, span=span))
+        else_out: list[Stmt] = []
+        then, orelse = self.expr(e.then, frame, then_out), self.expr(e.other, frame, else_out)
+        if not then_out and not else_out and not isinstance(then, TupleValue) and not isinstance(orelse, TupleValue):
+            return self.folded(IfExp(cond, then, orelse, span=span))
         result = self.leaves("t", then)
         then_moves: list[tuple[Name, Expr]] = []
-        other_moves: list[tuple[Name, Expr]] = []
-        if not paired(result, then, then_moves) or not paired(result, other, other_moves):
+        else_moves: list[tuple[Name, Expr]] = []
+        if not paired(result, then, then_moves) or not paired(result, orelse, else_moves):
             self.sink.error("T150", "both sides of `if else` must have one form", span)
         self.move(then_moves, then_out, span)
-        self.move(other_moves, other_out, span)
-        out.append(If(cond, tuple(then_out), tuple(other_out), span=span))
+        self.move(else_moves, else_out, span)
+        out.append(If(cond, tuple(then_out), tuple(else_out), span=span))
         return copy_value(result, span)
 
     def subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
@@ -454,10 +455,10 @@ class _Flattener:
             why = f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs"
             self.sink.error("N104", why, span, "pass it as an argument")
             return
-        known = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
+        candidates = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
         called = "a @func" if e.id in self.funcs else "a primitive" if e.id in PRIMITIVES else ""
-        what = f"is {called} and must be called" if called else "is not known here"
-        self.sink.error("N101", f"`{e.id}` {what}", span, hint_for(e.id, known))
+        problem = f"is {called} and must be called" if called else "is not known here"
+        self.sink.error("N101", f"`{e.id}` {problem}", span, hint_for(e.id, candidates))
 
     # ---- calls
     def call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
@@ -496,12 +497,12 @@ class _Flattener:
             return Name(UNKNOWN, span=span)
         self.growth.call(caller, span)
         values = self.operands([*e.args, *(k.value for k in e.keywords)], caller, out)
-        given = dict(zip(func.params, values[: len(e.args)], strict=False))
+        arguments = dict(zip(func.params, values[: len(e.args)], strict=False))
         for k, v in zip(e.keywords, values[len(e.args) :], strict=True):
-            if k.name not in func.params or k.name in given:
+            if k.name not in func.params or k.name in arguments:
                 self.sink.error("N107", f"`{func.name}` has no parameter `{k.name}` left to give", self.at(k, caller))
-            given[k.name] = v
-        if len(e.args) > len(func.params) or set(given) != set(func.params):
+            arguments[k.name] = v
+        if len(e.args) > len(func.params) or set(arguments) != set(func.params):
             self.sink.error(
                 "N108",
                 f"`{func.name}({', '.join(func.params)})` takes {len(func.params)} arguments, found {len(values)}",
@@ -510,9 +511,9 @@ class _Flattener:
             )
             return Name(UNKNOWN, span=span)
         self.inlined.add(func.name)
-        frame = Frame(self.bindings(func.body, given), None, span, func, stack=(*caller.stack, func.name))
+        frame = Frame(self.bindings(func.body, arguments), None, span, func, stack=(*caller.stack, func.name))
         for name in func.params:
-            frame.values[name] = self.argument(name, given[name], frame, out, span)
+            frame.values[name] = self.argument(name, arguments[name], frame, out, span)
             frame.counts[name] += 1
         *body, last = func.body
         for stmt in body:

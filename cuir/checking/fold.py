@@ -1,4 +1,4 @@
-"""Arithmetic on literals: what an operation gives is its entry's in the table of primitives, here as everywhere. Owns which expressions are constants."""
+"""Constant folding: arithmetic on literals, by the table of primitives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def literal(expr: Expr) -> Number | None:
 
 
 def fold(expr: Expr) -> Expr:
-    """The literal that an expression of literals is; else the expression: also where the result is no finite number. Raises ZeroDivisionError."""
+    """Fold an expression of literals to a literal.
+
+    Returns the expression itself if it is none, or if the result is no finite number. Raises ZeroDivisionError.
+    """
     if isinstance(expr, (Unary, Binary)):
         return _operator(expr)
     if isinstance(expr, IfExp):
@@ -34,7 +37,10 @@ def fold(expr: Expr) -> Expr:
 
 
 def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
-    """Only what has the same bits on every machine, and operands that the checker accepts: what it would report stays."""
+    """Fold an operation on literals if its result has the same bits on every machine.
+
+    Operands that the checker would report stay.
+    """
     if op.evaluate is None or not op.evaluate.rounded or op.where != "any":
         return expr
     values: list[Number] = []
@@ -49,12 +55,13 @@ def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
     dtype = common(values)
     function = op.evaluate.scalar(dtype)
     negative = op.traits.linear == (-1,)
-    least = negative and values[0] == 2**31  # how the least integer is written
+    least = negative and values[0] == 2**31  # the spelling of the least integer
     beyond = dtype == I32 and any(not -(2**31) <= v < 2**31 for v in values) and not least
     if function is None or beyond or (bool in kinds and len(kinds) > 1):
         return expr
     if negative:
-        return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)  # exact: with the digits that were written
+        # exact: keeps the digits as written
+        return Literal(wrap(-values[0]) if dtype == I32 else -values[0], span=expr.span)
     value, *rest = (convert(v, dtype) for v in values)
     value = functools.reduce(function, rest, value) if rest else function(value)
     if isinstance(value, float):
@@ -65,7 +72,10 @@ def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
 
 
 def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
-    """The expression with names replaced and folded: a literal if that makes all of it known. Raises ZeroDivisionError."""
+    """Replace names by values and fold: a literal if that makes all of it known.
+
+    Raises ZeroDivisionError.
+    """
 
     def inner(e: Expr) -> Expr:
         return specialised(e, values)
@@ -73,9 +83,9 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     if isinstance(expr, Name):
         return values.get(expr.id, expr)
     if isinstance(expr, Binary) and traits(expr).lazy:
-        left = inner(expr.left)
-        if isinstance(left, Literal) and left.value is traits(expr).decided_by:
-            return left
+        first = inner(expr.left)
+        if isinstance(first, Literal) and first.value is traits(expr).decided_by:
+            return first
     if isinstance(expr, IfExp):
         cond = inner(expr.cond)
         if isinstance(cond, Literal) and isinstance(cond.value, bool):
@@ -94,9 +104,9 @@ def _operator(expr: Unary | Binary) -> Expr:
     if op.traits.lazy and isinstance(a, bool):  # the right side is not evaluated when the left decides
         return Literal(a, span=expr.span) if a is op.traits.decided_by else args[1]
     if op.traits.compares and op.traits.commutative:
-        left, right = args
-        if isinstance(left, Name) and isinstance(right, Name) and {left.id, right.id} <= _dtypes():
-            return Literal((left.id == right.id) == (0 in op.traits.compares), span=expr.span)  # T == f16
+        first, second = args
+        if isinstance(first, Name) and isinstance(second, Name) and {first.id, second.id} <= _dtypes():
+            return Literal((first.id == second.id) == (0 in op.traits.compares), span=expr.span)  # T == f16
     return _folded(expr, op, args)
 
 

@@ -1,4 +1,4 @@
-"""How large a kernel may become while its functions are inlined: a text of a page can say a kernel that fills the memory. Owns the limits."""
+"""Limits of a kernel's size while its functions are inlined: a page of text can expand beyond memory."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .scope import Frame, TupleValue, Value
 
-CALLS, STATEMENTS, VALUES = 40, 5_000, 1_000  # nesting of inlined calls, statements of the flat kernel, values of a tuple
+CALLS, STATEMENTS, VALUES = 40, 5_000, 1_000  # nesting of inlined calls, statements of the kernel, values of a tuple
 
 
 class Growth:
-    """Counts what one kernel has become so far."""
+    """Counter of a kernel's statements so far."""
 
     def __init__(self) -> None:
         self.statements = 0
 
     def statement(self, span: Span) -> None:
-        """One statement or inlined call more. Raises CuirError N121."""
+        """Count one more statement or inlined call.
+
+        Raises CuirError N121.
+        """
         self.statements += 1
         if self.statements > STATEMENTS:
             message = f"the kernel has more than {STATEMENTS:,} statements once its functions are inlined"
             raise CuirError.of("N121", message, span, "call fewer functions, or loop")
 
     def call(self, caller: Frame, span: Span) -> None:
-        """A function is about to be inlined into its caller. Raises CuirError N121."""
+        """Count a function that is about to be inlined into its caller.
+
+        Raises CuirError N121.
+        """
         if len(caller.stack) >= CALLS:
             message = f"calls of @funcs are nested more than {CALLS} deep"
             raise CuirError.of("N121", message, span, "call fewer functions from one another")
         self.statement(span)
 
     def group(self, parts: list[Value], span: Span) -> TupleValue:
-        """A tuple of these. Raises CuirError N121."""
-        made = TupleValue(tuple(parts), span)
-        if made.size > VALUES:
+        """Make a tuple of these values.
+
+        Raises CuirError N121.
+        """
+        value = TupleValue(tuple(parts), span)
+        if value.size > VALUES:
             hint = "tuples are taken apart when the kernel is specialised: keep what is large in an array"
             raise CuirError.of("N121", f"a tuple of more than {VALUES:,} values", span, hint)
-        return made
+        return value

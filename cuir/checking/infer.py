@@ -1,6 +1,6 @@
-"""Types of the flat kernel's expressions and statements. Owns scoping after inlining, literals' types, binding of arguments.
+"""Types of the flat kernel's expressions and statements, binding of arguments, types of literals.
 
-What a primitive takes and gives is in its entry of the table; this file only applies it.
+The types that a primitive takes and gives are in its entry of the table, which this file applies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .scope import UNKNOWN
 from .views import Drop, Range, View, panel_cols, root_name, view_of
 
 LARGEST_TILE = 2**20  # elements; Triton's limit, too
-COLUMN_UNIT = 8  # of which the columns of a register tile are a multiple, if there is more than one
+COLUMN_UNIT = 8  # columns of a register tile are 1 or a multiple of this
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Scope:
 
 
 class Typer:
-    """Types everything it is shown, by writing on the nodes of a flat tree what holds where they stand.
+    """Typer of flat trees: writes on each node its type.
 
-    Errors go to the sink, and a wrong expression has the type ErrorType, which silences what follows.
+    Errors go to the sink, and a wrong expression has the type ErrorType, which silences errors that follow from it.
     """
 
     def __init__(self, kernel: Kernel, scope: Scope, sink: Sink):
@@ -69,9 +69,9 @@ class Typer:
         self.written: set[str] = set()
         self.barrier_uses: dict[str, list[tuple[str, Call, str]]] = {}
         self.locals: dict[str, Type] = {}
-        self.first: dict[str, Span] = {}  # where a local was bound first
+        self.first: dict[str, Span] = {}  # place of a local's first binding
         self.bound: set[str] = set()
-        self.literals: list[Literal] = []  # all that were seen; what they are is known when all is typed
+        self.literals: list[Literal] = []  # all literals; their dtypes are final once everything is typed
         self.role_name: str | None = None
         self.threads = 128
 
@@ -112,23 +112,25 @@ class Typer:
             self.bound &= then
 
     def iterator(self, stmt: For) -> None:
-        it = stmt.iter
-        if isinstance(it, Name) and it.id == self.scope.tiles:
+        iterable = stmt.iter
+        if isinstance(iterable, Name) and iterable.id == self.scope.tiles:
             return
-        if not (isinstance(it, Call) and it.func == Name("range")):
-            if not (isinstance(it, Name) and it.id == UNKNOWN):
-                given = traits(it).makes == "units"
-                hint = "before the roles `work = tiles(...)`, and here `in work`" if given else None
-                self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", it.span, hint)
+        if not (isinstance(iterable, Call) and iterable.func == Name("range")):
+            if not (isinstance(iterable, Name) and iterable.id == UNKNOWN):
+                is_call = traits(iterable).makes == "units"
+                hint = "before the roles `work = tiles(...)`, and here `in work`" if is_call else None
+                self.sink.error("S220", "`for` runs over range(...) or over what `tiles` gave", iterable.span, hint)
             return
-        if it.keywords or not 1 <= len(it.args) <= 3:
-            self.sink.error("T163", f"range takes one to three arguments, found {len(it.args) + len(it.keywords)}", it.span)
-        for a in it.args:
+        if iterable.keywords or not 1 <= len(iterable.args) <= 3:
+            self.sink.error(
+                "T163", f"range takes one to three arguments, found {len(iterable.args) + len(iterable.keywords)}", iterable.span
+            )
+        for a in iterable.args:
             t = self.infer(a)
             if t != Scalar(I32) and not isinstance(t, ErrorType):
                 self.sink.error("T101", f"range takes i32 scalars, found {t}", a.span)
-        if len(it.args) == 3 and not (isinstance(it.args[2], Literal) and it.args[2].value != 0):
-            self.sink.error("T102", "the step of a range is a known integer other than 0", it.args[2].span)
+        if len(iterable.args) == 3 and not (isinstance(iterable.args[2], Literal) and iterable.args[2].value != 0):
+            self.sink.error("T102", "the step of a range is a known integer other than 0", iterable.args[2].span)
 
     def bind(self, name: str, t: Type, span: Span, names: dict[str, Type]) -> None:
         self.bound.add(name)
@@ -146,12 +148,12 @@ class Typer:
                     "use another name, or cast",
                     notes,
                 )
-                names[name] = ErrorType()  # one report; what follows would be told of the old type
+                names[name] = ErrorType()  # one report; later uses would be compared with the old type
         else:
             self.poison(name, t, span, names)
 
     def poison(self, name: str, t: Type, span: Span, names: dict[str, Type]) -> None:
-        """Binds a name to what is no value."""
+        """Bind a name to an expression that has no value."""
         if not isinstance(t, ErrorType):
             self.sink.error("T164", f"`{name}` cannot be bound to {t}", span)
         names.setdefault(name, ErrorType())
@@ -161,7 +163,7 @@ class Typer:
 
     # ---- expressions
     def infer(self, e: Expr, place: bool = False) -> Type:
-        """The type of an expression; `place`: it is not read here."""
+        """Infer the type of an expression; `place`: it is not read here."""
         t = self._infer(e, place)
         typed(e, t)
         return t
@@ -224,7 +226,7 @@ class Typer:
         return ErrorType()
 
     def apply(self, op: Op, args: Mapping[str, Expr], node: Expr) -> Type:
-        """Types the arguments, lets literals take the others' dtype, and asks the entry's rule."""
+        """Type the arguments, unify literals' dtypes with the other operands', and apply the entry's rule."""
         accessed = {a.arg for a in op.effects.accesses}
         for arg, e in args.items():
             if e.type is None:
@@ -239,9 +241,9 @@ class Typer:
 
     def adapt(self, op: Op, args: Mapping[str, Expr]) -> None:
         if op.traits.takes is not None:
-            literal, other = (args[a] for a in op.traits.takes)
-            known, kind = self.const(other), other.type
-            dtype = known if isinstance(known, DType) else kind.dtype if isinstance(kind, Scalar) else None
+            literal, source = (args[a] for a in op.traits.takes)
+            value, kind = self.const(source), source.type
+            dtype = value if isinstance(value, DType) else kind.dtype if isinstance(kind, Scalar) else None
             if dtype is not None:
                 self.retype(literal, dtype)
             return
@@ -256,10 +258,12 @@ class Typer:
                 self.retype(e, dtypes[0])
 
     def retype(self, e: Expr, dtype: DType) -> None:
-        """A literal takes a dtype: integers any number's, floats a float's."""
+        """Give a literal a dtype: an integer any number's, a float a float's."""
         if is_literal(e):
-            own = e.type
-            if isinstance(own, Scalar) and ((own.dtype == I32 and dtype != BOOL) or (own.dtype == F32 and dtype.is_float)):
+            literal_type = e.type
+            if isinstance(literal_type, Scalar) and (
+                (literal_type.dtype == I32 and dtype != BOOL) or (literal_type.dtype == F32 and dtype.is_float)
+            ):
                 typed(e, Scalar(dtype))
                 if isinstance(e, Unary):
                     self.retype(e.operand, dtype)
@@ -305,7 +309,7 @@ class Typer:
         return self.tile_fits(TileType(base.dtype, *shape), e.span)
 
     def apply_typed(self, t: Type, e: Expr) -> Type:
-        """Asks the entry of a subscript about a type found here."""
+        """Apply the entry of a subscript to a type found here."""
         typed(e, t)
         op = subscript(t)
         return op.rule(RuleContext(self, op, {op.params[0].name: e}, e))
@@ -378,8 +382,10 @@ class Typer:
             size: str | int = dim
             if part.start is not None:
                 if part.size is None or part.size <= 0:
-                    shown = "an empty one" if part.size is not None else "another text"
-                    self.sink.error("T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {shown}", e.span)
+                    description = "an empty one" if part.size is not None else "another text"
+                    self.sink.error(
+                        "T160", f"a slice is `:` or `e : e + c` with the same text e and a known c > 0, found {description}", e.span
+                    )
                     return ErrorType()
                 size = part.size
                 if isinstance(base, SharedView) and isinstance(dim, int):
@@ -392,20 +398,20 @@ class Typer:
         return GlobalView(base.dtype, tuple(dims))
 
     def shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:
-        """Rows at multiples of 8; columns from a panel on, in chunks of 16 bytes. As far as the numbers are known: the interpreter checks the rest."""
+        """Check that a shared slice has rows at multiples of 8 and columns in 16-byte chunks from a panel."""
         start, size = self.const(part.start) if part.start is not None else None, part.size or dim
         if size > dim or (isinstance(start, int) and not 0 <= start <= dim - size):
             self.sink.error("T171", f"the slice leaves a dim of {dim}", e.span)
             return False
         columns, rows = n == len(base.dims) - 1, n == len(base.dims) - 2
-        at, of = (panel_cols(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
-        if size % of or (isinstance(start, int) and start % at):
-            what = (
-                f"columns are sliced from panels of {at} on, {of} at a time"
+        start_unit, unit = (panel_cols(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
+        if size % unit or (isinstance(start, int) and start % start_unit):
+            rule = (
+                f"columns are sliced from panels of {start_unit} on, {unit} at a time"
                 if columns
                 else "rows of shared arrays are sliced at multiples of 8"
             )
-            self.sink.error("T174", f"{what}, found {start if isinstance(start, int) else 'e'} : +{size}", e.span)
+            self.sink.error("T174", f"{rule}, found {start if isinstance(start, int) else 'e'} : +{size}", e.span)
             return False
         return True
 
@@ -419,13 +425,13 @@ class Typer:
         if isinstance(call.func, Attribute):
             args[params[0].name] = call.func.value
             params = params[1:]
-        given = list(call.args)
+        positional = list(call.args)
         for p in params:
             if p.variadic:
-                args.update({f"{p.name}{i}": e for i, e in enumerate(given)})
-                given = []
-            elif given and not p.keyword:
-                args[p.name] = given.pop(0)
+                args.update({f"{p.name}{i}": e for i, e in enumerate(positional)})
+                positional = []
+            elif positional and not p.keyword:
+                args[p.name] = positional.pop(0)
         names = {p.name for p in params}
         for k in call.keywords:
             if k.name not in names or any(p.variadic for p in params):
@@ -439,13 +445,13 @@ class Typer:
                 return None
             args[k.name] = k.value
         missing = [p.name for p in params if p.name not in args and not p.default and not p.variadic and op.traits.makes != "workers"]
-        if given or missing:
-            what = (
+        if positional or missing:
+            problem = (
                 f"is missing `{missing[0]}`"
                 if missing
                 else f"takes {len([p for p in params if not p.keyword])} arguments by position, found {len(call.args)}"
             )
-            self.sink.error("N118", f"{op.signature()} {what}", call.span)
+            self.sink.error("N118", f"{op.signature()} {problem}", call.span)
             return None
         bound = bind(call, op, args)
         if not self.allowed(op, call):
@@ -463,8 +469,8 @@ class Typer:
                 return None
             op = method(t.kind, call.func.attr)
             if op is None:
-                known = ", ".join(methods(t.kind))
-                self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {known}", call.func.span)
+                method_names = ", ".join(methods(t.kind))
+                self.sink.error("N120", f"{t.kind} has no method `{call.func.attr}`; it has: {method_names}", call.func.span)
             return op
         if not isinstance(call.func, Name) or call.func.id == UNKNOWN:
             return None
@@ -504,7 +510,7 @@ class Typer:
                 self.barrier_uses.setdefault(root, []).append((self.role_name, call, kind))
 
     def tile_fits(self, t: Type, span: Span) -> Type:
-        """Rows of a register tile are spread over the worker's lanes."""
+        """Check the shape of a register tile, whose rows are spread over the worker's lanes."""
         unit = self.threads // 2
         if isinstance(t, TileType) and t.rows * t.cols > LARGEST_TILE:
             self.sink.error(
@@ -531,7 +537,7 @@ class Typer:
         return t
 
     def const(self, e: Expr) -> Any:
-        """The value of an expression that is known, as Python has it; dims as a tuple; else None."""
+        """Return the value of a known expression in Python's terms; dims as a tuple; else None."""
         if isinstance(e, (Literal, Str)):
             return e.value
         if isinstance(e, Name):

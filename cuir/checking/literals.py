@@ -1,4 +1,4 @@
-"""Do numbers fit the dtypes that they took? Owns the ranges of dtypes as the checker sees them."""
+"""Range checks of numbers against the dtypes that they took."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..text.diagnostics import Sink
 
 
 def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
-    """Reports each number (T175) that its dtype does not hold."""
+    """Report each number (T175) that its dtype does not hold."""
     for e in literals:
         t = e.type
         if not isinstance(t, Scalar) or isinstance(e.value, bool):
@@ -24,6 +24,6 @@ def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
 
 
 def shortened(value: float) -> str:
-    """A number as text of a bearable length."""
+    """Format a number as text of bounded length."""
     text = str(value)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"

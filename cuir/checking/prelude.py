@@ -1,4 +1,4 @@
-"""What every program has without writing it: functions in CuIR text, replaced by a program's own of the same name."""
+"""The prelude: functions in CuIR text that every program has unless it defines the same name."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from ..syntax.parser import parse
 
 @cache
 def prelude() -> Program:
-    """The program of `prelude.cuir`."""
+    """Parse the program of `prelude.cuir`."""
     return parse((files(__package__) / "prelude.cuir").read_text(encoding="utf-8"), "<prelude>")

@@ -1,4 +1,4 @@
-"""Capacities: where arrays lie in shared memory, which warps a role gets, whether registers suffice. Owns the layout of a CTA."""
+"""Capacities: the layout of arrays in shared memory, the warps of roles, and registers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from ..syntax.walk import walk
 from ..text.diagnostics import Sink
 from .checked import Barrier, Role, SharedAlloc, TensorParam, call_of
 
-COPY_UNIT = 128  # bytes: where a bulk copy to rows without panels may begin
+COPY_UNIT = 128  # alignment in bytes of a bulk copy's destination with rows without panels
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
-MBARRIERS = 1024  # of a kernel, each stage of a ring is one; workers know of each how far it is
+MBARRIERS = 1024  # most mbarriers of a kernel, each stage of a ring counts; the clocks have an entry for each
 MBARRIER_ARRIVALS = 2**20 - 1  # of a phase (PTX ISA, mbarrier.init)
-RESERVED = 512  # bytes of shared memory kept for what the lowering adds (tile numbers of dynamic schedules and their barriers)
+RESERVED = 512  # bytes of shared memory for the lowering (tile numbers of dynamic schedules and their barriers)
 
 
 def lay_out_shared(
     arrays: dict[str, tuple[SharedView, str | None, Stmt]], barriers: dict[str, tuple[BarrierType, int, Stmt]], target: Target, sink: Sink
 ) -> tuple[dict[str, SharedAlloc], int]:
-    """Offsets of all arrays, in the order of the text; panelled ones at multiples of 1024 bytes, others of 16, or 128 if bulk copies may fill them."""
+    """Compute offsets of all arrays, in the order of the text, and the end of the last.
+
+    Panelled ones lie at multiples of 1024 bytes, others of 16, or 128 if bulk copies may fill them.
+    """
     table: dict[str, SharedAlloc] = {}
     end = 0
     for name, (view, over, stmt) in arrays.items():
@@ -64,14 +67,14 @@ def lay_out_shared(
 
 
 def signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
-    """Bytes of shared memory that the barriers take."""
+    """Return the bytes of shared memory that the barriers take."""
     return sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
 
 
 def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target, sink: Sink) -> tuple[list[Role], int]:
-    """Give each warpgroup the shared memory through which its warps exchange reductions of columns, behind the arrays.
+    """Give each warpgroup the shared memory through which its warps exchange reductions of columns.
 
-    Returns the roles and the end of what is laid out. Reports M301 if it does not fit.
+    It lies behind the arrays. Returns the roles and the end of what is laid out. Reports M301 if it does not fit.
     """
     placed: list[Role] = []
     for role in roles:
@@ -99,10 +102,13 @@ def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target,
 
 
 def check_roles(roles: list[Role], kernel: Kernel, target: Target, sink: Sink) -> tuple[list[Role], int]:
-    """Gives each role its warps: roles of warps that follow each other and agree on registers share a warpgroup while they fit."""
+    """Assign warps to roles.
+
+    Roles of warps that follow each other and agree on registers share a warpgroup while they fit.
+    """
     placed: list[Role] = []
     registers: list[int | None] = []  # of each warpgroup
-    room = 0  # warps left in the last warpgroup, if it may be shared
+    room = 0  # free warps of the last warpgroup, if it may be shared
     for role in roles:
         if role.threads == 128:
             placed.append(replace(role, warpgroup=len(registers), warp=0))
@@ -157,7 +163,10 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
 
 
 def check_counts(barriers: Collection[Barrier], arriving: Mapping[str, int], target: Target, sink: Sink) -> None:
-    """Check that the hardware can count a phase of each barrier. arriving: threads of a worker of each role."""
+    """Check that the hardware can count a phase of each barrier.
+
+    arriving: threads of a worker of each role.
+    """
     stages = sum(bar.stages or 1 for bar in barriers if not bar.hardware)
     if MBARRIERS < stages <= target.shared_bytes // 8:  # more are too much shared memory, too
         longest = max((bar for bar in barriers if not bar.hardware), key=lambda bar: bar.stages or 1)
@@ -202,7 +211,7 @@ def check_narrow_floats(
 
 
 def check_fragments(roles: list[Role], sink: Sink) -> None:
-    """A product's accumulator, and its operand in registers, are there all at once: a role that gives up more cannot hold them."""
+    """Check that a role's registers hold a product's accumulator and its operand in registers at once."""
     for role in (r for r in roles if r.registers is not None):
         for node in (n for stmt in role.body for n in walk(stmt) if isinstance(n, Call)):
             call = call_of(node)

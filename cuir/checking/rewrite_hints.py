@@ -1,4 +1,4 @@
-"""Well-known functions that no primitive is, written with those that there are. Owns the texts; hints of errors show them."""
+"""Hints for well-known functions that are no primitives: compositions of primitives."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _MODULES = ("math", "torch", "np", "numpy", "tl")
 
 
 def instead(name: str) -> str | None:
-    """What to write for a function of this name that is no primitive, in words; None if it is not a well-known one."""
-    known = _SAME.get(name, name)
-    if known in COMPOSITIONS:
-        return f"write `{COMPOSITIONS[known]}`"
+    """Describe what to write for a well-known function of this name; None if it is not one."""
+    canonical = _SAME.get(name, name)
+    if canonical in COMPOSITIONS:
+        return f"write `{COMPOSITIONS[canonical]}`"
     if name in _MODULES:
         return "there are no modules: a primitive is called by its name alone"
     return f"nothing computes {name} in a kernel: give its values as a tensor parameter" if name in _AS_TENSOR else None
 
 
-def hint_for(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A hint for a name that is not known."""
-    close = difflib.get_close_matches(name, list(known), 1, 0.7)
+def hint_for(name: str, candidates: Iterable[str], otherwise: str | None = None) -> str | None:
+    """Return a hint for a name that is not known."""
+    close = difflib.get_close_matches(name, list(candidates), 1, 0.7)
     return instead(name) or (f"did you mean `{close[0]}`?" if close else otherwise)

@@ -1,4 +1,4 @@
-"""What a typing rule of the table sees of a call, while the typer works on it. Owns no rule."""
+"""The view of a call that a typing rule of the table has, while the typer works on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..text.diagnostics import Sink
 
 
 class Typer(Protocol):
-    """Who asks the rule."""
+    """The typer that applies the rule."""
 
     threads: int
     sink: Sink
@@ -33,7 +33,7 @@ class RuleContext:
 
     @property
     def target(self) -> Target:
-        """What the kernel's architecture has."""
+        """The features and limits of the kernel's architecture."""
         return TARGETS[self._typer.kernel.arch]
 
     def has(self, arg: str) -> bool:

@@ -1,4 +1,4 @@
-"""What flattening knows of names: frames, tuple values, and small helpers on trees. Owns no rule of the language."""
+"""Names during flattening: frames, tuple values, and small helpers on trees."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TupleValue:
 
     @functools.cached_property
     def size(self) -> int:
-        """How many values it holds in all."""
+        """Number of values it holds in all."""
         return sum(i.size if isinstance(i, TupleValue) else 1 for i in self.items)
 
 
@@ -62,13 +62,16 @@ class Frame:
     parent: Frame | None  # a role sees the kernel's declarations
     via: Span | None = None  # the call, for an instance of a @func
     func: Func | None = None
-    values: dict[str, Value] = field(default_factory=dict)  # what a name stands for now
+    values: dict[str, Value] = field(default_factory=dict)  # current value of each name
     flat: dict[str, Name] = field(default_factory=dict)  # the flat name of each local
     stack: tuple[str, ...] = ()  # @funcs being inlined
 
 
 def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
-    """Adds the move of each part of a value to the name that takes it. Returns whether the two have one form."""
+    """Add the move of each part of a value to the name that takes it.
+
+    Returns whether the two have one form.
+    """
     if isinstance(target, TupleValue) and isinstance(value, TupleValue) and len(target.items) == len(value.items):
         return not [0 for t, v in zip(target.items, value.items, strict=True) if not paired(t, v, moves)]
     if isinstance(target, Name) and not isinstance(value, TupleValue):
@@ -77,61 +80,70 @@ def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
     return False
 
 
-def bindings(body: tuple[Stmt, ...], known: Mapping[str, Literal]) -> Counter[str]:
-    """How many statements bind each name, but for branches that what is known decides against, unless the body binds a name of theirs itself."""
-    local = assigned(body)
-    values: dict[str, Expr] = {n: v for n, v in known.items() if n not in local}
+def bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> Counter[str]:
+    """Count the statements that bind each name.
 
-    def taken(s: Stmt) -> Stmt | tuple[Stmt, ...]:
+    Branches that known values decide against do not count, unless the body itself binds a name of theirs.
+    """
+    local = assigned(body)
+    values: dict[str, Expr] = {n: v for n, v in constants.items() if n not in local}
+
+    def select_branch(s: Stmt) -> Stmt | tuple[Stmt, ...]:
         decided = _decided(s.cond, values) if isinstance(s, If) else None
         return s if not isinstance(s, If) or decided is None else s.body if decided else s.orelse
 
-    left = rewrite_block(body, taken)
-    return local if left is body else assigned(left)
+    pruned = rewrite_block(body, select_branch)
+    return local if pruned is body else assigned(pruned)
 
 
 def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
     try:
         folded = specialised(cond, values)
-    except ZeroDivisionError:  # told where the condition is flattened
+    except ZeroDivisionError:  # reported where the condition is flattened
         return None
     return folded.value if isinstance(folded, Literal) and isinstance(folded.value, bool) else None
 
 
-def decided_by_right(e: Binary, left: Expr, right: Expr) -> Expr | None:
-    """What `and` or `or` is where the right side is a constant and the left one a comparison that can neither fail nor do anything."""
-    if not (isinstance(right, Literal) and isinstance(right.value, bool) and isinstance(left, Binary) and traits(left).compares):
+def decided_by_right(e: Binary, first: Expr, second: Expr) -> Expr | None:
+    """Return the value of `and` or `or` if a constant right side decides it.
+
+    The left side must be a comparison without failures and effects; else None.
+    """
+    if not (isinstance(second, Literal) and isinstance(second.value, bool) and isinstance(first, Binary) and traits(first).compares):
         return None
-    if right.value is not traits(e).decided_by:
-        return left
+    if second.value is not traits(e).decided_by:
+        return first
     simple = (Name, Literal, Unary, Binary)
-    fails = any(not isinstance(n, simple) or traits(n).divisor for n in walk(left))
-    return None if fails else right
+    fails = any(not isinstance(n, simple) or traits(n).divisor for n in walk(first))
+    return None if fails else second
 
 
 def without_turns(iterator: Expr) -> bool:
-    """A range known to be empty: such a loop is left out as a branch is that the consts decide against."""
+    """Return whether a range is known to be empty.
+
+    Such a loop is left out, as is a branch that consts decide against.
+    """
     if not (isinstance(iterator, Call) and iterator.func == Name("range")) or iterator.keywords:
         return False
     ends = [a.value for a in iterator.args if isinstance(a, Literal) and type(a.value) is int]
     return len(ends) == len(iterator.args) in (1, 2) and not range(*ends)
 
 
-def without_dead_literals(body: tuple[Stmt, ...], known: set[str]) -> tuple[Stmt, ...]:
-    """Known names were replaced by their values everywhere in their block; what is left of them is noise."""
+def without_dead_literals(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
+    """Remove assignments of known names, which were replaced by their values everywhere in their block."""
     read = {n for s in body for n in names_read(s)}
 
-    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in known and s.targets[0] not in read else s)
+    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in names and s.targets[0] not in read else s)
 
 
 class FreshNames:
-    """Flat names: each is given once among those in use."""
+    """Flat names: each is used once at a time."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
 
     def take(self, base: str) -> str:
-        """`base`, or `base_1`, `base_2`, ... if it is taken."""
+        """Return `base`, or `base_1`, `base_2`, ... if it is in use."""
         name, n = base, 0
         while name in self.used or name in DTYPES or name in ("inf", "range"):
             n += 1
@@ -145,9 +157,12 @@ def has_effect(stmt: Stmt) -> bool:
 
 
 def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
-    """Drops assignments that nobody reads: inlining leaves parts of tuples behind. Reads of memory stay, they may be wrong."""
+    """Remove assignments that nobody reads, which inlining leaves of tuples.
+
+    Reads of memory stay, they may be wrong.
+    """
     assignments: dict[str, list[Assign]] = {}
-    readers: Counter[str] = Counter()  # how often a name is read by what is left
+    readers: Counter[str] = Counter()  # reads of each name in the remaining statements
     for s in (s for top in body for s in walk(top)):
         if isinstance(s, Name):
             readers[s.id] += 1
@@ -168,7 +183,10 @@ def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) ->
 
 
 def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
-    """Whether an expression is a view, a picked barrier or a dtype: no value, its text stands for it. `ranks`: of arrays; None for barriers."""
+    """Return whether an expression is a view, a picked barrier or a dtype.
+
+    Such is no value, its text stands for it. `ranks`: of arrays; None for barriers.
+    """
     if isinstance(e, Name):
         return e.id in ranks or e.id in DTYPES
     if isinstance(e, Attribute):
@@ -183,14 +201,14 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 
 
 def asks_alone(call: Call, kernel: Kernel) -> bool:
-    """Whether a call asks for the number of the CTA in a cluster of one."""
+    """Return whether a call asks for the number of the CTA in a cluster of one."""
     op = called(call)
     asks = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
     return asks and kernel.cluster == Literal(1)
 
 
 def copy_value(value: Value, span: Span) -> Value:
-    """A new tree for each use, at which it has a type."""
+    """Copy a value into a new tree for each use, at which it gets a type."""
     if isinstance(value, TupleValue):
         return TupleValue(tuple(copy_value(v, span) for v in value.items), span)
     if isinstance(value, Name):

@@ -12,7 +12,7 @@ from .views import root_name
 
 
 def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
-    """For each tensor which of "read", "write" and "add" the kernel's text does to it."""
+    """Return for each tensor which of "read", "write" and "add" the kernel's text does to it."""
     by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
     if by_tensor is None:
         modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
@@ -24,12 +24,15 @@ def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
 
 
 def write_spans(checked: Checked, tensor: str) -> list[Span]:
-    """Places in the text at which the kernel writes a tensor without adding to it."""
+    """Return places in the text at which the kernel writes a tensor without adding to it."""
     return [span for name, mode, span in _accesses(checked) if name == tensor and mode == "write"]
 
 
 def exchanged(checked: Checked) -> frozenset[str]:
-    """The tensors through which workers may hand data to one another: with accesses of more than one kind, one of which changes elements."""
+    """Return the tensors through which workers may exchange data.
+
+    These have accesses of more than one kind, one of which changes elements.
+    """
     return frozenset(name for name, modes in tensor_modes(checked).items() if len(modes) > 1)
 
 

@@ -1,4 +1,7 @@
-"""What a subscript picks out of a tensor or a shared array, dim by dim. Read by the checker, the interpreter and the lowering."""
+"""Views: the part of a tensor or a shared array that a subscript picks, dim by dim.
+
+Read by the checker, the interpreter and the lowering.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ class Drop:
 
 @dataclass(frozen=True)
 class Range:
-    """A slice; `start` None and `size` None: the whole dim. `size` is None too when the slice's length could not be read off."""
+    """A slice; `start` None and `size` None: the whole dim.
+
+    `size` is None too when the slice's length could not be read off.
+    """
 
     start: Expr | None
     size: int | None
@@ -26,7 +32,7 @@ class Range:
 
 @dataclass(frozen=True)
 class View:
-    """`root[parts...]`, one part for each dim of root; `.T` flips `transposed`."""
+    """A view `root[parts...]`, one part for each dim of root; `.T` flips `transposed`."""
 
     root: str
     parts: tuple[Drop | Range, ...]
@@ -38,14 +44,17 @@ class View:
 
 
 def root_name(e: Expr) -> str | None:
-    """The array that a chain of subscripts and attributes starts from."""
+    """Return the array that a chain of subscripts and attributes starts from."""
     while isinstance(e, (Subscript, Attribute)):
         e = e.value
     return e.id if isinstance(e, Name) else None
 
 
 def view_of(e: Expr, rank: int) -> View | None:
-    """The view that an expression of the flat kernel is, of an array of `rank` dims; None if it has too many indices."""
+    """Return the view, of an array of `rank` dims, that an expression of the flat kernel denotes.
+
+    None if it has too many indices.
+    """
     if isinstance(e, Attribute):
         inner = view_of(e.value, rank)
         return None if inner is None else View(inner.root, inner.parts, not inner.transposed)
@@ -66,7 +75,7 @@ def _part(index: Expr | Slice) -> Drop | Range:
 
 
 def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], rank: int) -> tuple[Expr | Slice, ...] | None:
-    """The indices of `x[inner][outer]` as one subscript of x; None if there are too many."""
+    """Return the indices of `x[inner][outer]` as one subscript of x; None if there are too many."""
     parts: list[Expr | Slice] = [*inner, *(Slice() for _ in range(rank - len(inner)))]
     free = [i for i, p in enumerate(parts) if isinstance(p, Slice)]
     if len(outer) > len(free):
@@ -87,7 +96,7 @@ def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], ra
 
 
 def slice_size(s: Slice) -> int | None:
-    """c of `e : e + c`, where both e are the same text; or the difference of two literals."""
+    """Return c of `e : e + c`, where both e are the same text; or the difference of two literals."""
     start = s.start.value if isinstance(s.start, Literal) else 0 if s.start is None else None
     if isinstance(s.stop, Literal) and type(s.stop.value) is int and type(start) is int:
         return s.stop.value - start
@@ -96,11 +105,11 @@ def slice_size(s: Slice) -> int | None:
 
 
 def written_size(s: Slice) -> Expr | None:
-    """c of `e : e + c`, where both e are the same text."""
+    """Return c of `e : e + c`, where both e are the same text."""
     stop = s.stop
     return stop.right if isinstance(stop, Binary) and traits(stop).linear == (1, 1) and stop.left == s.start else None
 
 
 def panel_cols(dtype: DType) -> int:
-    """Columns of a 128-byte panel."""
+    """Return the columns of a 128-byte panel."""
     return PANEL_BYTES // dtype.itemsize
