@@ -1,1 +1,4 @@
-"""The language as text and as a tree: grammar, parser, printer, nodes and types. Nothing here knows what a name means."""
+"""The language as text and as a tree: grammar, parser, printer, nodes and types.
+
+Nothing here resolves names.
+"""

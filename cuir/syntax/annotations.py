@@ -1,4 +1,7 @@
-"""Names for annotations in decorated Python functions, so that editors and linters know them. The parser reads text: it never looks here."""
+"""Names for annotations in decorated Python functions, for editors and linters.
+
+The parser reads text and never looks here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ f16, bf16, f32, i32 = F16, BF16, F32, I32
 
 
 class _Shaped:
-    """`Global[f16, B, H, M, D]`: kept as text by `from __future__ import annotations`, harmless if evaluated."""
+    """Base of annotations such as `Global[f16, B, H, M, D]`.
+
+    Kept as text by `from __future__ import annotations`, harmless if evaluated.
+    """
 
     def __class_getitem__(cls, item: object) -> type:
         return cls
@@ -19,7 +25,7 @@ class Global(_Shaped):
 
 
 class Scratch(_Shaped):
-    """A tensor in device memory that a launch brings along."""
+    """A tensor in device memory that a launch allocates."""
 
 
 class Shared(_Shaped):

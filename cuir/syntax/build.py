@@ -1,4 +1,4 @@
-"""Builds statements, definitions and the program, with their comments, and refuses what has the wrong form.
+"""Builder of statements, definitions and the program, with their comments; refuses wrong forms.
 
 One method per rule or alias of `grammar.lark`, as in `build_expressions.py`.
 """
@@ -48,7 +48,7 @@ SCALARS = ("f32", "i32", "bool")
 
 
 class Builder(ExpressionBuilder):
-    """A method per rule; see `begin` for the state of a parse."""
+    """Builder with a method per rule; see `begin` for the state of a parse."""
 
     # ---- comments
     def _take(self, span: Span, last_line: int, header: int | None = None) -> Comments:
@@ -57,7 +57,7 @@ class Builder(ExpressionBuilder):
         return self.comments.take(first, last_line - self.shift, at_start, None if header is None else header - self.shift)
 
     def _header(self, span: Span, body: Sequence[Stmt]) -> Comments:
-        """Comments of a compound statement: of its lines up to the first statement in it."""
+        """Take the comments of a compound statement: of its lines up to the first statement in it."""
         return self._take(span, max(span.line, body[0].span.line - 1))
 
     # ---- program
@@ -71,8 +71,12 @@ class Builder(ExpressionBuilder):
             elif isinstance(child, Func | Kernel):
                 items.append(child)
             elif not isinstance(child, _Broken) and not (isinstance(child, ExprStmt) and isinstance(child.value, Str)):
-                self._error("P013", "a file holds only constants (`NAME = literal`), @func and @kernel definitions", first_line(child),
-                            "move the statement into a @kernel or @func")  # fmt: skip
+                self._error(
+                    "P013",
+                    "a file holds only constants (`NAME = literal`), @func and @kernel definitions",
+                    first_line(child),
+                    "move the statement into a @kernel or @func",
+                )
         for text in self.documents:
             self._error(
                 "P016",
@@ -80,25 +84,37 @@ class Builder(ExpressionBuilder):
                 first_line(text),
                 "write a comment",
             )
-        seen: dict[str, Node] = {}
+        first_definitions: dict[str, Node] = {}
         for item in items:
-            if item.name in seen:
-                self._error("N001", f"`{item.name}` is defined twice", first_line(item), "rename or remove one of them",
-                            [("the first one is here", first_line(seen[item.name]))])  # fmt: skip
-            seen.setdefault(item.name, item)
+            if item.name in first_definitions:
+                self._error(
+                    "N001",
+                    f"`{item.name}` is defined twice",
+                    first_line(item),
+                    "rename or remove one of them",
+                    [("the first one is here", first_line(first_definitions[item.name]))],
+                )
+            first_definitions.setdefault(item.name, item)
         whole = Span(self.source, 1 + self.shift, 1 + self.indent, len(self.lines) + self.shift, len(self.lines[-1]) + 1 + self.indent)
         span = self._span(items[0], items[-1]) if items else whole
-        left = [text for line in sorted({*self.comments.lead, *self.comments.trail})
-                for text in [*self.comments.lead.get(line, ()), *filter(None, [self.comments.trail.get(line)])]]  # fmt: skip
-        return Program(tuple(items), tuple(left + self.comments.tail), span=span)
+        comments = [
+            text
+            for line in sorted({*self.comments.lead, *self.comments.trail})
+            for text in [*self.comments.lead.get(line, ()), *filter(None, [self.comments.trail.get(line)])]
+        ]
+        return Program(tuple(items), tuple(comments + self.comments.tail), span=span)
 
     def _constants(self, stmt: Assign) -> list[Constant]:
         value = stmt.value
         if len(stmt.targets) != 1:
             self._error("P017", "a constant is one name and a literal: `NAME = 128`", stmt, "write one constant per line")
         elif not isinstance(value.operand if isinstance(value, Unary) and value.op == "-" else value, Literal):
-            self._error("P017", "the value of a constant is an int, a float or a bool, possibly negated", value,
-                        "write the number itself, or make it a const parameter of the kernel")  # fmt: skip
+            self._error(
+                "P017",
+                "the value of a constant is an int, a float or a bool, possibly negated",
+                value,
+                "write the number itself, or make it a const parameter of the kernel",
+            )
         elif isinstance(value, Unary) and isinstance(value.operand, Literal) and value.operand.kind == "bool":
             self._error("P017", "a bool cannot be negated with `-`", value, "write True or False")
         else:
@@ -147,12 +163,16 @@ class Builder(ExpressionBuilder):
             if not body:
                 self._error("P003", f"kernel `{name}` has no statements", heading)
             return Kernel(str(name), self._kernel_params(params), body, arch, cluster, span=span, comments=comments)
-        self._error("P012", 'the decorators are `@func` and `@kernel(arch="...", cluster=n)`', decorators[0],
-                    "write `@func` without arguments" if kind == "func" else None)  # fmt: skip
+        self._error(
+            "P012",
+            'the decorators are `@func` and `@kernel(arch="...", cluster=n)`',
+            decorators[0],
+            "write `@func` without arguments" if kind == "func" else None,
+        )
         return _Broken(span=span)
 
     def _docstring(self, body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[str, ...]]:
-        """A string as the first statement is documentation: it becomes comment lines above the definition."""
+        """Turn a string as the first statement into comment lines above the definition."""
         head = body[0]
         if not (isinstance(head, ExprStmt) and isinstance(head.value, Str)):
             return body, ()
@@ -167,8 +187,12 @@ class Builder(ExpressionBuilder):
             if p.name == "*":
                 self._error("P011", "a @func has no parameters after `*`; its arguments are plain values", p)
             elif p.annotation or p.default:
-                self._error("P011", f"the parameters of a @func have neither annotation nor default, found `{p.span.text()}`", p,
-                            f"write `{p.name}`; what it is is settled at each call")  # fmt: skip
+                self._error(
+                    "P011",
+                    f"the parameters of a @func have neither annotation nor default, found `{p.span.text()}`",
+                    p,
+                    f"write `{p.name}`; what it is is settled at each call",
+                )
             if p.name != "*":
                 self._unique(p, names)
                 names.append(p.name)
@@ -266,11 +290,19 @@ class Builder(ExpressionBuilder):
     def _check_func_body(self, name: Token, body: Sequence[Stmt]) -> None:
         if not body or not isinstance(body[-1], Return):
             at = body[-1] if body else name
-            self._error("P010", f"@func `{name}` ends in a `return`, found {_kind(body[-1]) if body else 'nothing'} at its end", first_line(at),
-                        "add `return ...` as the last statement")  # fmt: skip
+            self._error(
+                "P010",
+                f"@func `{name}` ends in a `return`, found {_kind(body[-1]) if body else 'nothing'} at its end",
+                first_line(at),
+                "add `return ...` as the last statement",
+            )
         for stmt in _returns(body[:-1] if body and isinstance(body[-1], Return) else body):
-            self._error("P010", "the only `return` of a @func is its last statement", stmt,
-                        "compute the value on every path (`a if c else b`, or assign in both branches) and return it at the end")  # fmt: skip
+            self._error(
+                "P010",
+                "the only `return` of a @func is its last statement",
+                stmt,
+                "compute the value on every path (`a if c else b`, or assign in both branches) and return it at the end",
+            )
 
     def _check_kernel_body(self, body: Sequence[Stmt]) -> None:
         for stmt in _returns(body):
@@ -286,8 +318,12 @@ class Builder(ExpressionBuilder):
     def _body(self, statements: list[Child]) -> tuple[Stmt, ...]:
         for s in statements:
             if isinstance(s, Func | Kernel | _Broken):
-                self._error("P005", "a definition stands at the top level of the file, found one inside another statement", first_line(s),
-                            "move it out; a @func sees the kernel's parameters by name")  # fmt: skip
+                self._error(
+                    "P005",
+                    "a definition stands at the top level of the file, found one inside another statement",
+                    first_line(s),
+                    "move it out; a @func sees the kernel's parameters by name",
+                )
         return tuple(statements)
 
     def line(self, children: list[Child]) -> Stmt:
@@ -370,7 +406,7 @@ class Builder(ExpressionBuilder):
 
 @dataclass(frozen=True)
 class _Param(Node):
-    """A parameter as written, or the `*` of a signature, before it is known what it belongs to."""
+    """A parameter as written, or the `*` of a signature, before its kind is known."""
 
     name: str
     token: Token
@@ -380,7 +416,7 @@ class _Param(Node):
 
 @dataclass(frozen=True)
 class _Broken(Node):
-    """Stands for a definition that was reported."""
+    """A placeholder for a definition that was reported."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +425,10 @@ class _Else:
 
 
 def _decorator_name(decorator: Expr) -> tuple[str, Call | None]:
-    """`func` or `kernel`, with or without `cuir.` before it, and the call if it is one; "" for anything else."""
+    """Return `func` or `kernel`, with or without `cuir.` before it, and the call if it is one.
+
+    The name is "" for anything else.
+    """
     call = decorator if isinstance(decorator, Call) else None
     target = call.func if call else decorator
     if isinstance(target, Attribute) and isinstance(target.value, Name) and target.value.id == "cuir":

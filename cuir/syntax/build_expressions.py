@@ -1,7 +1,7 @@
-"""Builds expressions at each reduction of the grammar, with exact spans. Owns what all nodes share: spans, errors, limits.
+"""Builder of expressions at each reduction of the grammar; spans, errors and limits of nodes.
 
-One method per rule or alias of `grammar.lark`, called with every child, tokens included. The span of an expression in parentheses
-includes them.
+One method per rule or alias of `grammar.lark`, called with every child, tokens included. The span of an expression in
+parentheses includes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .nodes import BINDS, Attribute, Binary, Call, Expr, IfExp, Keyword, List, L
 from .walk import children as below
 
 Child = Any  # a Token or a node; helpers of the grammar hand over lists of them
-MAX_DEPTH, MAX_BLOCKS = 60, 30  # nesting of operators and brackets in an expression, of blocks: passes walk trees by recursion
+# nesting of operators and brackets in an expression, of blocks: passes walk trees by recursion
+MAX_DEPTH, MAX_BLOCKS = 60, 30
 
 
 class ExpressionBuilder:
@@ -30,7 +31,7 @@ class ExpressionBuilder:
         self.shift = source.first_line - 1
         self.comments = CommentMap(text)
         self.lines = text.split("\n")
-        self.documents: list[Str] = []  # strings that must prove to be documentation
+        self.documents: list[Str] = []  # strings that are errors unless they prove to be documentation
 
     # ---- spans
     def _span(self, first: Child, last: Child) -> Span:
@@ -60,11 +61,11 @@ class ExpressionBuilder:
         return Tuple(tuple(children[::2]), span=self._span(children[0], children[-1]))
 
     def ifexp(self, children: list[Child]) -> IfExp:
-        then, _, cond, _, other = children
-        return IfExp(cond, then, other, span=self._span(then, other))
+        then, _, cond, _, orelse = children
+        return IfExp(cond, then, orelse, span=self._span(then, orelse))
 
     def operation(self, children: list[Child]) -> Expr:
-        """Operands with an operator between each two."""
+        """Build operands with an operator between each two."""
         if len(children) == 3 and children[1].type != "COMPARE":
             return self.binary(children)
         left, rest = self._bound(children, 0, 0)
@@ -72,7 +73,10 @@ class ExpressionBuilder:
         return left
 
     def _bound(self, items: list[Child], at: int, least: int) -> tuple[Expr, int]:
-        """What operators that bind at least so tightly make of the items from `at` on, and where it ends."""
+        """Build the items from `at` on joined by operators that bind at least as tightly as `least`.
+
+        Returns the expression and the position behind it.
+        """
         left, at = items[at], at + 1
         while at < len(items) and (level := BINDS[items[at]]) >= least:
             right, after = self._bound(items, at + 1, level + 1)
@@ -96,8 +100,12 @@ class ExpressionBuilder:
         if len(children) > 3:
             a, b, c = children[0].span.text(), children[2].span.text(), children[4].span.text()
             pair = f"{a} {children[1]} {b}", f"{b} {children[3]} {c}"
-            self._error("P007", f"comparisons do not chain, found a second one, `{children[3]}`", children[3],
-                        f"write `{pair[0]} and {pair[1]}` on scalars, `({pair[0]}) & ({pair[1]})` on tiles")  # fmt: skip
+            self._error(
+                "P007",
+                f"comparisons do not chain, found a second one, `{children[3]}`",
+                children[3],
+                f"write `{pair[0]} and {pair[1]}` on scalars, `({pair[0]}) & ({pair[1]})` on tiles",
+            )
         return self.binary(children[:3])
 
     def unary(self, children: list[Child]) -> Unary:
@@ -146,8 +154,7 @@ class ExpressionBuilder:
         if len(colons) > 1:
             self._error("P015", "a slice has no step", children[colons[1]], "write `start : stop`")
         elif (start is None) != (stop is None):
-            self._error("P015", f"a slice is `:` or `start : stop`, found `{span.text()}`", span,
-                        "write both ends, `0 : n` or `k : k + n`")  # fmt: skip
+            self._error("P015", f"a slice is `:` or `start : stop`, found `{span.text()}`", span, "write both ends, `0 : n` or `k : k + n`")
         return Slice(start, stop, span=span)
 
     def name(self, children: list[Child]) -> Name:
@@ -194,7 +201,7 @@ class ExpressionBuilder:
 
 
 def depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
-    """The length of the longest chain of nodes of these kinds, without recursion."""
+    """Return the length of the longest chain of nodes of these kinds, without recursion."""
     deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
     while level:
         deepest += 1
@@ -207,7 +214,7 @@ def _known(position: int | None) -> int:
 
 
 def first_line(node: Child) -> Span | Child:
-    """The span's first line only, for errors about something long."""
+    """Return the first line of a span only, for errors about something long."""
     if isinstance(node, Token):
         return node
     s = node.span

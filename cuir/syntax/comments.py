@@ -1,4 +1,4 @@
-"""Comments and layout of CuIR text: which comment belongs to which line of code. Owns no token that the grammar knows."""
+"""Comments and layout of CuIR text: the assignment of comments to lines of code."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _COMMENT = re.compile(r'"{3}[^\\]*?"{3}|\'{3}[^\\]*?\'{3}|"[^"\\\n]*"|\'[^\'\\\n
 
 
 class CommentMap:
-    """Comments of a text by line number (1-based): `lead` above a line of code, `trail` behind it, `tail` below the last one.
+    """Comments of a text by line number (1-based).
 
-    Each is given away once, with `take`. An empty string in a group of lead comments is a blank line after a comment.
+    `lead` above a line of code, `trail` behind it, `tail` below the last one. Each is handed out once, with `take`. An
+    empty string in a group of lead comments is a blank line after a comment.
     """
 
     def __init__(self, text: str):
@@ -49,7 +50,10 @@ class CommentMap:
         self.tail = group[:-1] if group and not group[-1] else group
 
     def take(self, first: int, last: int, at_line_start: bool = True, header: int | None = None) -> Comments:
-        """The comments of what spans lines `first` to `last` and whose trailing comment stands on line `header` (default `first`)."""
+        """Remove and return the comments of lines `first` to `last`.
+
+        The trailing comment stands on line `header` (default `first`).
+        """
         if not self.lead and not self.trail:
             return Comments()
         header = first if header is None else header

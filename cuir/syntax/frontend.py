@@ -1,6 +1,7 @@
-"""Where programs come from: `@cuir.kernel` and `@cuir.func` on Python functions, and files. Owns no syntax.
+"""Sources of programs: `@cuir.kernel` and `@cuir.func` on Python functions, and files.
 
-A decorated function is read as text by the same parser as a file; Python never runs its body, and a file is never imported.
+A decorated function is read as text by the same parser as a file; Python never runs its body, and a file is never
+imported.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from .nodes import Constant, Expr, Func, GlobalType, Kernel, Literal, Name, Prog
 from .parser import parse, parse_source
 from .walk import assigned, walk
 
-LONGEST, SILENCE = 2**20, 5  # bytes of a file; seconds that a pipe may say nothing
+LONGEST, SILENCE = 2**20, 5  # most bytes of a file; most seconds that a pipe may stay silent
 
 
 class _Decorated:
-    """A Python function taken as CuIR text: `source` (with the Python file's name and line numbers) and `ast`."""
+    """A Python function taken as CuIR text: `source` (with the Python file's name and lines) and `ast`."""
 
     def __init__(self, function: Callable[..., Any]):
         if not isinstance(function, FunctionType):
@@ -46,7 +47,7 @@ class _Decorated:
         return item
 
     def visible(self) -> dict[str, Any]:
-        """What the function's free names stand for in Python: its module's globals and the variables around it."""
+        """Return the Python values of the function's free names: its module's globals and enclosing variables."""
         cells = zip(self._function.__code__.co_freevars, self._function.__closure__ or ())
         around = {}
         for name, cell in cells:
@@ -58,47 +59,55 @@ class _Decorated:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise CuirError.of(
-            "U207", f"`{self.name}` is CuIR: Python does not run it", Span(self.source, *_first_line(self.source)),
+            "U207",
+            f"`{self.name}` is CuIR: Python does not run it",
+            Span(self.source, *_first_line(self.source)),
             "cuir.check(kernel.program) checks it, cuir.run runs it in the interpreter, cuir.compile makes a GPU kernel of it",
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
         return f"<cuir {type(self).__name__.lower().removeprefix('decorated')} {self.name}>"
 
 
 class DecoratedFunc(_Decorated):
-    """What `@cuir.func` gives: `name`, `source`, `ast`."""
+    """The result of `@cuir.func`: `name`, `source`, `ast`."""
 
     @property
     def ast(self) -> Func:
-        """The function's AST. Raises CuirError if its text is wrong."""
+        """The function's AST.
+
+        Raises CuirError if its text is wrong.
+        """
         assert isinstance(self._definition, Func)
         return self._definition
 
 
 class DecoratedKernel(_Decorated):
-    """What `@cuir.kernel(...)` gives: `name`, `source`, `ast`, and `program` with all that the kernel uses."""
+    """The result of `@cuir.kernel(...)`: `name`, `source`, `ast`, and `program` with all it uses."""
 
     @property
     def ast(self) -> Kernel:
-        """The kernel's AST alone. Raises CuirError if its text is wrong."""
+        """The kernel's AST alone.
+
+        Raises CuirError if its text is wrong.
+        """
         assert isinstance(self._definition, Kernel)
         return self._definition
 
     @property
     def program(self) -> Program:
-        """The kernel with the @funcs and constants that it uses by name, found in the functions' globals at this moment.
+        """The kernel with the @funcs and constants that it uses by name, looked up in the functions' globals.
 
-        Constants come first, then functions by their line, then the kernel. Raises CuirError if a text is wrong, or if two
-        different things are used under one name.
+        They are looked up at each access. Constants come first, then functions by their line, then the kernel. Raises
+        CuirError if a text is wrong, or if two different things are used under one name.
         """
         used: dict[str, tuple[object, Constant | Func]] = {}
-        own = _bound(self.ast)
+        bound = _bound(self.ast)
         waiting: list[tuple[_Decorated, Func | Kernel]] = [(self, self.ast)]
         while waiting:
             handle, node = waiting.pop(0)
             visible = handle.visible()
-            for name in (n for n in _free(node) if n.id not in own):
+            for name in (n for n in _free(node) if n.id not in bound):
                 thing = visible.get(name.id)
                 if isinstance(thing, DecoratedFunc):
                     item: Constant | Func = replace(thing.ast, name=name.id)
@@ -113,8 +122,17 @@ class DecoratedKernel(_Decorated):
                     if isinstance(thing, DecoratedFunc) and isinstance(item, Func):
                         waiting.append((thing, item))
                 elif used[name.id][0] != meaning:
-                    raise CuirError([Diagnostic("N001", f"`{name.id}` stands for two different things", name.span,
-                                                (Note("it means another one here", used[name.id][1].span),), "rename one of them")])  # fmt: skip
+                    raise CuirError(
+                        [
+                            Diagnostic(
+                                "N001",
+                                f"`{name.id}` stands for two different things",
+                                name.span,
+                                (Note("it means another one here", used[name.id][1].span),),
+                                "rename one of them",
+                            )
+                        ]
+                    )
         items = [item for _, item in used.values()]
         constants = [i for i in items if isinstance(i, Constant)]
         funcs = sorted((i for i in items if isinstance(i, Func)), key=lambda f: (f.span.source.name, f.span.line))
@@ -122,24 +140,28 @@ class DecoratedKernel(_Decorated):
 
 
 def kernel(function: Callable[..., Any] | None = None, /, *, arch: str = "", cluster: int | tuple[int, int] = 1) -> Any:
-    """Decorate a Python function as a CuIR kernel: `@cuir.kernel(arch="sm_90a", cluster=1)`; gives a `DecoratedKernel`.
+    """Decorate a Python function as a CuIR kernel: `@cuir.kernel(arch="sm_90a", cluster=1)`.
 
-    The options are read from the text of the decorator, like all else; Python evaluates them, too, so a const that `cluster` names needs some
-    value in the module. Raises CuirError (U205) if the source cannot be found.
+    Returns a `DecoratedKernel`. The options are read from the text of the decorator, like all else; Python evaluates
+    them, too, so a const that `cluster` names needs some value in the module. Raises CuirError (U205) if the source
+    cannot be found.
     """
     return DecoratedKernel if function is None else DecoratedKernel(function)
 
 
 def func(function: Callable[..., Any], /) -> DecoratedFunc:
-    """Decorate a Python function as a CuIR function: `@cuir.func`. Raises CuirError (U205) if the source cannot be found."""
+    """Decorate a Python function as a CuIR function: `@cuir.func`.
+
+    Raises CuirError (U205) if the source cannot be found.
+    """
     return DecoratedFunc(function)
 
 
 def load(path: str | os.PathLike[str]) -> Program:
-    """Read a program from a `.cuir` file, or the definitions in a `.py` file, which is read as text and never imported.
+    """Read a program from a `.cuir` file, or from the definitions in a `.py` file, without importing it.
 
-    Of a Python file: the functions decorated with `@cuir.kernel(...)` or `@cuir.func` at its top level, and the constants
-    `NAME = literal` that they use. Raises CuirError: U201 to U204 for the file, P... and N00. for its text.
+    Of a Python file: the functions decorated with `@cuir.kernel(...)` or `@cuir.func` at its top level, and the
+    constants `NAME = literal` that they use. Raises CuirError: U201 to U204 for the file, P... and N00. for its text.
     """
     file = Path(path)
     text = _read(file)
@@ -167,13 +189,16 @@ def _read(file: Path) -> str:
 
 
 def _bytes(file: Path) -> bytes:
-    """All of a file, pipe or terminal, which must come to an end. Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent."""
+    """Read all of a file, pipe or terminal, which must come to an end.
+
+    Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent.
+    """
     content, place = b"", os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         kind = os.fstat(place).st_mode
         if stat.S_ISDIR(kind):
             raise IsADirectoryError
-        waited = not stat.S_ISFIFO(kind)  # a pipe that nobody has opened for writing yet gives nothing, and is not at its end
+        waited = not stat.S_ISFIFO(kind)  # a pipe without a writer yet reads as empty, and is not at its end
         while len(content) <= LONGEST:
             try:
                 part = os.read(place, LONGEST + 1)
@@ -210,13 +235,13 @@ def _load_python(name: str, text: str) -> Program:
     used = {n.id for d in definitions for n in ast.walk(d) if isinstance(n, ast.Name)}
     constants = [s for s in module.body if isinstance(s, ast.Assign) and _constant_name(s) in used]
     lines = text.split("\n")
-    kept = [""] * len(lines)
+    selected = [""] * len(lines)
     for node in [*definitions, *constants]:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
         while first and lines[first - 1].startswith("#"):
             first -= 1
-        kept[first : node.end_lineno] = lines[first : node.end_lineno]
-    program = parse_source(source, "\n".join(kept))
+        selected[first : node.end_lineno] = lines[first : node.end_lineno]
+    program = parse_source(source, "\n".join(selected))
     free = {n.id for d in program.items if not isinstance(d, Constant) for n in _free(d)}
     return replace(program, items=tuple(i for i in program.items if not isinstance(i, Constant) or i.name in free))
 
@@ -237,15 +262,16 @@ def _constant_name(stmt: ast.Assign) -> str | None:
 
 # ---- decorated functions
 def _source_of(function: FunctionType) -> tuple[Source, str, int]:
-    """The source of a function, its text moved to the left margin, and by how many columns."""
+    """Return the source of a function, its text moved to the left margin, and by how many columns."""
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
         raise CuirError.of(
-            "U205", f"the source text of `{function.__name__}` cannot be found ({code.co_filename})",
+            "U205",
+            f"the source text of `{function.__name__}` cannot be found ({code.co_filename})",
             hint="write the function in a file; code typed at a prompt or given to exec() has no source",
-        ) from None  # fmt: skip
+        ) from None
     text = "".join(lines).replace("\r\n", "\n").removesuffix("\n")
     width = len(lines[0]) - len(lines[0].lstrip(" "))
     moved = (line[width:] if not line[:width].strip() else line.lstrip() for line in text.split("\n"))
@@ -258,7 +284,7 @@ def _first_line(source: Source) -> tuple[int, int, int, int]:
 
 
 def _bound(node: Func | Kernel) -> set[str]:
-    """Names with a meaning of their own in a definition: parameters, dims, dtypes that are consts, and what it assigns."""
+    """Return names defined in a definition: parameters, dims, dtypes that are consts, and assigned names."""
     return {*_parameters(node), *assigned(node.body)}
 
 
@@ -282,7 +308,7 @@ def _words(dims: Iterable[str | int]) -> Iterator[str]:
 
 
 def _literal(name: Name, value: int | float) -> Expr:
-    """A Python number as the AST of its literal."""
+    """Return the AST of a Python number's literal."""
     if isinstance(value, float) and not math.isfinite(value):
         raise CuirError.of(
             "P017", f"the constant `{name.id}` is {value}, which no literal says", name.span, "write `inf` or `-inf` in the text"

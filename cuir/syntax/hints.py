@@ -1,4 +1,4 @@
-"""Puts syntax errors into words. Owns the texts and the patterns that tell common slips apart; not the grammar."""
+"""Messages of syntax errors: the texts, and patterns that recognise common slips."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MakeSpan = Callable[[int, int, int, int], Span]
 
 @dataclass(frozen=True)
 class Hint:
-    """A slip known by the text before the error (matched at its end, within the line) and at it."""
+    """A common slip, recognised by the text at the error and before it.
+
+    `before` is matched at the end of the text before the error, within the line.
+    """
 
     code: str
     message: str
@@ -71,13 +74,30 @@ _WORDS = {
     "DEF": "`def`", "IN": "`in`", "ELSE": "`else`", "ASSIGN": "`=`", "DOT": "`.`", "AS": "`as`", "AT": "`@`", "STAR": "`*`",
 }  # fmt: skip
 _EXPRESSION = {"NAME", "INT", "FLOAT", "STRING", "LONG_STRING", "TRUE", "FALSE", "LPAR", "LSQB", "NOT", "MINUS", "TILDE", "PLUS"}
-_OPERATORS = {"PLUS", "MINUS", "STAR", "SLASH", "DSLASH", "PERCENT", "AMPERSAND", "PIPE", "CARET", "COMPARE", "AND", "OR", "IF", "DOT", "LPAR", "LSQB"}  # fmt: skip
+_OPERATORS = {
+    "PLUS",
+    "MINUS",
+    "STAR",
+    "SLASH",
+    "DSLASH",
+    "PERCENT",
+    "AMPERSAND",
+    "PIPE",
+    "CARET",
+    "COMPARE",
+    "AND",
+    "OR",
+    "IF",
+    "DOT",
+    "LPAR",
+    "LSQB",
+}
 _HEADER = re.compile(r"\s*(?:if|elif|else|for|with|def)\b")
 _SCAN = re.compile(r'"{3}[^\\]*?"{3}|\'{3}[^\\]*?\'{3}|"[^"\\\n]*"|\'[^\'\\\n]*\'|#[^\n]*|[()\[\]]')
 
 
 def explain(error: UnexpectedInput, text: str, span: MakeSpan) -> tuple[Diagnostic, int]:
-    """The diagnostic for a syntax error of Lark in `text`, and the line at which parsing stopped."""
+    """Return the diagnostic for a syntax error of Lark in `text`, and the line at which parsing stopped."""
     at = len(text) if _at_end(error) or error.pos_in_stream is None else min(error.pos_in_stream, len(text))
     newline = isinstance(error, UnexpectedToken) and error.token.type in ("_NEWLINE", "_INDENT", "_DEDENT")
     if isinstance(error, UnexpectedToken) and error.token.type in ("_INDENT", "_DEDENT"):
@@ -87,11 +107,11 @@ def explain(error: UnexpectedInput, text: str, span: MakeSpan) -> tuple[Diagnost
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     token = _token_at(text, at)
     width = max(1, len(token.strip("`")) if token.startswith("`") else 1)
-    here = span(line, column, line, column + width)
-    make = _special(error, text, at, newline, here, span)
+    error_span = span(line, column, line, column + width)
+    make = _special(error, text, at, newline, error_span, span)
     if make is None:
-        wanted = _expected(error)
-        make = Diagnostic("P001", f"expected {wanted}, found {token}" if wanted else f"{token} cannot stand here", here)
+        expected = _expected(error)
+        make = Diagnostic("P001", f"expected {expected}, found {token}" if expected else f"{token} cannot stand here", error_span)
     return make, line
 
 
@@ -100,7 +120,7 @@ def _at_end(error: UnexpectedInput) -> bool:
 
 
 def _after_layout(text: str, at: int) -> int:
-    """The next line of code after the line break at `at`."""
+    """Return the start of the next line of code after the line break at `at`."""
     match = re.compile(r"(?:\n[ ]*(?:#[^\n]*)?)*").match(text, at)
     return match.end() if match else at
 
@@ -115,23 +135,25 @@ def _token_at(text: str, at: int) -> str:
     return f"`{match[0] if match else rest[0]}`"
 
 
-def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Span, span: MakeSpan) -> Diagnostic | None:
+def _special(error: UnexpectedInput, text: str, at: int, newline: bool, error_span: Span, span: MakeSpan) -> Diagnostic | None:
     token = error.token.type if isinstance(error, UnexpectedToken) else ""
     start = text.rfind("\n", 0, at) + 1
     before, rest = text[start:at], text[at:]
     current = text[start:].split("\n", 1)[0]
     indent = len(current) - len(current.lstrip(" "))
     if "\t" in current[: len(current) - len(current.lstrip())]:
-        return Diagnostic("P003", "blocks are indented with spaces, found a tab", here, hint="replace tabs by four spaces")
+        return Diagnostic("P003", "blocks are indented with spaces, found a tab", error_span, hint="replace tabs by four spaces")
     opened = _brackets(text[:at])
     if rest[:1] in (")", "]") and not opened:
-        return Diagnostic("P004", f"`{rest[0]}` closes no bracket", here, hint="remove it, or open one")
+        return Diagnostic("P004", f"`{rest[0]}` closes no bracket", error_span, hint="remove it, or open one")
     if rest[:1] in (")", "]") and opened and text[opened[-1]] != {")": "(", "]": "["}[rest[0]]:
-        where = _place(text, opened[-1], span)
-        return Diagnostic("P004", f"`{rest[0]}` does not close `{text[opened[-1]]}`", here, (Note("which was opened here", where),))
+        bracket_span = _place(text, opened[-1], span)
+        return Diagnostic(
+            "P004", f"`{rest[0]}` does not close `{text[opened[-1]]}`", error_span, (Note("which was opened here", bracket_span),)
+        )
     for h in HINTS:
         if re.match(h.at, rest) and (not h.before or re.search(f"(?:{h.before})$", before)):
-            return Diagnostic(h.code, h.message, here, hint=h.hint)
+            return Diagnostic(h.code, h.message, error_span, hint=h.hint)
     if opened and (not before.strip() or not rest.strip()):
         first = text.rfind("\n", 0, opened[-1]) + 1
         base = len(text[first:]) - len(text[first:].lstrip(" "))
@@ -141,21 +163,23 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, here: Sp
                 "P004", f"`{bracket}` is never closed", _place(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`"
             )
     if token == "_INDENT":
-        return Diagnostic("P003", "this line is indented more than its block", here, hint="line it up with the statement above")
+        return Diagnostic("P003", "this line is indented more than its block", error_span, hint="line it up with the statement above")
     if token == "_DEDENT" or "_INDENT" in _accepted(error):
-        return Diagnostic("P003", f"expected an indented block, found {_token_at(text, at)}", here, hint="indent the body by four spaces")
+        return Diagnostic(
+            "P003", f"expected an indented block, found {_token_at(text, at)}", error_span, hint="indent the body by four spaces"
+        )
     if _HEADER.match(current) and "COLON" in _accepted(error) and (newline or not rest.strip() or rest[0] in "\n#"):
-        return Diagnostic("P008", "expected `:` at the end of this line", here, hint="add `:`")
+        return Diagnostic("P008", "expected `:` at the end of this line", error_span, hint="add `:`")
     if isinstance(error, UnexpectedCharacters) and rest:
         name = "a non-ASCII character" if ord(rest[0]) > 127 else "a character"
         return Diagnostic(
-            "P002", f"{name} that CuIR does not know: {rest[0]!r}", here, hint="names are made of ASCII letters, digits and `_`"
+            "P002", f"{name} that CuIR does not know: {rest[0]!r}", error_span, hint="names are made of ASCII letters, digits and `_`"
         )
     return None
 
 
 def _brackets(text: str) -> list[int]:
-    """Offsets of the brackets still open at the end of the text."""
+    """Return offsets of the brackets still open at the end of the text."""
     opened: list[int] = []
     for match in _SCAN.finditer(text):
         if match[0] in ("(", "["):
@@ -177,7 +201,7 @@ def _accepted(error: UnexpectedInput) -> set[str]:
 
 
 def _expected(error: UnexpectedInput) -> str:
-    """What could stand here, in words."""
+    """Describe the tokens that could stand here."""
     names = _accepted(error)
     words: list[str] = []
     if {"INT", "NAME"} <= names:

@@ -1,4 +1,4 @@
-"""The AST: the only IR. Frozen, compared without spans, comments and what the checker wrote on it. Owns no rule beyond the shape of a tree."""
+"""The AST of CuIR text: frozen, compared without spans, comments and the checker's marks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Node:
 # ---- expressions
 @dataclass(frozen=True, kw_only=True)
 class Typed(Node):
-    """An expression, with what the checker writes on those of the flat trees that it makes; a source tree has none of it."""
+    """An expression, with marks that the checker writes on flat trees; a source tree has none of them."""
 
     type: Type | None = field(default=None, init=False, compare=False, repr=False)
-    place: bool = field(default=False, init=False, compare=False, repr=False)  # a call accesses it, and says how
+    place: bool = field(default=False, init=False, compare=False, repr=False)  # a call accesses it; its effects say how
     decides: bool = field(default=False, init=False, compare=False, repr=False)  # see checking/decisions.py
 
 
@@ -41,7 +41,10 @@ class Name(Typed):
 
 @dataclass(frozen=True)
 class Literal(Typed):
-    """An int, a float or a bool. `1 == 1.0 == True` in Python, so equality includes the kind."""
+    """An int, a float or a bool.
+
+    `1 == 1.0 == True` in Python, so equality includes the kind.
+    """
 
     value: int | float | bool
     kind: str = field(default="", kw_only=True)
@@ -52,7 +55,7 @@ class Literal(Typed):
 
 @dataclass(frozen=True)
 class Str(Typed):
-    """A role's name, or another word given to a primitive; no value of the language."""
+    """A role's name, or another word that a primitive takes; no value of the language."""
 
     value: str
 
@@ -71,7 +74,10 @@ BINDS = {
 
 @dataclass(frozen=True)
 class Binary(Typed):
-    """Arithmetic `+ - * / // % & | ^`, comparisons `== != < <= > >=`, and `and or`; comparisons never chain."""
+    """A binary operation.
+
+    Arithmetic `+ - * / // % & | ^`, comparisons `== != < <= > >=`, and `and or`; comparisons never chain.
+    """
 
     op: str
     left: Expr
@@ -80,7 +86,7 @@ class Binary(Typed):
 
 @dataclass(frozen=True)
 class IfExp(Typed):
-    """`then if cond else other`, lazy, on scalars."""
+    """A lazy choice `then if cond else other` on scalars."""
 
     cond: Expr
     then: Expr
@@ -94,7 +100,7 @@ class Keyword(Node):
 
 
 class Bound(Protocol):
-    """What the checker knows of a call: checking/checked.py has it."""
+    """The checker's binding of a call: checking/checked.py implements it."""
 
     def onto(self, old: Call, new: Call) -> Bound | None: ...
 
@@ -115,7 +121,7 @@ class Attribute(Typed):
 
 @dataclass(frozen=True)
 class Slice(Node):
-    """`:` (both None) or `start : stop`."""
+    """A slice `:` (both None) or `start : stop`."""
 
     start: Expr | None = None
     stop: Expr | None = None
@@ -134,7 +140,7 @@ class Tuple(Typed):
 
 @dataclass(frozen=True)
 class List(Typed):
-    """`[R, C]`: the dims of a shape."""
+    """The dims of a shape, `[R, C]`."""
 
     items: tuple[Expr, ...]
 
@@ -150,7 +156,7 @@ class Commented(Node):
 
 @dataclass(frozen=True)
 class Assign(Commented):
-    """`a, b = value`; one target stands without a comma."""
+    """An assignment `a, b = value`; one target stands without a comma."""
 
     targets: tuple[str, ...]
     value: Expr
@@ -177,7 +183,7 @@ class For(Commented):
 
 @dataclass(frozen=True)
 class If(Commented):
-    """`elif` is an `If` alone in `orelse`."""
+    """A branch; `elif` is an `If` alone in `orelse`."""
 
     cond: Expr
     body: tuple[Stmt, ...]
@@ -186,7 +192,7 @@ class If(Commented):
 
 @dataclass(frozen=True)
 class With(Commented):
-    """`with role(...) as name:`"""
+    """A role: `with role(...) as name:`."""
 
     call: Call
     name: str | None
@@ -204,7 +210,7 @@ Stmt = Assign | AugAssign | ExprStmt | For | If | With | Return
 # ---- definitions
 @dataclass(frozen=True)
 class Constant(Commented):
-    """`NAME = literal` (an int, float or bool, possibly negated)."""
+    """A constant `NAME = literal` (an int, float or bool, possibly negated)."""
 
     name: str
     value: Expr
@@ -224,7 +230,7 @@ class Func(Commented):
 class GlobalType(Node):
     dtype: str  # a dtype, or the name of a const parameter
     dims: tuple[str | int, ...]
-    scratch: bool = False  # memory that a launch brings along: nobody else reads or fills it
+    scratch: bool = False  # memory of the launch: nobody else reads or fills it
 
 
 @dataclass(frozen=True)
@@ -256,9 +262,9 @@ class Kernel(Commented):
     params: tuple[Param, ...]
     body: tuple[Stmt, ...]
     arch: str
-    cluster: Expr | None = (
-        None  # CTAs of a cluster: an integer, a const parameter or an expression of these, or a tuple of two, (along x, along y); left out: 1
-    )
+    # CTAs of a cluster: an integer, a const parameter or an expression of these, or a tuple of two, (along x, along y);
+    # None: 1
+    cluster: Expr | None = None
 
     def __repr__(self) -> str:
         return f"Kernel({self.name}({', '.join(p.name for p in self.params)}), {self.arch})"

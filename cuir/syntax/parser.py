@@ -1,7 +1,7 @@
-"""CuIR text -> AST, by the Lark grammar in `grammar.lark`. Owns the tree, spans and comments; not what names and types mean.
+"""Parser: CuIR text -> AST, by the Lark grammar in `grammar.lark`, with spans and comments.
 
-Nothing in the text is ever evaluated or imported. What the grammar accepts beyond the language is refused in `build.py`, what it
-does not accept is put into words in `syntax_hints.py`.
+Nothing in the text is ever evaluated or imported. What the grammar accepts beyond the language is refused in
+`build.py`; `hints.py` describes what it does not accept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .build import Builder
 from .hints import explain
 from .nodes import Program
 
-LONGEST, ERRORS = 2**20, 50  # characters of a text; syntax errors that are told: each takes another parse of what follows
+LONGEST, ERRORS = 2**20, 50  # most characters of a text; most syntax errors reported: each takes another parse
 _LOCK = threading.RLock()  # the parser below, its indenter and its builder are shared and hold the state of one parse
 
 
@@ -46,9 +46,15 @@ class _Machine:
         self.builder = Builder()
         grammar = (Path(__file__).parent / "grammar.lark").read_text(encoding="utf-8")
         self.lark = Lark(
-            grammar, parser="lalr", lexer="contextual", start="program", postlex=_Indenter(), transformer=self.builder,
-            keep_all_tokens=True, maybe_placeholders=False,
-        )  # fmt: skip
+            grammar,
+            parser="lalr",
+            lexer="contextual",
+            start="program",
+            postlex=_Indenter(),
+            transformer=self.builder,
+            keep_all_tokens=True,
+            maybe_placeholders=False,
+        )
 
 
 @functools.cache
@@ -59,8 +65,8 @@ def _machine() -> _Machine:
 def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
     """Parse a CuIR text.
 
-    `name` is what reports call the text (a path), `first_line` the number of its first line there. Raises CuirError with the
-    first syntax error of each definition, and every violation of the rules of form (codes P... and N00.).
+    `name` is what reports call the text (a path), `first_line` the number of its first line there. Raises CuirError
+    with the first syntax error of each definition, and every violation of the rules of form (codes P... and N00.).
     """
     if not isinstance(text, str):
         raise CuirError.of(
@@ -71,15 +77,14 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
     return _parsed(name, text.replace("\r\n", "\n"), first_line)
 
 
-@functools.lru_cache(
-    maxsize=128
-)  # a tree never changes, and the candidates of a search, or the mutants of a kernel, parse one text again and again
+# Trees are immutable, and the candidates of a search, or the mutants of a kernel, parse one text again and again.
+@functools.lru_cache(maxsize=128)
 def _parsed(name: str, text: str, first_line: int) -> Program:
     return parse_source(Source(name, text, first_line))
 
 
 def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Program:
-    """Parse `text` (default: the source's), whose lines are those of `source` less `indent` columns on the left."""
+    """Parse `text` (default: the source's), whose lines lack `indent` columns on the left of the source's."""
     text = source.text if text is None else text
     sink = Sink()
     lines = text.split("\n")
@@ -107,7 +112,10 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
 
 
 def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> tuple[Program | None, int | None]:
-    """Parse once: the program, or None and the index of the line of the next definition to go on with after a syntax error."""
+    """Parse once: return the program, or None and the line to go on with after a syntax error.
+
+    That is the index of the line of the next definition.
+    """
     machine = _machine()
     machine.builder.begin(source, text, indent, sink)
     try:

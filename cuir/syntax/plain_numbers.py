@@ -1,4 +1,4 @@
-"""Numbers of Python from those that callers have, such as NumPy's scalars."""
+"""Conversion of callers' numbers, such as NumPy's scalars, to Python's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AST -> canonical CuIR text: `parse(show(p)) == p`, and showing again changes nothing, comments included. Owns the layout of text."""
+"""Printer: AST -> canonical CuIR text, so that `parse(show(p)) == p`.
+
+Showing the text again changes nothing, comments included.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,20 @@ from .nodes import (
 from .walk import Itself
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets
-COMMENT_COLUMN, COMMENT_STEP = 41, 20  # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
+# trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
+COMMENT_COLUMN, COMMENT_STEP = 41, 20
 INDENT = "    "
 
-# Levels of what is not in BINDS, in the same measure.
+# Levels of constructs that are not in BINDS, on the same scale.
 _IFEXP, _OR, _NOT, _COMPARE, _UNARY, _POSTFIX = 0, BINDS["or"], 3, BINDS["=="], 10, 11
 
 
 def show(node: Node | str | os.PathLike[str]) -> str:
-    """The canonical text of a program (or of that in a file, by its path), definition, statement, type or expression; ends in a newline unless it is a type or expression."""
+    """Return the canonical text of a program (or that in a file, by its path) or of a part of one.
+
+    A part is a definition, statement, type or expression. The text ends in a newline unless it is a type or
+    expression.
+    """
     if isinstance(node, Program):
         return _program(node)
     if not isinstance(node, Node):
@@ -76,7 +84,7 @@ def show(node: Node | str | os.PathLike[str]) -> str:
 
 # ---- expressions
 def _expr(e: Expr, least: int = _IFEXP) -> str:
-    """The text of an expression, in parentheses if it binds weaker than `least`."""
+    """Return the text of an expression, in parentheses if it binds weaker than `least`."""
     text, level = _levelled(e)
     return f"({text})" if level < least else text
 
@@ -95,8 +103,8 @@ def _levelled(e: Expr) -> tuple[str, int]:
             return f"{e.op}{_expr(e.operand, _UNARY)}", _UNARY
         case Binary():
             level = BINDS[e.op]
-            left = level + 1 if level == _COMPARE else level
-            return f"{_expr(e.left, left)} {e.op} {_expr(e.right, level + 1)}", level
+            first_level = level + 1 if level == _COMPARE else level
+            return f"{_expr(e.left, first_level)} {e.op} {_expr(e.right, level + 1)}", level
         case IfExp():
             return f"{_expr(e.then, _OR)} if {_expr(e.cond, _OR)} else {_expr(e.other)}", _IFEXP
         case Call():
@@ -123,12 +131,12 @@ def _literal(e: Literal) -> tuple[str, int]:
 
 
 def _items(e: Tuple) -> str:
-    """The items of a tuple without its parentheses."""
+    """Return the items of a tuple without its parentheses."""
     return ", ".join(map(_expr, e.items)) + ("," if len(e.items) == 1 else "")
 
 
 def _bare(e: Expr) -> str:
-    """An expression as the value of a statement: tuples stand without parentheses."""
+    """Return an expression as the value of a statement: tuples stand without parentheses."""
     return _items(e) if isinstance(e, Tuple) and e.items else _expr(e)
 
 
@@ -147,7 +155,7 @@ def _statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...]:
     return _remembered(Itself(s), indent, keyword)
 
 
-@functools.lru_cache(maxsize=4096)  # edits of a tree share all that they leave as it is
+@functools.lru_cache(maxsize=4096)  # edits of a tree share all unchanged parts
 def _remembered(itself: Itself, indent: str, keyword: str) -> tuple[str, ...]:
     s = itself.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
@@ -188,7 +196,7 @@ def _block(body: Sequence[Stmt], indent: str) -> list[str]:
 
 
 def _wrapped(indent: str, prefix: str, value: Expr, suffix: str = "") -> list[str]:
-    """A simple statement; if it is too long and a call, its arguments fill lines aligned below the first one."""
+    """Lay out a simple statement; the arguments of a call that is too long fill lines below the first one."""
     whole = f"{indent}{prefix}{_bare(value)}{suffix}"
     if len(whole) <= WIDTH or not isinstance(value, Call) or not (value.args or value.keywords):
         return [whole]
@@ -214,7 +222,10 @@ def _lead(comments: Comments, indent: str) -> list[str]:
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
-    """Comment lines, each with its `#`; an empty one is a blank line and stands only behind a comment."""
+    """Return comment lines, each with its `#`.
+
+    An empty one is a blank line and stands only behind a comment.
+    """
     lines: list[str] = []
     for text in texts:
         for raw in text.split("\n"):
@@ -227,7 +238,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 
 def _trail(head: list[str], comments: Comments) -> list[str]:
-    """Puts the trailing comment behind the first line of a statement."""
+    """Put the trailing comment behind the first line of a statement."""
     text = " ".join(_lines([comments.trail])) if comments.trail else ""
     if not text:
         return head

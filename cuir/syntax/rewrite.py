@@ -1,4 +1,8 @@
-"""New trees out of old ones. A node whose children stay is itself in the new tree; one that is made anew keeps its place in the text, and what the checker wrote on the old one."""
+"""Rewriting of trees.
+
+A node whose children stay is itself in the new tree; a new one keeps the old one's place in the text, and the marks
+that the checker wrote on it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from .walk import CHILD_FIELDS
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T", bound=Typed)
-Put = Node | tuple[Node, ...]  # a tuple stands for several nodes, or none, where one of many stood
+Put = Node | tuple[Node, ...]  # a tuple replaces one of many nodes by several, or none
 Path = tuple[tuple[str, int | None], ...]  # from a node to one below it: fields, and indices in those that hold many
 
 
 def with_children(node: N, function: Callable[[Any], Put]) -> N:
-    """The node with what `function` gives for each of its children; itself if they all stay."""
+    """Replace each child by the result of `function`; return the node itself if they all stay."""
     changed: dict[str, Any] = {}
     for name in CHILD_FIELDS[node.__class__]:
         old = getattr(node, name)
@@ -45,7 +49,7 @@ def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, 
 
 
 def as_checked(old: Typed, new: T) -> T:
-    """The new node with what the checker wrote on the one whose place it takes."""
+    """Copy the checker's marks to the new node from the one that it replaces."""
     for name in ("type", "place", "decides"):
         if name in vars(old):
             object.__setattr__(new, name, getattr(old, name))
@@ -55,7 +59,7 @@ def as_checked(old: Typed, new: T) -> T:
 
 
 def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
-    """The tree with what `function` gives for each node, which it is shown with its children rewritten."""
+    """Replace each node by the result of `function`, bottom up: a node's children are rewritten before it."""
 
     def child(inner: Any) -> Any:
         return rewrite(inner, function)
@@ -64,7 +68,7 @@ def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
 
 
 def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
-    """The statements with what `function` gives for each, which it is shown with the blocks inside it rewritten; expressions are not gone through."""
+    """Replace each statement by the result of `function`, after the blocks inside it; expressions stay."""
 
     def statement(stmt: Stmt) -> Put:
         if isinstance(stmt, (For, With)):
@@ -78,17 +82,23 @@ def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tupl
     return _each(body, statement)  # type: ignore[return-value]
 
 
-def renamed(node: Any, names: Mapping[str, str], done: dict[int, Any] | None = None) -> Any:
-    """The tree with other names, all exchanged at once. Subtrees that are shared stay shared. done: what was made of subtrees, for several trees that share some."""
-    done = {} if done is None else done
-    if id(node) not in done:
-        new = with_children(node, lambda inner: renamed(inner, names, done))
-        done[id(node)] = replace(new, id=names[new.id]) if isinstance(new, Name) and new.id in names else new
-    return done[id(node)]
+def renamed(node: Any, names: Mapping[str, str], memo: dict[int, Any] | None = None) -> Any:
+    """Rename names in a tree, all exchanged at once; shared subtrees stay shared.
+
+    memo: results by subtree, for several trees that share some.
+    """
+    memo = {} if memo is None else memo
+    if id(node) not in memo:
+        new = with_children(node, lambda inner: renamed(inner, names, memo))
+        memo[id(node)] = replace(new, id=names[new.id]) if isinstance(new, Name) and new.id in names else new
+    return memo[id(node)]
 
 
 def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
-    """The tree with expressions in the places of names; the name of what is called is none of them. A name in the place of a name stands where that one stood."""
+    """Replace names by expressions in a tree, but for the name of what is called.
+
+    A name that replaces a name gets that one's place in the text.
+    """
     if isinstance(node, Name):
         put: Any = names.get(node.id, node)
         return as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
@@ -101,7 +111,7 @@ def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
 
 
 def edited(node: Any, path: Path, put: Put) -> Any:
-    """The tree with something else at a path."""
+    """Replace the node at a path."""
     if not path:
         return put
     (name, index), rest = path[0], path[1:]
@@ -113,7 +123,7 @@ def edited(node: Any, path: Path, put: Put) -> Any:
 
 
 def copied(node: N) -> N:
-    """The same tree of new nodes, for another place: the checker writes on a node what holds where it stands."""
+    """Copy a tree into new nodes for another place, since the checker's marks belong to a place."""
     parts: dict[str, Any] = {}
     for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)

@@ -1,4 +1,4 @@
-"""Types of CuIR values and the facts about dtypes. Owns no rule of a primitive."""
+"""Types of CuIR values and the facts about dtypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PANEL_BYTES = 128  # width of a swizzled panel of shared memory
 
 @dataclass(frozen=True)
 class DType:
-    """A type of elements, and all that depends on which it is: who needs more than this asks the table of a target (lowering/targets)."""
+    """A type of elements, and the facts that depend on it; a target's tables have more (lowering/targets)."""
 
     name: str
     itemsize: int  # bytes
@@ -46,7 +46,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class TileType:
-    """Registers, rank 2; `[R, 1]` holds a value per row, `[1, C]` one per column."""
+    """A register tile of rank 2; `[R, 1]` holds a value per row, `[1, C]` one per column."""
 
     dtype: DType
     rows: int
@@ -58,7 +58,10 @@ class TileType:
 
 @dataclass(frozen=True)
 class GlobalView:
-    """A whole tensor or a box of one: `dims` are the kept dims, ints where known (slices), names for whole dims."""
+    """A whole tensor or a box of one.
+
+    `dims` are the kept dims, ints where known (slices), names for whole dims.
+    """
 
     dtype: DType
     dims: tuple[str | int, ...]
@@ -69,7 +72,10 @@ class GlobalView:
 
 @dataclass(frozen=True)
 class SharedView:
-    """A whole shared array or a view of one; all dims are known. `.T` flips `transposed` (a descriptor bit). `columns`: of the array that it lies in."""
+    """A whole shared array or a view of one; all dims are known.
+
+    `.T` flips `transposed` (a descriptor bit). `columns`: of the array that it lies in.
+    """
 
     dtype: DType
     dims: tuple[int, ...]
@@ -78,7 +84,7 @@ class SharedView:
 
     @property
     def panelled(self) -> bool:
-        """Whether it lies in an array whose rows are whole panels."""
+        """True if it lies in an array whose rows are whole panels."""
         return self.columns * self.dtype.itemsize % PANEL_BYTES == 0
 
     def __str__(self) -> str:
@@ -87,7 +93,7 @@ class SharedView:
 
 @dataclass(frozen=True)
 class BarrierType:
-    """`stages` is None for a single barrier, or one picked out of a ring."""
+    """A barrier or a ring; `stages` is None for a single barrier, or one picked out of a ring."""
 
     kind: str  # "mbarrier" | "named_barrier"
     stages: int | None
@@ -98,7 +104,7 @@ class BarrierType:
 
 @dataclass(frozen=True)
 class Void:
-    """Of a call that gives no value."""
+    """The type of a call without a value."""
 
     def __str__(self) -> str:
         return "nothing"
@@ -106,7 +112,7 @@ class Void:
 
 @dataclass(frozen=True)
 class ErrorType:
-    """Of an expression that was already reported: silences what follows from it."""
+    """The type of an expression that was already reported, which silences errors that follow from it."""
 
     def __str__(self) -> str:
         return "<error>"

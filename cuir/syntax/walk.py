@@ -1,4 +1,4 @@
-"""The only generic traversal of the AST, and trees as keys."""
+"""The generic traversal of the AST, and trees as keys by identity."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _LastFirst(dict[type, tuple[str, ...]]):
         return names
 
 
-CHILD_FIELDS = _ChildFields()  # of each kind of nodes the fields that hold nodes, in the order of the text
+CHILD_FIELDS = _ChildFields()  # node class -> its fields that hold nodes, in the order of the text
 _LAST_FIRST = _LastFirst()
 
 
 def children(node: Node) -> list[Node]:
-    """The nodes directly below, in the order of the text."""
+    """Return the nodes directly below, in the order of the text."""
     nodes: list[Node] = []
     for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)
@@ -42,21 +42,24 @@ def children(node: Node) -> list[Node]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and all below it, parents first."""
-    left = [node]
-    while left:
-        node = left.pop()
+    """Yield the node and all below it, parents first."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
         yield node
         for name in _LAST_FIRST[node.__class__]:
             value = getattr(node, name)
             if value.__class__ is tuple:
-                left += value[::-1]
+                stack += value[::-1]
             elif value is not None:
-                left.append(value)
+                stack.append(value)
 
 
 class Itself:
-    """A tree as the key of what is remembered of it: comparing its text would cost more than most of what is done with it."""
+    """A tree as a key by identity.
+
+    Comparing by structure would cost more than most uses of a cached result.
+    """
 
     __slots__ = ("tree",)
 
@@ -75,7 +78,7 @@ def names_read(node: Node) -> set[str]:
 
 
 class NamesRead:
-    """`names_read` of trees that share subtrees, with a memo of each subtree."""
+    """Memo of `names_read` for trees that share subtrees."""
 
     def __init__(self) -> None:
         self.known: dict[Itself, frozenset[str]] = {}
@@ -90,7 +93,7 @@ class NamesRead:
 
 
 def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
-    """How many statements bind each name, in nested blocks too."""
+    """Count the statements that bind each name, in nested blocks too."""
     counts: Counter[str] = Counter()
     for stmt in body:
         if isinstance(stmt, Assign):

@@ -1,1 +1,4 @@
-"""Text that people read: sources with positions, errors with their codes, JSON and Markdown. Knows nothing of the language."""
+"""Text that people read: sources with positions, errors with their codes, JSON and Markdown.
+
+Independent of the language.
+"""

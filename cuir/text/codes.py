@@ -1,4 +1,7 @@
-"""Every code of a diagnostic: its title and what it means at length. Owns no rule; a test compares it with the codes that the sources use."""
+"""Every code of a diagnostic, with its title and help text.
+
+A test compares it with the codes in the sources.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Code:
-    """`call`: the call is to blame and not the program (exit code 2 instead of 1)."""
+    """A code; `call`: the call is to blame and not the program (exit code 2 instead of 1)."""
 
     code: str
     title: str
@@ -42,15 +45,20 @@ def _enter(call: bool, *entries: tuple[str, str, str]) -> None:
 
 
 def family(code: str) -> str:
-    """The family of a code, in words."""
+    """Return the name of a code's family."""
     return FAMILIES.get(code[:1], "")
 
 
 def markdown() -> str:
-    """Every code as one page."""
-    lines = ["# Errors", "", "Made from `cuir/text/codes.py` by `cuir explain --markdown`; do not edit.", "",
-             "An error names a place and a code: `file:line:column: error[T111]: ...`. `cuir explain T111` prints what stands here. Commands end with 1 if the program is wrong, with 2 if the",
-             "call is (marked *call* below), and with 0 if all is well."]  # fmt: skip
+    """Render every code as one page."""
+    lines = [
+        "# Errors",
+        "",
+        "Made from `cuir/text/codes.py` by `cuir explain --markdown`; do not edit.",
+        "",
+        "An error names a place and a code: `file:line:column: error[T111]: ...`. `cuir explain T111` prints what stands here. Commands end with 1 if the program is wrong, with 2 if the",
+        "call is (marked *call* below), and with 0 if all is well.",
+    ]
     for letter, words in FAMILIES.items():
         entries = [c for c in CODES.values() if c.code.startswith(letter)]
         if entries:

@@ -1,4 +1,4 @@
-"""Errors as values: collected by the passes, drawn here, given to tools as JSON. Owns no rule of the language."""
+"""Errors as values: collected by the passes, rendered as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .source import Span, caret
 
 @dataclass(frozen=True)
 class Note:
-    """Another party to an error: what it is and where."""
+    """Another party to an error, and its place."""
 
     message: str
     span: Span | None = None
@@ -21,8 +21,8 @@ class Note:
 class Diagnostic:
     """One error for people and tools.
 
-    `code` is stable (listed in `cuir/text/codes.py`); `message` says what was expected, then what was found;
-    `hint` says what to do.
+    `code` is stable (listed in `cuir/text/codes.py`); `message` states what was expected, then what was found; `hint`
+    states what to do.
     """
 
     code: str
@@ -69,13 +69,19 @@ def _chain(span: Span) -> list[str]:
 def span_json(span: Span | None) -> dict[str, Any] | None:
     if span is None:
         return None
-    where = {"file": span.source.name, "line": span.line, "column": span.column, "end_line": span.end_line, "end_column": span.end_column}
-    return where | ({"via": span_json(span.via)} if span.via else {})
+    location = {
+        "file": span.source.name,
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }
+    return location | ({"via": span_json(span.via)} if span.via else {})
 
 
 @dataclass
 class Sink:
-    """Collects diagnostics; the same code at the same place is kept once."""
+    """A collector of diagnostics; the same code at the same place is kept once."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     _alike: dict[tuple[Any, ...], list[Span | None]] = field(default_factory=dict, repr=False)
@@ -83,7 +89,7 @@ class Sink:
     def error(
         self, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
     ) -> None:
-        alike = self._alike.setdefault((code, message, span and (span.line, span.column)), [])  # text can have thousands of errors
+        alike = self._alike.setdefault((code, message, span and (span.line, span.column)), [])  # may be thousands
         if span not in alike:
             alike.append(span)
             self.diagnostics.append(Diagnostic(code, message, span, tuple(Note(*n) for n in notes), hint))
@@ -94,7 +100,10 @@ class Sink:
 
 
 class CuirError(Exception):
-    """The program (or a call of it) is wrong; carries every diagnostic found. `str()` is the text for a terminal."""
+    """An error in the program or in a call of it, with every diagnostic found.
+
+    `str()` is the text for a terminal.
+    """
 
     def __init__(self, diagnostics: Iterable[Diagnostic]):
         self.diagnostics = tuple(diagnostics)

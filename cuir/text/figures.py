@@ -1,4 +1,7 @@
-"""Figures of matplotlib in files: its import, and errors for people where it is missing or a file cannot be written."""
+"""Figures of matplotlib in files.
+
+Its import, and errors for people where it is missing or a file cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from typing import Any
 from .diagnostics import CuirError
 
 
-def load_pyplot(command: str, what: str = "a plot") -> Any:
-    """Import matplotlib.pyplot, drawing into files. command: what draws the plot once matplotlib is there. Raises CuirError U120 without it."""
+def load_pyplot(command: str, subject: str = "a plot") -> Any:
+    """Import matplotlib.pyplot, drawing into files.
+
+    command: draws the plot once matplotlib is installed. Raises CuirError U120 without it.
+    """
     try:
         import matplotlib
     except ImportError:
         raise CuirError.of(
             "U120",
-            f"{what} needs matplotlib, which is not installed",
+            f"{subject} needs matplotlib, which is not installed",
             hint=f"pip install 'cubridge[bench]' (or matplotlib), then `{command}`",
         ) from None
     matplotlib.use("Agg")
@@ -25,7 +31,10 @@ def load_pyplot(command: str, what: str = "a plot") -> Any:
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 130) -> None:
-    """Write a figure as PNG or SVG, by the name's ending, and close it. Raises CuirError U108 if it cannot be written."""
+    """Write a figure as PNG or SVG, by the name's ending, and close it.
+
+    Raises CuirError U108 if it cannot be written.
+    """
     from matplotlib import pyplot
 
     try:

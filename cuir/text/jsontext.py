@@ -1,4 +1,7 @@
-"""JSON that every reader takes: numbers that are not finite become null, other objects their text; files of JSON lines. Owns no report."""
+"""JSON that every reader takes, and files of JSON lines.
+
+Numbers that are not finite become null, other objects their text.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,20 @@ from typing import Any
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Indented JSON text, without a line end."""
+    """Return indented JSON text, without a line end."""
     return json.dumps(_plain(value), indent=2, allow_nan=False)
 
 
 def begun(path: Path) -> bool:
-    """Whether a file is there and holds something. An empty one is nobody's work, as `mktemp` and `touch` make them."""
+    """Return whether a file exists and holds something.
+
+    An empty one counts as unused, as `mktemp` and `touch` make them.
+    """
     return path.exists() and not (path.is_file() and path.stat().st_size == 0)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line to a file of JSON lines. A last line that an interruption cut short is cut off first, so that it stays nowhere."""
+    """Add a line to a file of JSON lines, removing a last line that an interruption cut short."""
     with path.open("a+b") as file:
         end = file.tell()
         file.seek(max(0, end - 1))

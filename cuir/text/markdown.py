@@ -1,4 +1,4 @@
-"""Tables of Markdown. Owns what a cell may hold."""
+"""Tables of Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table. A cell takes one line, and a bar in it is no border."""
+    """Return the lines of a table.
+
+    A cell takes one line, and a bar in it is no border.
+    """
     return [_line(head), "|" + "---|" * len(head), *map(_line, rows)]
 
 

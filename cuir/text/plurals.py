@@ -1,10 +1,13 @@
-"""Numbers of things in words."""
+"""Numbers with nouns, in the singular or plural."""
 
 from __future__ import annotations
 
 
 def count_noun(n: int, noun: str) -> str:
-    """Return a number and a noun, in the plural unless the number is 1: `1 arrival`, `2,048 bytes`, `3 copies`."""
+    """Return a number and a noun, in the plural unless the number is 1.
+
+    Examples: `1 arrival`, `2,048 bytes`, `3 copies`.
+    """
     return f"{n:,} {noun if n == 1 else make_plural(noun)}"
 
 

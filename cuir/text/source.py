@@ -1,4 +1,4 @@
-"""Source text and positions in it. Everything that points at text does so with a `Span`."""
+"""Source text and positions in it: everything that points at text does so with a `Span`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ class Source:
         return tuple(self.text.split("\n"))
 
     def line(self, number: int) -> str:
-        """The text of a line, by the number that spans use (1-based, shifted by `first_line`)."""
+        """Return the text of a line, by the number that spans use (1-based, shifted by `first_line`)."""
         index = number - self.first_line
         return self.lines[index] if 0 <= index < len(self.lines) else ""
 
 
 @dataclass(frozen=True, init=False)
 class Span:
-    """A half-open range of text: 1-based lines, 1-based columns; `via` is the call that an inlined `@func` came through."""
+    """A half-open range of text: 1-based lines, 1-based columns.
+
+    `via` is the call that an inlined `@func` came through.
+    """
 
     source: Source = field(repr=False)
     line: int
@@ -39,7 +42,10 @@ class Span:
     via: Span | None = None
 
     def __init__(self, source: Source, line: int, column: int, end_line: int, end_column: int, via: Span | None = None):
-        """As generated, but four times as fast: spans are a tenth of the time that checking a kernel takes."""
+        """Initialise as the generated method does, but four times as fast.
+
+        Spans are a tenth of the time that checking a kernel takes.
+        """
         parts = self.__dict__
         parts["source"], parts["line"], parts["column"] = source, line, column
         parts["end_line"], parts["end_column"], parts["via"] = end_line, end_column, via
@@ -48,18 +54,18 @@ class Span:
         return f"{self.source.name}:{self.line}:{self.column}"
 
     def text(self) -> str:
-        """The first line of the spanned text."""
+        """Return the first line of the spanned text."""
         stop = self.end_column - 1 if self.end_line == self.line else None
         return self.source.line(self.line)[self.column - 1 : stop]
 
     def through(self, call: Span) -> Span:
-        """This span, reached by inlining at `call` (appended at the outermost end of the chain)."""
+        """Return this span, reached by inlining at `call` (appended at the outermost end of the chain)."""
         via = call if self.via is None else self.via.through(call)
         return Span(self.source, self.line, self.column, self.end_line, self.end_column, via)
 
 
 def caret(span: Span) -> str:
-    """The source line with carets below the spanned part, as shown in a terminal."""
+    """Return the source line with carets below the spanned part, as shown in a terminal."""
     line, column = span.source.line(span.line), span.column
     stop = span.end_column if span.end_line == span.line else len(line) + 1
     if len(line) > LONG:  # a window of it
@@ -70,6 +76,6 @@ def caret(span: Span) -> str:
 
 
 def spoken(name: str, span: Span) -> str:
-    """A flat name as the text at `span` says it: inlining appends numbers to names."""
+    """Return a flat name as spelled in the text at `span`: inlining appends numbers to names."""
     base = re.sub(r"(_\d+)+$", "", name)
     return base if re.search(rf"\b{base}\b", span.text()) else name

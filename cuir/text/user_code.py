@@ -1,4 +1,4 @@
-"""Where in a user's Python something stands or failed. Owns the way from an exception or a function to a place; imports nothing of the user's."""
+"""Places in a user's Python, from a function or an exception; imports nothing of the user's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .source import Source, Span
 
 
 def function_span(function: Callable[..., Any]) -> Span | None:
-    """Where a Python function's definition starts."""
+    """Return the start of a Python function's definition."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None
@@ -24,14 +24,17 @@ def function_span(function: Callable[..., Any]) -> Span | None:
 
 
 def user_span(error: BaseException, path: str | None = None) -> Span | None:
-    """The innermost line of user code that an exception passed through (of the file `path`, if one is named)."""
+    """Return the innermost line of user code that an exception passed through.
+
+    path: only lines of this file count, if one is named.
+    """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         source = _source(error.filename)
         column = error.offset or 1
         return Span(source, error.lineno, column, error.lineno, max(column + 1, error.end_offset or 0))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        own = frame.filename == path if path else not frame.filename.startswith((str(Path(__file__).parent.parent), "<"))
-        if own and "/torch/" not in frame.filename and frame.lineno:
+        is_user_code = frame.filename == path if path else not frame.filename.startswith((str(Path(__file__).parent.parent), "<"))
+        if is_user_code and "/torch/" not in frame.filename and frame.lineno:
             column = (frame.colno or 0) + 1
             one_line = frame.end_lineno == frame.lineno and frame.end_colno
             return Span(_source(frame.filename), frame.lineno, column, frame.lineno, (frame.end_colno or 0) + 1 if one_line else column + 1)
