@@ -1,1 +1,4 @@
-"""What a call of a kernel must satisfy, on a CPU or a GPU: dims and consts out of its arguments, alignment, memory that arguments share, lengths that fit 32 bits."""
+"""Checks of a call of a kernel, on a CPU or a GPU.
+
+Dims and consts out of its arguments, alignment, memory that arguments share, lengths that fit 32 bits.
+"""

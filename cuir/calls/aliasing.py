@@ -1,4 +1,7 @@
-"""Which arguments of a call lie in the same memory: a tensor that a kernel writes shares none. Owns that one rule, on addresses alone."""
+"""The aliasing rule of a call's arguments: a tensor that a kernel writes shares no memory.
+
+Works on addresses alone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from ..text.diagnostics import CuirError
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies. address: of its first element, in bytes; strides: in elements."""
+    """The memory of a tensor.
+
+    address: of its first element, in bytes; strides: in elements.
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -27,7 +33,7 @@ class Place:
 
     @property
     def dims(self) -> list[tuple[int, int]]:
-        """Strides in bytes and lengths of the dims that have more than one element, the smallest stride first."""
+        """Strides in bytes and lengths of the dims with more than one element, the smallest stride first."""
         return sorted((s * self.itemsize, n) for s, n in zip(self.strides, self.shape) if n > 1)
 
     @property
@@ -41,7 +47,7 @@ class Place:
         return self.address + self.reach
 
     def runs(self) -> tuple[np.ndarray, int]:
-        """The elements as runs of bytes: where they start, ascending, and how long each is."""
+        """Return the elements as runs of bytes: their starts, ascending, and the length of each."""
         dims, length = self.dims, self.itemsize
         while dims and dims[0][0] == length:
             length *= dims.pop(0)[1]
@@ -51,7 +57,7 @@ class Place:
         return np.sort(starts), length
 
     def twice(self) -> bool:
-        """Do two elements share a byte?"""
+        """Return whether two elements share a byte."""
         extent = self.itemsize
         for stride, n in self.dims:
             if stride < extent:
@@ -62,40 +68,54 @@ class Place:
         starts, length = self.runs()
         return bool((np.diff(starts) < length).any())
 
-    def meets(self, other: Place) -> bool:
-        """Do two tensors share a byte?"""
-        if 0 in self.shape or 0 in other.shape or self.end <= other.address or other.end <= self.address:
+    def meets(self, second: Place) -> bool:
+        """Return whether two tensors share a byte."""
+        if 0 in self.shape or 0 in second.shape or self.end <= second.address or second.end <= self.address:
             return False
-        (mine, length), (theirs, size) = self.runs(), other.runs()
+        (mine, length), (theirs, size) = self.runs(), second.runs()
         return bool((np.searchsorted(theirs, mine + length) > np.searchsorted(theirs, mine - size, side="right")).any())
 
 
 def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Place]) -> None:
-    """Raises CuirError U419 if a tensor that the kernel writes shares memory with another argument, or two of its elements do."""
+    """Check that a written tensor shares memory with no other argument, nor two of its elements.
+
+    Raises CuirError U419.
+    """
     ends = [(t, p, p.address, p.end) for t in tensors if 0 not in (p := places[t.name]).shape]
     for t, place, begin, end in ends:
         if not t.written:
             continue
         if place.twice():
-            raise CuirError.of("U419", f"`{t.name}` is written, and several of its elements lie in one place of memory: strides {list(place.strides)} of shape {list(place.shape)}",
-                               t.span, f"{t.name}.contiguous(), or a new tensor, in place of an expanded one")  # fmt: skip
-        for other, there, first, last in ends:
-            if other is not t and first < end and begin < last and place.meets(there):
-                raise CuirError.of("U419", f"`{t.name}` is written, and shares memory with `{other.name}`: nothing orders the accesses of the two", t.span,
-                                   f"{t.name} in memory of its own; a kernel that works in place takes one tensor and reads and writes that")  # fmt: skip
+            raise CuirError.of(
+                "U419",
+                f"`{t.name}` is written, and several of its elements lie in one place of memory: strides {list(place.strides)} of shape {list(place.shape)}",
+                t.span,
+                f"{t.name}.contiguous(), or a new tensor, in place of an expanded one",
+            )
+        for other_tensor, other_place, first, last in ends:
+            if other_tensor is not t and first < end and begin < last and place.meets(other_place):
+                raise CuirError.of(
+                    "U419",
+                    f"`{t.name}` is written, and shares memory with `{other_tensor.name}`: nothing orders the accesses of the two",
+                    t.span,
+                    f"{t.name} in memory of its own; a kernel that works in place takes one tensor and reads and writes that",
+                )
 
 
 def apart(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
-    """Does no tensor that is written begin or end inside of another's reach? Where it does, `refuse_shared_memory` says whether they share a byte: a look at numbers alone, for
-    launches of tensors that lie as those of a checked one.
+    """Return whether no written tensor begins or ends inside of another's reach.
 
-    reaches: of each tensor the bytes from its first element to behind its last, 0 without elements, and whether it is written; addresses: of their first elements.
+    Where one does, `refuse_shared_memory` decides whether they share a byte. Compares numbers alone, for launches of
+    tensors with the layout of those of a checked one.
+
+    reaches: of each tensor the bytes from its first element to behind its last, 0 without elements, and whether it is
+    written; addresses: of their first elements.
     """
     for i, (reach, written) in enumerate(reaches):
         if written and reach:
             begin = addresses[i]
             end = begin + reach
-            for j, (other, _) in enumerate(reaches):
-                if j != i and other and addresses[j] < end and begin < addresses[j] + other:
+            for j, (other_reach, _) in enumerate(reaches):
+                if j != i and other_reach and addresses[j] < end and begin < addresses[j] + other_reach:
                     return False
     return True

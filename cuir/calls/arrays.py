@@ -1,4 +1,7 @@
-"""Arrays of other libraries on a GPU, as the checks of a call take them: tensors with shape, strides, dtype and address, without data."""
+"""Arrays of other libraries on a GPU, described as tensors without data for the checks of a call.
+
+The descriptions have shape, strides, dtype and address.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ INTERFACE = "__cuda_array_interface__"
 
 
 class ArrayView(torch.Tensor):
-    """An array on a GPU as a tensor without data. array: what it describes; address: of its first element, in bytes."""
+    """An array on a GPU as a tensor without data.
+
+    array: the described array; address: of its first element, in bytes.
+    """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -36,31 +42,43 @@ class ArrayView(torch.Tensor):
 def make_view(
     array: object, address: int, shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, ordinal: int
 ) -> ArrayView:
-    """Describe an array on the device of this ordinal. strides: in elements, None if it is contiguous."""
-    empty = torch.empty(tuple(shape), dtype=dtype, device="meta") if strides is None else torch.empty_strided(
-        tuple(shape), tuple(strides), dtype=dtype, device="meta")  # fmt: skip
+    """Describe an array on the device of this ordinal.
+
+    strides: in elements, None if it is contiguous.
+    """
+    empty = (
+        torch.empty(tuple(shape), dtype=dtype, device="meta")
+        if strides is None
+        else torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device="meta")
+    )
     view = empty.as_subclass(ArrayView)
     view.array, view.address, view.ordinal = array, address, ordinal
     return view
 
 
 def view_array(param: TensorParam, array: Any, ordinal: int) -> ArrayView:
-    """Describe an argument that has `__cuda_array_interface__`. Raises CuirError for dtypes and strides that no tensor has (U404, U406)."""
+    """Describe an argument that has `__cuda_array_interface__`.
+
+    Raises CuirError for dtypes and strides that no tensor has (U404, U406).
+    """
     about = getattr(array, INTERFACE)
     numpy = np.dtype(about["typestr"])
     strides = about.get("strides")
     if strides is not None:
         if any(s < 0 or s % numpy.itemsize for s in strides):
-            found = f"found strides of {list(strides)} bytes"
+            finding = f"found strides of {list(strides)} bytes"
             raise CuirError.of(
-                "U406", f"strides of `{param.name}` must be multiples of its elements, and not negative, {found}", param.span
+                "U406", f"strides of `{param.name}` must be multiples of its elements, and not negative, {finding}", param.span
             )
         strides = [s // numpy.itemsize for s in strides]
     return make_view(array, int(about["data"][0]), about["shape"], strides, _torch_dtype(param, numpy), ordinal)
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the dtype of arrays that hold these elements: their bits as unsigned integers where NumPy has no such float."""
+    """Return the dtype of arrays that hold these elements.
+
+    Their bits are unsigned integers where NumPy has no such float.
+    """
     try:
         return np.dtype(dtype.torch)
     except TypeError:
@@ -68,12 +86,19 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def _torch_dtype(param: TensorParam, numpy: np.dtype[Any]) -> torch.dtype:
-    """Find the dtype of an array's elements; bits of floats that NumPy does not have are taken for those of the parameter."""
-    wanted = param.dtype
-    if numpy_dtype(wanted).kind == "u" and numpy.kind in "uV" and numpy.itemsize == wanted.itemsize:
-        return TORCH[wanted]
+    """Return the dtype of an array's elements.
+
+    Bits of floats that NumPy does not have are taken for those of the parameter.
+    """
+    expected = param.dtype
+    if numpy_dtype(expected).kind == "u" and numpy.kind in "uV" and numpy.itemsize == expected.itemsize:
+        return TORCH[expected]
     try:
         return torch.from_numpy(np.empty(0, numpy)).dtype
     except TypeError:
-        raise CuirError.of("U404", f"`{param.name}` must have dtype {TORCH[wanted]}, found {numpy} of NumPy", param.span,
-                           f"an array of dtype {numpy_dtype(wanted)}") from None  # fmt: skip
+        raise CuirError.of(
+            "U404",
+            f"`{param.name}` must have dtype {TORCH[expected]}, found {numpy} of NumPy",
+            param.span,
+            f"an array of dtype {numpy_dtype(expected)}",
+        ) from None

@@ -1,4 +1,4 @@
-"""Arguments of a call -> values of consts and dims. Owns what tensors and scalars a kernel accepts, on any device."""
+"""Binding of a call's arguments: values of consts and dims, and checks of tensors and scalars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Argument = torch.Tensor | float | int | bool
 
 @dataclass(frozen=True)
 class Bound:
-    """What a call's arguments say: consts read off tensors or given, and the length of every named dim."""
+    """The result of binding: consts of tensors and caller, and the length of every named dim."""
 
     consts: Mapping[str, Const]
     dims: Mapping[str, int]
@@ -29,11 +29,12 @@ class Bound:
 
 
 def bind(kernel: Kernel, arguments: Mapping[str, Argument], consts: Mapping[str, Const] | None = None) -> Bound:
-    """Checks the arguments of a kernel by name and reads consts and dims off the tensors.
+    """Check the arguments of a kernel by name, and read consts and dims off the tensors.
 
-    arguments: a tensor for each `Global`, a number for each scalar; a `Scratch` may be left out. consts: further const parameters. Raises CuirError (codes U4xx) with every
-    mistake: missing or unknown names, dtype, rank, an innermost stride other than 1, equal names with unequal lengths, different devices, scalars
-    that are not finite or do not fit.
+    arguments: a tensor for each `Global`, a number for each scalar; a `Scratch` is optional. consts: further const
+    parameters. Raises CuirError (codes U4xx) with every mistake: missing or unknown names, dtype, rank, an innermost
+    stride other than 1, equal names with unequal lengths, different devices, scalars that are not finite or do not
+    fit.
     """
     sink = Sink()
     binder = _Binder(kernel, dict(consts or {}), sink)
@@ -61,7 +62,7 @@ class _Binder:
         self.kernel, self.consts, self.sink = kernel, consts, sink
         self.const_names = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
         self.defaults = {p.name: p.default for p in kernel.params if isinstance(p.type, ConstType)}
-        self.origin: dict[str, str] = {}  # which tensor a const or dim was read off
+        self.origin: dict[str, str] = {}  # const or dim -> the tensor that it was read off
         self.dims: dict[str, int] = {}
         self.device: torch.device | None = None
         self.first: str | None = None
@@ -75,20 +76,20 @@ class _Binder:
             self.sink.error("U403", f"`{p.name}` must be a dense tensor, found {found_layout}", p.span)
             return
         dtype = _FROM_TORCH.get(value.dtype)
-        wanted = DTYPES.get(t.dtype)
-        if wanted is None and t.dtype in self.const_names:
+        expected = DTYPES.get(t.dtype)
+        if expected is None and t.dtype in self.const_names:
             if dtype is None:
                 self.sink.error(
                     "U404", f"`{p.name}` has dtype {value.dtype}; kernels take {', '.join(str(d) for d in TORCH.values())}", p.span
                 )
             else:
                 self.settle(p, t.dtype, dtype)
-        elif wanted is not None and dtype != wanted:
+        elif expected is not None and dtype != expected:
             self.sink.error(
                 "U404",
-                f"`{p.name}` must have dtype {TORCH.get(wanted, wanted)}, found {value.dtype}",
+                f"`{p.name}` must have dtype {TORCH.get(expected, expected)}, found {value.dtype}",
                 p.span,
-                f"{p.name}.to({TORCH.get(wanted, wanted)})",
+                f"{p.name}.to({TORCH.get(expected, expected)})",
             )
         if value.dim() != len(t.dims):
             self.sink.error(
@@ -106,8 +107,11 @@ class _Binder:
         if p.scratch and not (value.is_contiguous() and value.data_ptr() % COPY_ALIGNMENT == 0):
             lies = f"strides {list(value.stride())}, address % {COPY_ALIGNMENT} = {value.data_ptr() % COPY_ALIGNMENT}"
             self.sink.error(
-                "U406", f"`{p.name}` is scratch, so it must be contiguous and start at a multiple of {COPY_ALIGNMENT} bytes, found {lies}", p.span, "leave it out: each launch brings its own along"
-            )  # fmt: skip
+                "U406",
+                f"`{p.name}` is scratch, so it must be contiguous and start at a multiple of {COPY_ALIGNMENT} bytes, found {lies}",
+                p.span,
+                "leave it out: each launch brings its own along",
+            )
         if any(s < 0 for s in value.stride()):
             self.sink.error("U406", f"`{p.name}` must not have negative strides", p.span, f"{p.name}.contiguous()")
         if self.device is None:
@@ -122,7 +126,7 @@ class _Binder:
             )
 
     def settle(self, p: Param, key: str | int, value: DType | int) -> None:
-        """Gives a dim or a const the value that a tensor shows, or compares it with what it has."""
+        """Give a dim or a const the value of a tensor, or compare it with the value that it has."""
         if isinstance(key, int):
             if key != value:
                 self.sink.error(
@@ -136,16 +140,18 @@ class _Binder:
         elif table[key] != value:
             source = self.origin.get(key, "the consts given")
             message = f"`{key}` is {_show(table[key])} in {source} and {_show(value)} in `{p.name}`"
-            known = table[key]
+            bound_value = table[key]
             if isinstance(value, DType):
-                self.sink.error("U404", message, p.span, f"{p.name}.to({TORCH.get(known) if isinstance(known, DType) else known})")
+                self.sink.error(
+                    "U404", message, p.span, f"{p.name}.to({TORCH.get(bound_value) if isinstance(bound_value, DType) else bound_value})"
+                )
             else:
                 self.sink.error("U408", message, p.span, "dims of one name have one length")
 
     def scalar(self, p: Param, t: ScalarType, value: object) -> None:
         kinds: dict[str, tuple[type, ...]] = {"i32": (int,), "f32": (int, float), "bool": (bool,)}
-        wanted = kinds.get(t.dtype, ())
-        if not isinstance(value, wanted) or (isinstance(value, bool) and t.dtype != "bool"):
+        expected = kinds.get(t.dtype, ())
+        if not isinstance(value, expected) or (isinstance(value, bool) and t.dtype != "bool"):
             self.sink.error("U409", f"`{p.name}` must be {'an' if t.dtype == 'i32' else 'a'} {t.dtype} number, found {value!r}", p.span)
         elif isinstance(value, (int, float)) and t.dtype == "f32" and not abs(value) < 3.5e38:  # nor NaN
             self.sink.error("U409", f"`{p.name}` must be finite, found {value}", p.span, "compute it in Python first")
@@ -154,39 +160,43 @@ class _Binder:
 
 
 def with_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Any], fill: float | None = None) -> dict[str, Any]:
-    """The arguments, with new memory for the scratch that a launch brings along. fill: what it holds, if not just anything. What has no known length is left to `bind`."""
+    """Return the arguments, with new memory for the scratch tensors of a launch.
+
+    fill: initial value, else the memory is not initialised. Errors about unknown lengths are left to `bind`.
+    """
     lengths: dict[str | int, int] = {}
-    device, given = None, dict(arguments)
+    device, completed = None, dict(arguments)
     for t in tensors:
-        x = given.get(t.name)
+        x = completed.get(t.name)
         if isinstance(x, torch.Tensor) and x.dim() == len(t.dims):
             device = x.device if device is None else device
             lengths.update(zip(t.dims, x.shape))
     for t in tensors:
-        if t.scratch and t.name not in given and device is not None and all(isinstance(d, int) or d in lengths for d in t.dims):
+        if t.scratch and t.name not in completed and device is not None and all(isinstance(d, int) or d in lengths for d in t.dims):
             shape = [d if isinstance(d, int) else lengths[d] for d in t.dims]
             empty = torch.empty(shape, dtype=TORCH[t.dtype], device=device)
-            given[t.name] = empty if fill is None else empty.fill_(fill if t.dtype.is_float else -(2**31))
-    return given
+            completed[t.name] = empty if fill is None else empty.fill_(fill if t.dtype.is_float else -(2**31))
+    return completed
 
 
 def _show(value: object) -> str:
     return value.name if isinstance(value, DType) else str(value)
 
 
-def assumed_consts(kernel: Kernel, given: Mapping[str, Const]) -> dict[str, Const]:
-    """Consts for checking a kernel without tensors: dtypes become f16, a tensor's innermost dim 128, other dims 64.
+def assumed_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
+    """Return consts for checking a kernel without tensors: f16, innermost dims 128, other dims 64.
 
-    Only for those neither given nor with a default; a const that is no tensor's dtype or dim stays missing.
+    Only consts without a value in `consts` and without a default are assumed; a const that is no tensor's dtype or dim
+    stays missing.
     """
-    consts = dict(given)
+    values = dict(consts)
     tensors = [p.type for p in kernel.params if isinstance(p.type, GlobalType)]
     for p in kernel.params:
-        if isinstance(p.type, ConstType) and p.default is None and p.name not in consts:
+        if isinstance(p.type, ConstType) and p.default is None and p.name not in values:
             if any(t.dtype == p.name for t in tensors):
-                consts[p.name] = F16
+                values[p.name] = F16
             elif any(t.dims and t.dims[-1] == p.name for t in tensors):
-                consts[p.name] = 128
+                values[p.name] = 128
             elif any(p.name in t.dims for t in tensors):
-                consts[p.name] = 64
-    return consts
+                values[p.name] = 64
+    return values

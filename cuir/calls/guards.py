@@ -1,6 +1,7 @@
-"""Calls like one before, recognised by torch's own guards of tensors: a microsecond, where reading five tensors from Python takes ten.
+"""Recognition of repeated calls by torch's guards of tensors, which take a microsecond.
 
-Owns that recognition alone: what a call must be is bind's to say, and a call that is not recognised is examined in full.
+Reading five tensors from Python takes ten. The rules of a call are in binding.py; a call that is not recognised is
+examined in full.
 """
 
 from __future__ import annotations
@@ -16,58 +17,69 @@ try:
 except ImportError:  # a torch without them: every call is examined by its signature
     guards = None  # type: ignore[assignment]
 
-LOW = 15  # bits of an address that the copy engine minds
-Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # of a tensor: shape, stride, dtype
+LOW = 15  # bits of an address that matter for the copy engine's alignment
+Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, stride and dtype of a tensor
 
 
 def number(value: int | float) -> tuple[Any, ...]:
-    """What tells one number from others as an argument: its type, and -0.0 from 0.0."""
+    """Return a key that identifies a number as an argument, with its type, and -0.0 apart from 0.0."""
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 
 
 class Repeat:
-    """One call that was examined and found good, and the question whether another is like it: names, numbers, and of each tensor type, dtype, device,
-    sizes, strides, requires_grad, dispatch keys and alignment."""
+    """An examined, valid call, and a test whether another call is like it.
+
+    Compares names, numbers, and of each tensor type, dtype, device, sizes, strides, requires_grad, dispatch keys and
+    alignment.
+    """
 
     __slots__ = ("check", "form", "low", "numbers", "tensors")
 
-    def __init__(self, form: tuple[Any, ...], given: Sequence[Any]):
-        """form: how many arguments came by position, the names of the others, how many by out=. Raises what torch raises for tensors without strides."""
+    def __init__(self, form: tuple[Any, ...], values: Sequence[Any]):
+        """Record a call.
+
+        form: number of positional arguments, names of the keyword arguments, number of `out=`. Raises what torch
+        raises for tensors without strides.
+        """
         self.form = form
-        self.tensors = tuple(i for i, value in enumerate(given) if isinstance(value, torch.Tensor))
-        self.numbers = tuple((i, number(value)) for i, value in enumerate(given) if not isinstance(value, torch.Tensor))
-        tensors = [given[i] for i in self.tensors]
+        self.tensors = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
+        self.numbers = tuple((i, number(value)) for i, value in enumerate(values) if not isinstance(value, torch.Tensor))
+        tensors = [values[i] for i in self.tensors]
         self.low = [t.data_ptr() & LOW for t in tensors]
         sizes: list[Any] = [list(t.shape) for t in tensors]
         strides: list[Any] = [list(t.stride()) for t in tensors]
         self.check: Callable[..., bool] = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
-    def covers(self, form: tuple[Any, ...], given: Sequence[Any]) -> bool:
+    def covers(self, form: tuple[Any, ...], values: Sequence[Any]) -> bool:
         if form != self.form:
             return False
-        for i, known in self.numbers:
-            value = given[i]
-            if not isinstance(value, (int, float)) or number(value) != known:
+        for i, expected in self.numbers:
+            value = values[i]
+            if not isinstance(value, (int, float)) or number(value) != expected:
                 return False
-        tensors = [given[i] for i in self.tensors]
+        tensors = [values[i] for i in self.tensors]
         return self.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
 
 
-def repeat_of(form: tuple[Any, ...], given: Sequence[Any]) -> Repeat | None:
-    """A call to compare others with; None where torch has no guards, and for tensors that require gradients (whether they may depends on more than them)."""
-    if guards is None or any(isinstance(value, torch.Tensor) and value.requires_grad for value in given):
+def repeat_of(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
+    """Record a call to compare others with.
+
+    None where torch has no guards, and for tensors that require gradients (whether they may depends on more than
+    them).
+    """
+    if guards is None or any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
         return None
     try:
-        return Repeat(form, given)
-    except (AttributeError, RuntimeError, TypeError):  # guards that are asked otherwise, in a torch to come
+        return Repeat(form, values)
+    except (AttributeError, RuntimeError, TypeError):  # guards with another interface, in a future torch
         return None
 
 
-_QUICK: Any = getattr(guards, "_empty_strided_cuda", None)  # as compiled graphs allocate: without the cost of parsing arguments
+_QUICK: Any = getattr(guards, "_empty_strided_cuda", None)  # allocates without the cost of parsing arguments
 
 
 class Empty:
-    """torch.empty_strided of each allocation, again and again."""
+    """A repeatable torch.empty_strided of each allocation."""
 
     __slots__ = ("allocations", "device", "index")
 

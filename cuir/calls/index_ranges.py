@@ -1,6 +1,7 @@
-"""Launches for which the index arithmetic of a kernel fits the 32 bits of an i32: bounds of whatever becomes a subscript, a trip count or a number of units of work, for given lengths.
+"""Range checks of a launch's index arithmetic, which must fit the 32 bits of an i32.
 
-Offsets inside a tensor are no matter of this: lengths times strides are computed in 64 bits.
+Bounds whatever becomes a subscript, a trip count or a number of work items, for given lengths. Offsets inside a tensor
+do not matter: lengths times strides are computed in 64 bits.
 """
 
 from __future__ import annotations
@@ -19,68 +20,86 @@ from ..syntax.walk import children, walk
 from ..text.diagnostics import CuirError
 
 LARGEST = 2**31 - 1
-LONGEST = 2**31 - 2**16  # of a dim, or of the units of work: the number one tile further, or one grid further, still fits
+LONGEST = 2**31 - 2**16  # largest dim or number of work items: the number one tile or one grid further still fits
 
 
 def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, object]) -> None:
-    """Raises CuirError U420 if a dim, the number of units of work, or a value on the way to a subscript or a trip count may lie outside of an i32."""
+    """Check that dims, the number of work items and index arithmetic fit an i32.
+
+    Raises CuirError U420 if a value on the way to a subscript or a trip count may lie outside of it.
+    """
     for name, n in dims.items():
         if n > LONGEST:
             t = next(t for t in checked.tensors if name in t.dims)
-            raise CuirError.of("U420", f"the dim `{name}` of `{t.name}` is {n:,}; indices are i32, so a dim is at most {LONGEST:,}", t.span,
-                                "view the tensor with more dims")  # fmt: skip
+            raise CuirError.of(
+                "U420",
+                f"the dim `{name}` of `{t.name}` is {n:,}; indices are i32, so a dim is at most {LONGEST:,}",
+                t.span,
+                "view the tensor with more dims",
+            )
     numbers = {p.name: v for p in checked.scalars if p.dtype == I32 and isinstance(v := scalars[p.name], int)}
     around = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
-    if _kept(checked, around) is not None:  # for all lengths up to there; most launches ask no further
+    if _cached_range_error(checked, around) is not None:  # for all lengths up to there; most launches ask no further
         exactly = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
-        if (error := _kept(checked, exactly)) is not None:
+        if (error := _cached_range_error(checked, exactly)) is not None:
             raise error
 
 
 def _round(n: int) -> int:
-    """A power of two that is no less, at least 1024."""
+    """Round up to a power of two, at least 1024."""
     return 1 << max(10, (abs(n) - 1).bit_length())
 
 
-def _kept(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
-    key = (require_index_ranges, tuple(sorted(given.items())))
+def _cached_range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
+    key = (require_index_ranges, tuple(sorted(bounds.items())))
     if key not in checked.made:
-        checked.made[key] = _range_error(checked, given)
+        checked.made[key] = _range_error(checked, bounds)
     error: CuirError | None = checked.made[key]
     return error
 
 
-def _range_error(checked: Checked, given: Mapping[str, Interval]) -> CuirError | None:
-    known: dict[str, Bounds] = dict(given)
-    outer = _Ranges(checked, known, {})
+def _range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
+    ranges_of_names: dict[str, Bounds] = dict(bounds)
+    outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            known[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
+            ranges_of_names[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
     units = outer.of(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
         most = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
-        return CuirError.of("U420", f"the number of units of work, or a part of it, is {most:,}; units are counted in i32, so there are at most {LONGEST:,}",
-                            checked.tiles.count.span, "give a unit more to do, or launch the kernel on parts of the tensors")  # fmt: skip
+        return CuirError.of(
+            "U420",
+            f"the number of units of work, or a part of it, is {most:,}; units are counted in i32, so there are at most {LONGEST:,}",
+            checked.tiles.count.span,
+            "give a unit more to do, or launch the kernel on parts of the tensors",
+        )
     for role, (indices, bound) in zip(checked.roles, _texts(checked), strict=True):
-        inside = {n: v for n, v in known.items() if n not in bound} | (
+        inside = {n: v for n, v in ranges_of_names.items() if n not in bound} | (
             {role.index: (0, role.workers - 1)} if role.index is not None else {}
         )
-        ranges = _Ranges(checked, inside, bound, units)
-        for wanted in indices:
-            ranges.of(wanted)
-            if ranges.outside:
-                e, (lo, hi) = ranges.outside[0]
+        role_ranges = _Ranges(checked, inside, bound, units)
+        for index in indices:
+            role_ranges.of(index)
+            if role_ranges.outside:
+                e, (lo, hi) = role_ranges.outside[0]
                 far = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
-                return CuirError.of("U420", f"`{show(e)}` may be {far} with these lengths, and i32 wraps around beyond {LARGEST:,}", e.span,
-                                    "index a tensor by its dims, X[b, q, c]: its offsets are computed in 64 bits")  # fmt: skip
+                return CuirError.of(
+                    "U420",
+                    f"`{show(e)}` may be {far} with these lengths, and i32 wraps around beyond {LARGEST:,}",
+                    e.span,
+                    "index a tensor by its dims, X[b, q, c]: its offsets are computed in 64 bits",
+                )
     return None
 
 
-Bound = dict[str, list[Assign | For]]  # what binds each name of a role
+Bound = dict[str, list[Assign | For]]  # name -> the statements of a role that bind it
 
 
 def _texts(checked: Checked) -> list[tuple[list[Expr], Bound]]:
-    """Of each role: what picks an element or a box of a tensor and bounds a loop, each once; and what binds its names. Kept with the kernel."""
+    """Return for each role its indices and the bindings of its names, cached with the kernel.
+
+    Indices are the expressions that pick an element or a box of a tensor or bound a loop, each once.
+    """
     if _texts not in checked.made:
         checked.made[_texts] = [_text(checked, role) for role in checked.roles]
     texts: list[tuple[list[Expr], Bound]] = checked.made[_texts]
@@ -103,31 +122,37 @@ def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
 
 
 def judged(checked: Checked) -> set[str]:
-    """Names on the way to a subscript or a trip count in some role: what `require_index_ranges` looks at."""
+    """Return the names on the way to a subscript or a trip count in some role.
+
+    These are the names that `require_index_ranges` examines.
+    """
     if judged not in checked.made:
         names: set[str] = set()
         for indices, bound in _texts(checked):
-            left: list[Node] = list(indices)
-            seen: set[str] = set()
-            while left:
-                node = left.pop()
-                if isinstance(node, Name) and node.id not in seen:
-                    seen.add(node.id)
+            worklist: list[Node] = list(indices)
+            visited: set[str] = set()
+            while worklist:
+                node = worklist.pop()
+                if isinstance(node, Name) and node.id not in visited:
+                    visited.add(node.id)
                     for binding in bound.get(node.id, []):
-                        left += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
-                left += children(node)
-            names |= seen
+                        worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+                worklist += children(node)
+            names |= visited
         checked.made[judged] = names
     judged_names: set[str] = checked.made[judged]
     return judged_names
 
 
 class _Ranges:
-    """Least and greatest values of i32 expressions of a role, None where nothing is known; `outside`: sums, differences and products that may leave 32 bits."""
+    """Least and greatest values of i32 expressions of a role, None where nothing is known.
 
-    def __init__(self, checked: Checked, known: Mapping[str, Bounds], bound: Bound, units: Bounds = None):
+    `outside`: sums, differences and products that may leave 32 bits.
+    """
+
+    def __init__(self, checked: Checked, bounds: Mapping[str, Bounds], bound: Bound, units: Bounds = None):
         self.checked, self.bound, self.units = checked, bound, units
-        self.known = dict(known)
+        self.known = dict(bounds)
         self.outside: list[tuple[Expr, Interval]] = []
 
     def of(self, e: Expr) -> Bounds:
@@ -150,12 +175,12 @@ class _Ranges:
             return None
         self.fitting(e, op.evaluate.on_the_way(*args))
         bounds = op.evaluate.interval(*args)
-        if None in args and half(bounds):  # nothing is refused for what may be anything at one end
+        if None in args and half(bounds):  # an interval that is unbounded at one end refuses nothing
             return None
         return self.fitting(e, bounds) if isinstance(e, Binary) else bounds
 
     def fitting(self, e: Expr, bounds: Bounds) -> Bounds:
-        """The interval; one that may lie outside is noted, and nothing is known of what comes of it."""
+        """Return the interval, or None after recording one that may lie outside."""
         if bounds is None or (bounds[0] >= -LARGEST - 1 and bounds[1] <= LARGEST):
             return bounds
         self.outside.append((e, bounds))

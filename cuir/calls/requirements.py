@@ -1,6 +1,7 @@
-"""What a launch of a kernel requires of its tensors beyond their types, from the checked kernel alone. Owns the rule for engines that copy.
+"""Requirements of a launch on its tensors beyond their types, from the checked kernel alone.
 
-The interpreter and a GPU launch ask it of the tensors of a call, `cuir check` and verification of what the consts say, before there are any.
+The rule for engines that copy is here. The interpreter and a GPU launch apply it to the tensors of a call, `cuir
+check` and verification to the consts, before there are any.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ..text.source import Span
 if TYPE_CHECKING:
     import torch
 
-COPY_ALIGNMENT = 16  # bytes: base and strides of what engines copy (CUDA driver API, cuTensorMapEncodeTiled; PTX, cp.async)
+# bytes: base and strides of what engines copy (CUDA driver API, cuTensorMapEncodeTiled; PTX, cp.async)
+COPY_ALIGNMENT = 16
 
 
 def copied(checked: Checked) -> Mapping[str, Span]:
-    """The tensors that engines read or write, each with the first call that asks them to."""
+    """Return the tensors that engines read or write, each with the first call that makes them."""
     spans: dict[str, Span] | None = checked.made.get(copied)
     if spans is None:
         spans = {}
@@ -38,7 +40,10 @@ def copied(checked: Checked) -> Mapping[str, Span]:
 
 
 def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[str, Any]) -> None:
-    """Tensors `names`, which engines copy, start at, and have strides of, multiples of 16 bytes. Raises CuirError U506."""
+    """Check that tensors which engines copy start at, and have strides of, multiples of 16 bytes.
+
+    Raises CuirError U506.
+    """
     for name in names:
         t = arguments[name]
         if t.numel() == 0:
@@ -46,18 +51,31 @@ def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[st
         param = next(p for p in checked.tensors if p.name == name)
         span = param.span
         if off := t.data_ptr() % COPY_ALIGNMENT:
-            raise CuirError.of("U506", f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {off}",
-                               span, f"{name}.clone()")  # fmt: skip
+            raise CuirError.of(
+                "U506",
+                f"`{name}` must start at a multiple of {COPY_ALIGNMENT} bytes, found address % {COPY_ALIGNMENT} = {off}",
+                span,
+                f"{name}.clone()",
+            )
         if param.written and 0 in (stride for size, stride in zip(t.shape, t.stride(), strict=True) if size > 1):
             raise CuirError.of(
                 "U506", f"`{name}` is written, so its strides must not be 0, found {list(t.stride())}", span, f"{name}.contiguous()"
             )
         if not _admitted(t):
             rows = t.shape[-1] * t.element_size()
-            hint = f"{name}.contiguous()" if rows % COPY_ALIGNMENT == 0 else (
-                f"{t.shape[-1]} columns are {rows} bytes: pad the rows, or give a length that is a multiple of {COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())}")  # fmt: skip
-            raise CuirError.of("U506", f"the strides of `{name}` must be multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
-                               span, hint)  # fmt: skip
+            hint = (
+                f"{name}.contiguous()"
+                if rows % COPY_ALIGNMENT == 0
+                else (
+                    f"{t.shape[-1]} columns are {rows} bytes: pad the rows, or give a length that is a multiple of {COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())}"
+                )
+            )
+            raise CuirError.of(
+                "U506",
+                f"the strides of `{name}` must be multiples of {COPY_ALIGNMENT} bytes, found {list(t.stride())} elements of {t.element_size()} bytes",
+                span,
+                hint,
+            )
 
 
 def _admitted(t: torch.Tensor) -> bool:
@@ -66,31 +84,39 @@ def _admitted(t: torch.Tensor) -> bool:
 
 
 def admitted_length(checked: Checked, dim: str) -> int:
-    """The number that the length of a run-time dim must be a multiple of for launches with contiguous tensors; 1 if any will do."""
-    return math.lcm(*(COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize) for t in checked.tensors
-                      if t.name in copied(checked) and len(t.dims) > 1 and t.dims[-1] == dim))  # fmt: skip
+    """Return the number that a run-time dim must be a multiple of for contiguous tensors; 1 if any."""
+    return math.lcm(
+        *(
+            COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
+            for t in checked.tensors
+            if t.name in copied(checked) and len(t.dims) > 1 and t.dims[-1] == dim
+        )
+    )
 
 
 def rows_required(checked: Checked) -> str:
-    """What launches require of how rows lie, in words: of run-time lengths, and of tensors whose rows, by consts and the signature, are no multiple of 16 bytes; "" if nothing."""
+    """Describe what launches require of the layout of rows; "" if nothing.
+
+    Of run-time lengths, and of tensors whose rows, by consts and the signature, are no multiple of 16 bytes.
+    """
     needs = {d: n for d in checked.dims if (n := admitted_length(checked, d)) > 1}
-    told = [f"{d} must be a multiple of {n} in contiguous tensors" for d, n in needs.items()] + _uneven(checked)
-    return f"{' and '.join(told)}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes" if told else ""
+    requirements = [f"{d} must be a multiple of {n} in contiguous tensors" for d, n in needs.items()] + _uneven(checked)
+    return f"{' and '.join(requirements)}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes" if requirements else ""
 
 
 def _uneven(checked: Checked) -> list[str]:
-    found = []
+    requirements = []
     for t in checked.tensors:
         columns = t.dims[-1] if t.name in copied(checked) and any(d != 1 for d in t.dims[:-1]) else 0
         if isinstance(columns, int) and columns * t.dtype.itemsize % COPY_ALIGNMENT:
-            found.append(
+            requirements.append(
                 f"rows of `{t.name}`, {columns} {t.dtype} of {columns * t.dtype.itemsize} bytes, must lie further apart than they are long"
             )
-    return found
+    return requirements
 
 
 def padded(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, with copies of tensors that no engine could copy, whose rows are further apart."""
+    """Return the arguments, with copies of tensors that no engine could copy, whose rows are padded."""
     import torch
 
     return {n: _padded(x) if n in copied(checked) and isinstance(x, torch.Tensor) and not _admitted(x) else x for n, x in arguments.items()}
@@ -107,7 +133,7 @@ def _padded(t: torch.Tensor) -> torch.Tensor:
 
 
 def copy_of(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, also where rows are further apart than they are long; dense where elements share memory."""
+    """Copy with the same strides, also of padded rows; dense where elements share memory."""
     import torch
 
     return t.clone() if 0 in t.stride() else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)

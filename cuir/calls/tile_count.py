@@ -1,4 +1,4 @@
-"""The number of units of work of a launch."""
+"""The number of work items of a launch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..text.diagnostics import CuirError
 
 
 def tile_count(checked: Checked, dims: Mapping[str, int], scalars: Mapping[str, int | float | bool]) -> int | None:
-    """Count the units of work of a launch; None for a kernel without tiles."""
+    """Count the work items of a launch; None for a kernel without tiles."""
     if checked.tiles is None:
         return None
-    known: dict[str, Expr] = {name: Literal(value) for name, value in {**dims, **scalars}.items()}
+    values: dict[str, Expr] = {name: Literal(value) for name, value in {**dims, **scalars}.items()}
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            known[stmt.targets[0]] = specialised(stmt.value, known)
-    count = specialised(checked.tiles.count, known)
+            values[stmt.targets[0]] = specialised(stmt.value, values)
+    count = specialised(checked.tiles.count, values)
     if not isinstance(count, Literal):
         raise CuirError.of("L002", "the number of tiles must be computable on the host: of dims and scalars", checked.tiles.count.span)
     return int(count.value)

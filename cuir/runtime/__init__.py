@@ -1,1 +1,4 @@
-"""From CUDA text to a kernel that is called: nvcc and its cache, launches, the checks of a call and how a repeated one skips them."""
+"""From CUDA text to a callable kernel: nvcc and its cache, launches, and checks of calls.
+
+Repeated calls skip the checks.
+"""

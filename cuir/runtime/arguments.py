@@ -1,4 +1,7 @@
-"""The parameters of a kernel as one buffer: tensor maps first, then pointers, strides, the counter, scalars and dims, each at its natural alignment."""
+"""The parameters of a kernel as one buffer.
+
+Tensor maps first, then pointers, strides, the counter, scalars and dims, each at its natural alignment.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ SCALARS = {"f32": "f", "i32": "i", "bool": "?"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel. code: of the module `struct`, "" for a tensor map; offset, size: in bytes."""
+    """A parameter of a kernel.
+
+    code: of the module `struct`, "" for a tensor map; offset, size: in bytes.
+    """
 
     name: str
     code: str
@@ -27,14 +33,20 @@ class Parameter:
 
 
 class Arguments(NamedTuple):
-    """Packed arguments of a launch. address: of the first byte, aligned for tensor maps; memory: what keeps it."""
+    """Packed arguments of a launch.
+
+    address: of the first byte, aligned for tensor maps; memory: the object that keeps it alive.
+    """
 
     address: int
     size: int
     memory: object
 
     def as_bytes(self, first: int = 0) -> bytes:
-        """Copy the buffer. first: offset of the first parameter, whose bytes before it are zeros."""
+        """Copy the buffer.
+
+        first: offset of the first parameter, whose bytes before it are zeros.
+        """
         return bytes(first) + ctypes.string_at(self.address, self.size)
 
 
@@ -43,7 +55,7 @@ class ArgumentLayout:
 
     def __init__(self, cuda: Cuda):
         fields = [(name, code) for name, code in _fields(cuda)]
-        self.first = MAP_BYTES * len(cuda.maps)  # offset of what follows the tensor maps
+        self.first = MAP_BYTES * len(cuda.maps)  # offset of the first parameter behind the tensor maps
         self.struct = struct.Struct("".join(code for _, code in fields))
         self.size = self.first + self.struct.size
         maps = [Parameter(m.name, "", MAP_BYTES * i, MAP_BYTES) for i, m in enumerate(cuda.maps)]
@@ -69,7 +81,7 @@ class ArgumentLayout:
 
 
 def round_parameter(dtype: str, value: int | float | bool) -> int | float | bool:
-    """Round a number to what a scalar parameter of this dtype holds."""
+    """Round a number as a scalar parameter of this dtype does."""
     return ctypes.c_float(value).value if dtype == "f32" else value
 
 
@@ -78,7 +90,7 @@ def _fields(cuda: Cuda) -> list[tuple[str, str]]:
     fields = []
     for name in cuda.tensors:
         fields.append((name, POINTER))
-        if not tensors[name].scratch:  # whose strides the text knows
+        if not tensors[name].scratch:  # strides of scratch are constants in the text
             fields += [(f"{name}.stride({i})", STRIDE) for i in range(len(tensors[name].dims) - 1)]
     if cuda.counter:
         fields.append(("counter", POINTER))

@@ -1,4 +1,4 @@
-"""`compile`: a program to a kernel that is called, by the loader that a user names."""
+"""The function `compile`: a program to a callable kernel, by the loader that a user names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def compile(
     loader: str = DRIVER,
     run: Run | None = None,
 ) -> CompiledKernel:
-    """Check (a program), lower and compile a kernel; cached on disk. Arguments and errors are those of `public_compile.compile`; run: see `compile_cuda`."""
+    """Check (a program), lower and compile a kernel; cached on disk.
+
+    Arguments and errors are those of `public_compile.compile`; run: see `compile_cuda`.
+    """
     build, wrap = _loading(require_loader(loader))
     if run is not None:
         build = functools.partial(compile_cuda, run=run)
@@ -44,7 +47,7 @@ def compile(
 
 
 def _loading(loader: str) -> tuple[Callable[[Cuda], Compiled], Callable[[Compiled, Callable[[], Checked] | None], CompiledKernel]]:
-    """Choose how a loader compiles, and the kernel that it makes of what it compiled."""
+    """Choose a loader's function that compiles, and the kernel that it makes of the result."""
     if loader == PYCUDA:
         from .pycuda_kernel import PyCudaKernel
         from .pycuda_loader import compile_with_pycuda, import_pycuda

@@ -1,4 +1,4 @@
-"""A compiled kernel that is called with torch tensors: how calls are checked, recognised again, and made."""
+"""A compiled kernel that is called with torch tensors: checks of calls, their cache, and replays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 
-KNOWN_LIMIT = 1024  # signatures of calls that are kept
-REPEATS = 4  # calls that the next one is compared with first
+KNOWN_LIMIT = 1024  # most signatures in the cache of calls
+REPEATS = 4  # most recent calls that the next one is compared with first
 _ADDRESS = torch.Tensor.data_ptr
 
 
@@ -26,7 +26,8 @@ _ADDRESS = torch.Tensor.data_ptr
 class Told:
     """The part of an `Again` that calls of one signature share.
 
-    repeat, low: of the tensors that vary. always: indices of other tensors among the arguments. where: see `Plan.again`.
+    repeat, low: of the tensors that vary. always: indices of the other tensors among the arguments. where: see
+    `Plan.again`.
     """
 
     repeat: Repeat
@@ -39,10 +40,11 @@ class Told:
 
 @dataclass(frozen=True)
 class Known:
-    """Checked calls of one signature, and where each of their tensors comes from.
+    """Checked calls of one signature, and the source of each of their tensors.
 
-    sources: for each tensor of the kernel, in order, its index among the arguments given, or what to allocate.
-    results: indices of the written tensors, scratch aside. told: by the names of the tensors that vary, see `CompiledKernel.again`.
+    sources: for each tensor of the kernel, in order, its index among the arguments, or the allocation to make.
+    results: indices of the written tensors, without scratch. told: by the names of the tensors that vary, see
+    `CompiledKernel.again`.
     """
 
     plan: Any
@@ -59,11 +61,12 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A checked call that can be repeated with other tensors of the same layout.
+    """A checked call that can be replayed with other tensors of the same layout.
 
-    like: whether tensors are such ones, their addresses aside. allocated: what each call allocates, the `written` tensors, in the kernel's order, and scratch
-    behind them. plan: of launches that are given the addresses of a call's tensors and of these. kept: tensors that every call has, and their memory,
-    of which `plan` has the addresses: who makes the call knows that none of them was given other memory.
+    like: tests that tensors have this layout, their addresses aside. allocated: the allocations of each call, the
+    `written` tensors, in the kernel's order, and scratch behind them. plan: of launches with the addresses of a call's
+    tensors and of these allocations. kept: tensors that every call has, and their memory, of which `plan` has the
+    addresses: the caller guarantees that none of them got other memory.
     """
 
     like: Callable[..., bool]
@@ -77,7 +80,10 @@ class Again:
         return self.of(tensors)
 
     def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
-        """Launch with outputs allocated for this call; do nothing and return None for other strides. captured: see `launch`."""
+        """Launch with outputs allocated for this call; do nothing and return None for other strides.
+
+        captured: see `launch`.
+        """
         if not self.like(*tensors):
             return None
         allocated = self.allocated.made()
@@ -88,21 +94,25 @@ class Again:
 class CompiledKernel:
     """A kernel to be called with its parameters, by name or in order of the signature.
 
-    Tensors that the kernel writes may be left out, or given in order by `out=`: those left out are allocated, with the lengths that the other tensors
-    say. Returns the written tensors: one, or a tuple in order of the signature. Runs on torch's current stream without synchronising, and may be captured
-    in a CUDA graph. Raises CuirError for arguments that do not fit (U4xx) and for what cannot run here (U5xx).
+    Tensors that the kernel writes are optional, or come in order by `out=`: missing ones are allocated, with the
+    lengths of the other tensors. Returns the written tensors: one, or a tuple in order of the signature. Runs on
+    torch's current stream without synchronising, and may be captured in a CUDA graph. Raises CuirError for arguments
+    that do not fit (U4xx) and for what cannot run here (U5xx).
 
-    A signature is what the checks depend on: names, shapes, strides, dtypes, devices, alignments and numbers. It is checked once; calls with a known one
-    cost little more than the launch.
+    A signature is what the checks depend on: names, shapes, strides, dtypes, devices, alignments and numbers. It is
+    checked once; calls with a known one cost little more than the launch.
     """
 
     def __init__(self, compiled: Compiled, check: Callable[[], Checked] | None = None):
-        """check: gives the checked kernel as a whole; left out if `compiled` has it and does not come from the disk cache."""
+        """Wrap a compiled kernel.
+
+        check: returns the full checked kernel; not needed if `compiled` has it and does not come from the disk cache.
+        """
         self.compiled = compiled
         self._check = check
         self._launchers: dict[torch.device, Any] = {}
         self._known: dict[tuple[Any, ...], tuple[Repeat | None, Known]] = {}
-        self._repeats: tuple[tuple[Repeat, Known], ...] = ()  # of the calls before, the newest first
+        self._repeats: tuple[tuple[Repeat, Known], ...] = ()  # of the last calls, the newest first
 
     @property
     def checked(self) -> Checked:
@@ -119,7 +129,7 @@ class CompiledKernel:
 
     @property
     def spilled(self) -> int:
-        """Bytes of registers that each thread stores and reads again."""
+        """Bytes of registers that each thread spills and reloads."""
         return self.compiled.resources.spill_stores
 
     def __repr__(self) -> str:
@@ -130,51 +140,56 @@ class CompiledKernel:
         return self.compiled.cuda.source
 
     def __call__(self, /, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
-        if out is not None and any(p.name == "out" for p in self._interface.origin.params):  # a parameter of this name is meant
+        # a parameter of the kernel that is named `out` takes precedence
+        if out is not None and any(p.name == "out" for p in self._interface.origin.params):
             return self._run(args, {**named, "out": out}, ())
         return self._run(args, named, () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,))
 
     def launch(self, arguments: Mapping[str, Any]) -> Any:
-        """Launch with arguments by the parameters' names, which no name of a call's own can meet."""
+        """Launch with arguments by the parameters' names, which cannot collide with keywords such as `out`."""
         return self._run((), arguments, ())
 
     def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
-        given = (*args, *named.values(), *outs)
+        values = (*args, *named.values(), *outs)
         form = (len(args), *named, len(outs))
-        known = self._repeated(form, given) or self._look_up(args, named, outs, form)
-        made = iter(known.allocated.made())
-        tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
-        known.launcher.launch(known.plan, tuple([t.data_ptr() for t in tensors]))
-        results = known.results
+        record = self._repeated(form, values) or self._look_up(args, named, outs, form)
+        allocations = iter(record.allocated.made())
+        tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
+        record.launcher.launch(record.plan, tuple([t.data_ptr() for t in tensors]))
+        results = record.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
 
     def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Again | None:
-        """Return the checked call for other tensors of this layout; None if such a call cannot be recognised.
+        """Return a replayable call for other tensors of this layout; None if such a call cannot be recognised.
 
-        arguments: those of that call, by name. varying: the tensors that are others each time, as the caller has them (with the addresses that the arguments of
-        these names have), written ones among them if the caller has those, too. What else the kernel writes is allocated each time, and lies as it did in that call;
-        other tensors are always those of that call, where they lie now.
+        arguments: those of the call, by name. varying: the tensors that differ each time, as the caller has them (with
+        the addresses that the arguments of these names have), written ones among them if the caller has those, too.
+        Other tensors that the kernel writes are allocated each time, with the layout of that call; all other tensors
+        are always those of that call, at their present addresses.
         """
-        form, values, given = (0, *arguments, 0), tuple(arguments.values()), tuple(varying.values())
-        known = self._repeated(form, values)
-        told = None if known is None else known.told.get(tuple(varying))
-        if known is None or told is None or not told.repeat.covers((), given):
-            repeat = repeat_of((), given)
+        form, values, varying_values = (0, *arguments, 0), tuple(arguments.values()), tuple(varying.values())
+        record = self._repeated(form, values)
+        variation = None if record is None else record.told.get(tuple(varying))
+        if record is None or variation is None or not variation.repeat.covers((), varying_values):
+            repeat = repeat_of((), varying_values)
             if repeat is None:
                 return None
-            known = known or self._look_up((), arguments, (), form)
-            told = known.told[tuple(varying)] = self._tell_apart(known, repeat, tuple(varying), values)
-        always = [values[i] for i in told.always]
-        plan = known.plan.again(told.low, tuple([t.data_ptr() for t in always]), told.where)
-        kept = tuple([(t, t.untyped_storage()) for t in always])
-        return Again(told.repeat.check, told.allocated, told.written, known.launcher, plan, kept)
+            record = record or self._look_up((), arguments, (), form)
+            variation = record.told[tuple(varying)] = self._tell_apart(record, repeat, tuple(varying), values)
+        always = [values[i] for i in variation.always]
+        plan = record.plan.again(variation.low, tuple([t.data_ptr() for t in always]), variation.where)
+        keep_alive = tuple([(t, t.untyped_storage()) for t in always])
+        return Again(variation.repeat.check, variation.allocated, variation.written, record.launcher, plan, keep_alive)
 
-    def _tell_apart(self, known: Known, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> Told:
-        """Find what `again` needs beside tensors. values: the arguments of a call that is known."""
+    def _tell_apart(self, record: Known, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> Told:
+        """Classify the tensors of a call for `again`.
+
+        values: the arguments of a recorded call.
+        """
         written: list[Allocation] = []
         scratch: list[Allocation] = []
         always: list[int] = []
-        for tensor, source in zip(self._interface.tensors, known.sources, strict=True):
+        for tensor, source in zip(self._interface.tensors, record.sources, strict=True):
             if tensor.name in varying:
                 continue
             if not isinstance(source, int):
@@ -186,38 +201,38 @@ class CompiledKernel:
         order = [*varying, *(t.name for t in self._interface.outputs if t.name not in varying)]
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
-        where = tuple(order.index(t.name) for t in self._interface.tensors)
-        return Told(repeat, tuple(repeat.low), Empty([*written, *scratch], known.device), len(written), tuple(always), where)
+        positions = tuple(order.index(t.name) for t in self._interface.tensors)
+        return Told(repeat, tuple(repeat.low), Empty([*written, *scratch], record.device), len(written), tuple(always), positions)
 
-    def _repeated(self, form: tuple[Any, ...], given: tuple[Any, ...]) -> Known | None:
-        for repeat, known in self._repeats:
-            if repeat.covers(form, given):
-                return known
+    def _repeated(self, form: tuple[Any, ...], values: tuple[Any, ...]) -> Known | None:
+        for repeat, record in self._repeats:
+            if repeat.covers(form, values):
+                return record
         return None
 
     def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> Known:
         """Look up a call that differs from the last ones; examine one of a new signature."""
-        given = (*args, *named.values(), *outs)
-        signature = _signature(given, form)
-        repeat, known = self._known.get(signature, (None, None)) if signature else (None, None)
-        if known is None:
-            known = self._examine(args, named, outs, given)
+        values = (*args, *named.values(), *outs)
+        signature = _signature(values, form)
+        repeat, record = self._known.get(signature, (None, None)) if signature else (None, None)
+        if record is None:
+            record = self._examine(args, named, outs, values)
         if signature:
-            if repeat is None or not repeat.covers(form, given):  # made in another mode: inference, autocast
-                repeat = repeat_of(form, given)
+            if repeat is None or not repeat.covers(form, values):  # made in another mode: inference, autocast
+                repeat = repeat_of(form, values)
             if len(self._known) >= KNOWN_LIMIT:
                 self._known.clear()
-            self._known[signature] = repeat, known
+            self._known[signature] = repeat, record
         if repeat is not None:
-            self._repeats = ((repeat, known), *[other for other in self._repeats if other[1] is not known][: REPEATS - 1])
-        return known
+            self._repeats = ((repeat, record), *[entry for entry in self._repeats if entry[1] is not record][: REPEATS - 1])
+        return record
 
-    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Known:
-        """Checks a call as a whole."""
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Known:
+        """Check a call in full."""
         from .launch import bound_arguments, need_device
 
         names = self._names(args, named, outs)
-        arguments = dict(zip(names, map(plain_number, given), strict=True))
+        arguments = dict(zip(names, map(plain_number, values), strict=True))
         self._allocate(arguments)
         bound = bound_arguments(self._interface, arguments)
         device = need_device(self._interface, bound.device)
@@ -236,7 +251,7 @@ class CompiledKernel:
         return Launcher(self.compiled, device)
 
     def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
-        """The parameters' names of the arguments given, in order."""
+        """Return the parameters' names of the arguments of a call, in order."""
         kernel = self._interface.origin
         order = [p.name for p in kernel.params if p.name not in self._interface.consts]
         if len(args) > len(order):
@@ -254,14 +269,17 @@ class CompiledKernel:
         return names + free[: len(outs)]
 
     def _allocate(self, arguments: dict[str, Any], empty: Callable[[str, list[int], torch.device], torch.Tensor] | None = None) -> None:
-        """Tensors for results that were left out, of the lengths that the given tensors have. empty: makes one, by its name, if torch does not."""
+        """Allocate missing results, with the lengths of the other tensors.
+
+        empty: makes one, by its name, if torch does not.
+        """
         lengths: dict[str, int] = {}
         device = None
         for t in self._interface.tensors:
-            given = arguments.get(t.name)
-            if isinstance(given, torch.Tensor) and given.dim() == len(t.dims):
-                device = device or given.device
-                lengths.update({d: n for d, n in zip(t.dims, given.shape, strict=True) if isinstance(d, str)})
+            argument = arguments.get(t.name)
+            if isinstance(argument, torch.Tensor) and argument.dim() == len(t.dims):
+                device = device or argument.device
+                lengths.update({d: n for d, n in zip(t.dims, argument.shape, strict=True) if isinstance(d, str)})
         for t in self._interface.tensors:
             if not (t.written or t.scratch) or t.name in arguments:
                 continue
@@ -271,11 +289,11 @@ class CompiledKernel:
             arguments[t.name] = torch.empty(shape, dtype=TORCH[t.dtype], device=device) if empty is None else empty(t.name, shape, device)
 
 
-def _signature(given: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """All of a call that its checks depend on; None for arguments that no kernel takes."""
+def _signature(values: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the parts of a call that its checks depend on; None for arguments that no kernel takes."""
     parts: list[Any] = [names, torch.is_grad_enabled()]
     try:
-        for value in given:
+        for value in values:
             if isinstance(value, torch.Tensor):
                 parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15)
             elif isinstance(value, (int, float)):

@@ -1,4 +1,7 @@
-"""The CUDA driver API through cuda-bindings, and the few calls of it that every loader needs: memory, capture, occupancy."""
+"""The CUDA driver API through cuda-bindings, with the calls that every loader needs.
+
+Those of memory, capture and occupancy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 def driver() -> ModuleType:
-    """Import the driver API. Raises CuirError U505 if cuda-bindings is not installed."""
+    """Import the driver API.
+
+    Raises CuirError U505 if cuda-bindings is not installed.
+    """
     try:
         from cuda.bindings import driver as cu
     except ImportError:
@@ -27,7 +33,10 @@ def driver() -> ModuleType:
 
 @cache
 def direct(name: str, arguments: int) -> Any:
-    """Look up a driver function that takes this number of addresses, without the objects that cuda-bindings makes for each call."""
+    """Look up a driver function that takes this number of addresses.
+
+    Calls of it avoid the objects that cuda-bindings makes for each call.
+    """
     function = getattr(ctypes.CDLL(LIBRARY), name)
     function.argtypes = [ctypes.c_void_p] * arguments
     return function
@@ -39,7 +48,10 @@ def make_driver_error(cuda: Cuda, reason: str) -> CuirError:
 
 
 def require_success(cuda: Cuda, result: tuple[Any, ...]) -> Any:
-    """Return the value of a driver call of cuda-bindings. Raises CuirError L011 with the name of the driver's error."""
+    """Return the value of a driver call of cuda-bindings.
+
+    Raises CuirError L011 with the name of the driver's error.
+    """
     if int(result[0]) != 0:
         name = driver().cuGetErrorName(result[0])[1]
         raise make_driver_error(cuda, name.decode() if isinstance(name, bytes) else str(result[0]))
@@ -58,7 +70,10 @@ def relaxed_capture(cuda: Cuda) -> Iterator[None]:
 
 
 def allocate_zeros(cuda: Cuda, size: int) -> int:
-    """Allocate memory in the current context that is zero for every stream; returns its address. It lives as long as the context."""
+    """Allocate memory in the current context that is zero for every stream; return its address.
+
+    It lives as long as the context.
+    """
     cu = driver()
     address = require_success(cuda, cu.cuMemAlloc(size))
     stream = require_success(cuda, cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -80,7 +95,8 @@ def load_function(cuda: Cuda, module: Any, symbol: str) -> Any:
 def get_first_offset(cuda: Cuda, function: Any) -> int:
     """Get the offset of a kernel's first parameter in its parameter space.
 
-    It is not 0 where a parameter is aligned to more than that space begins at, as tensor maps are. A launch with one buffer includes these bytes.
+    It is not 0 where a parameter is aligned to more than that space begins at, as tensor maps are. A launch with one
+    buffer includes these bytes.
     """
     return int(require_success(cuda, driver().cuFuncGetParamInfo(function, 0)))
 
@@ -102,7 +118,7 @@ def make_config(cuda: Cuda, grid: int, stream: int) -> Any:
 def count_resident(cuda: Cuda, function: Any) -> int:
     """Count the CTAs, or clusters, that the current device holds at a time.
 
-    A cluster lies in one group of multiprocessors, so their number alone does not say.
+    A cluster lies in one group of multiprocessors, so their number alone does not determine it.
     """
     cu = driver()
     if cuda.cluster > 1:

@@ -17,7 +17,10 @@ from .nvcc import Compiled
 
 
 class DriverLaunch(NamedTuple):
-    """A launch as cuLaunchKernelEx takes it: addresses of its configuration and of the addresses of its arguments; `keep` owns what these point to."""
+    """A launch as cuLaunchKernelEx takes it.
+
+    Addresses of its configuration and of the addresses of its arguments; `keep` keeps what these point to alive.
+    """
 
     config: int
     pointers: int

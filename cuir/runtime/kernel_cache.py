@@ -1,6 +1,7 @@
-"""Whole kernels kept on disk: the next process that compiles the same program with the same tools neither checks, nor lowers, nor runs nvcc.
+"""Disk cache of whole kernels: the same program is neither checked, lowered nor compiled again.
 
-Owns the key and the file. The cubin of a lowered text has an entry of its own (see `compile`), which serves other programs that lower to it.
+It is found by the next process with the same tools. Cache key and file are here. The cubin of a lowered text has an
+entry in another cache (see `compile`), which serves other programs that lower to it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] | None, loader: str = DRIVER) -> Path:
-    """The file of a kernel: named after the program (its text as it was written too, since reports quote it), what it is specialised for, this package's
-    files, the compiler and who runs it."""
+    """Return the file of a kernel, named after its cache key.
+
+    The key covers the program (its text as written too, since reports quote it), its consts, this package's files, the
+    compiler and the loader.
+    """
     values = sorted((n, repr(v)) for n, v in (consts or {}).items())
     parts = [
         package_state(),
@@ -46,12 +50,12 @@ def load(entry: Path) -> Compiled | None:
     try:
         loaded = _Reader(io.BytesIO(entry.read_bytes())).load()
         return loaded if isinstance(loaded, Compiled) else None
-    except Exception:  # whatever a damaged file may raise: the kernel is made anew
+    except Exception:  # a damaged file may raise anything: the kernel is compiled again
         return None
 
 
 def store(entry: Path, compiled: Compiled) -> None:
-    """Keeps what a launch needs: the kernel without the text of its roles."""
+    """Store what a launch needs: the kernel without the text of its roles."""
     checked = compiled.cuda.checked
     roles = tuple(replace(r, body=(), locals={}) for r in checked.roles)
     origin = replace(checked.origin, body=())
@@ -68,7 +72,10 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Reads classes of this package and entries of the table of primitives alone, so that a foreign file in the folder runs nothing."""
+    """Unpickler of classes of this package and entries of the table of primitives alone.
+
+    A foreign file in the folder thus runs nothing.
+    """
 
     def persistent_load(self, name: str) -> Op:
         return OPERATORS[name] if name in OPERATORS else TABLE[name]
@@ -83,13 +90,13 @@ class _Reader(pickle.Unpickler):
 
 @functools.cache
 def package_state() -> str:
-    """This package as it is on disk: changes with every edit and every installation."""
+    """Describe this package's files on disk: changes with every edit and every installation."""
     files = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".lark", ".cuir")]
     return repr([(p.relative_to(PACKAGE).as_posix(), (s := p.stat()).st_size, s.st_mtime_ns) for p in files])
 
 
 def _compiler() -> str:
-    """nvcc as it is on disk, without running it."""
+    """Describe nvcc's file on disk, without running it."""
     try:
         path = os.path.realpath(find_nvcc())
         return f"{path} {os.stat(path).st_mtime_ns}"

@@ -1,4 +1,7 @@
-"""Launches of a compiled kernel on tensors: plans, tensor maps, grids, counters, packed arguments. How a kernel is loaded and started is a loader's."""
+"""Launches of a compiled kernel on tensors: plans, tensor maps, grids, counters, packed arguments.
+
+Loaders load and start the kernel.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,22 @@ from .driver_loader import DriverKernel
 from .loader import LoadedKernel
 from .nvcc import Compiled
 
-PACKED_LIMIT = 4096  # launches whose arguments are kept packed
-COUNTERS, COUNTER_BYTES = 1024, 64  # of one allocation; each in a sector of its own
+PACKED_LIMIT = 4096  # most launches in the cache of packed arguments
+COUNTERS, COUNTER_BYTES = 1024, 64  # counters of one allocation; each in a separate sector
 
 
 def capture_id(stream: int) -> int:
-    """Of the CUDA graph that launches on a stream go into: no other capture has it. 0 if they go into none."""
+    """Return the id, unique to a capture, of the CUDA graph that a stream is captured into; 0 if none."""
     if not torch.cuda.is_current_stream_capturing():
         return 0
     return int(driver().cuStreamGetCaptureInfo(stream)[2])
 
 
 def need_device(checked: Checked, device: torch.device | None) -> torch.device:
-    """The GPU that the tensors lie on. Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere)."""
+    """Return the GPU that the tensors lie on.
+
+    Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere).
+    """
     if not torch.cuda.is_available():
         raise CuirError.of(
             "U501",
@@ -54,35 +60,46 @@ def need_device(checked: Checked, device: torch.device | None) -> torch.device:
 def require_capability(checked: Checked, capability: tuple[int, int]) -> None:
     """Raise CuirError U501 for a device that does not run the kernel's code."""
     if not TARGETS[checked.arch].runs_on(capability):
-        found = f"the kernel is for {checked.arch}, this device has compute capability {capability[0]}.{capability[1]}"
-        raise CuirError.of("U501", found, checked.origin.span)
+        message = f"the kernel is for {checked.arch}, this device has compute capability {capability[0]}.{capability[1]}"
+        raise CuirError.of("U501", message, checked.origin.span)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What launches of one signature share: `grid` CTAs (0: nothing to launch), how tensors lie, dims and scalars."""
+    """The part of a launch that all launches of one signature share.
+
+    `grid` CTAs (0: nothing to launch), layouts of tensors, dims and scalars.
+    """
 
     grid: int
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
     reaches: tuple[tuple[int, bool], ...]  # see `apart`
-    maps: tuple[tuple[bytes, int | None], ...]  # tensor maps, and which tensor's address goes in: None for one without elements
-    arrays: tuple[tuple[int, tuple[int, ...]], ...]  # tensors whose elements the kernel reads itself: which, and its outer strides
+    # tensor maps, and the index of the tensor whose address goes in: None for one without elements
+    maps: tuple[tuple[bytes, int | None], ...]
+    # tensors that the kernel accesses by address: index and outer strides
+    arrays: tuple[tuple[int, tuple[int, ...]], ...]
     numbers: tuple[int | float | bool, ...]  # scalars, then dims
-    rest: Rest | None = None  # of launches that are given the addresses of some tensors alone
+    rest: Rest | None = None  # for launches with the addresses of some tensors alone
 
     def again(self, low: tuple[int, ...], always: tuple[int, ...], where: tuple[int, ...]) -> Plan:
-        """For launches that are given the addresses of some tensors alone, see `Rest`."""
+        """Return the plan for launches with the addresses of some tensors alone, see `Rest`."""
         return replace(self, rest=Rest(low, always, where))
 
     def whole(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The addresses of all tensors, in order of the signature, from those that a launch is given; None if these are not aligned as they must be."""
+        """Return the addresses of all tensors, in order of the signature, from those of a launch.
+
+        None if these are not aligned as they must be.
+        """
         return places if self.rest is None else self.rest.joined(places)
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What launches share that are given some of the addresses. low: bits that the first of them must have; always: the other addresses; where: of each tensor of
-    the signature its place among those given and these."""
+    """The fixed part of launches that get only some of the addresses.
+
+    low: bits that the first of them must have; always: the other addresses; where: for each tensor of the signature
+    its position among those of the launch followed by these.
+    """
 
     low: tuple[int, ...]
     always: tuple[int, ...]
@@ -96,7 +113,10 @@ class Rest:
 
 
 class Packed(NamedTuple):
-    """A launch as a loader takes it, and its plan, which lives as long since launches are known by it. Immutable, so that threads may share it."""
+    """A launch as a loader takes it, and its plan.
+
+    The plan lives as long, since launches are cached by its id. Immutable, so that threads may share it.
+    """
 
     launch: Any
     plan: Plan
@@ -108,7 +128,8 @@ Load = Callable[[Compiled, ArgumentLayout, torch.device], LoadedKernel]
 class Launcher:
     """A compiled kernel in one context: the loaded kernel, counters of tiles, packed arguments.
 
-    Safe under CUDA graph capture, from several threads, and on streams that overlap: each stream, and each captured launch, has a counter of its own.
+    Safe under CUDA graph capture, from several threads, and on streams that overlap: each stream, and each captured
+    launch, has a separate counter.
     """
 
     def __init__(self, compiled: Compiled, device: torch.device, load: Load = DriverKernel):
@@ -141,7 +162,10 @@ class Launcher:
             return self.free.pop()
 
     def get_counter(self, stream: int | None) -> int:
-        """Return the address of a stream's counter of tiles, without a stream that of a new one; 0 for a kernel that has none."""
+        """Return the address of a stream's counter of tiles; 0 for a kernel that has none.
+
+        Without a stream, that of a new one.
+        """
         if not self.counts:
             return 0
         if stream is None:
@@ -151,7 +175,7 @@ class Launcher:
         return self.counters[stream]
 
     def plan(self, arguments: Mapping[str, Any], bound: Bound) -> Plan:
-        """What a launch with checked arguments needs besides addresses and a stream."""
+        """Compute what a launch with checked arguments needs besides addresses and a stream."""
         self.kernel.enter()
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
@@ -170,15 +194,19 @@ class Launcher:
         return Plan(grid, shapes, reaches, maps, arrays, tuple(numbers))
 
     def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> bool:
-        """One launch on torch's current stream, without synchronising. places: the tensors' addresses in order of the signature, or those that a plan with a
-        rest is given: False, and nothing is done, if these are not aligned as its tensors were. captured: whether the stream is, where the caller has asked."""
+        """Launch once on torch's current stream, without synchronising.
+
+        places: the tensors' addresses in order of the signature, or those that a plan with a `Rest` takes. Returns
+        False, without a launch, if these are not aligned as its tensors were. captured: whether the stream is
+        captured, if the caller knows.
+        """
         if not plan.grid:
             return plan.whole(places) is not None
         stream = torch._C._cuda_getCurrentRawStream(self.index)  # without the cost of a Stream object, as Triton does
-        own = self.counts and (torch.cuda.is_current_stream_capturing() if captured is None else captured)
-        packed = None if own else self.packed.get((id(plan), stream, places))
-        if packed is None:  # else its addresses were found to be aligned, as they are the same
-            packed = self.pack(plan, places, stream, own)
+        private = self.counts and (torch.cuda.is_current_stream_capturing() if captured is None else captured)
+        packed = None if private else self.packed.get((id(plan), stream, places))
+        if packed is None:  # a cached launch has the same addresses, which are aligned
+            packed = self.pack(plan, places, stream, private)
             if packed is None:
                 return False
         if torch._C._cuda_getDevice() == self.index:
@@ -188,15 +216,16 @@ class Launcher:
                 self._start(packed.launch)
         return True
 
-    def pack(self, plan: Plan, places: tuple[int, ...], stream: int, own: bool) -> Packed | None:
-        """Pack the arguments of a launch on a stream; None for addresses that are not aligned as those of the plan.
+    def pack(self, plan: Plan, places: tuple[int, ...], stream: int, private: bool) -> Packed | None:
+        """Pack the arguments of a launch on a stream; None for addresses that are not aligned as the plan's.
 
-        own: with a counter of its own if it counts, and not kept, since replays of a captured launch may overlap with other launches, and with other graphs.
+        private: with a new counter if it counts, and not cached, since replays of a captured launch may overlap with
+        other launches, and with other graphs.
         """
         whole = plan.whole(places)
         if whole is None:
             return None
-        if own:
+        if private:
             return self._pack(plan, whole, stream, self.get_counter(None))
         if len(self.packed) >= PACKED_LIMIT:
             self.packed.clear()
@@ -207,7 +236,10 @@ class Launcher:
         return Packed(self.kernel.prepare(plan.grid, stream, self.pack_arguments(plan, places, counter)), plan)
 
     def pack_arguments(self, plan: Plan, places: tuple[int, ...], counter: int) -> Arguments:
-        """Pack the arguments of a launch with the addresses of all tensors, in order of the signature. counter: the address of an unsigned, zero."""
+        """Pack the arguments of a launch with the addresses of all tensors, in order of the signature.
+
+        counter: the address of an unsigned, zero.
+        """
         if not apart(plan.reaches, places):
             tensors = zip(self.checked.tensors, places, strict=True)
             refuse_shared_memory(self.checked.tensors, {t.name: Place(at, *plan.shapes[t.name], t.dtype.itemsize) for t, at in tensors})
@@ -227,21 +259,33 @@ class Launcher:
 
     # ---- tensor maps
     def _encode(self, m: TensorMap, tensor: Place) -> bytes:
-        """A tensor map, of an address that launches replace."""
+        """Encode a tensor map with an address that launches replace."""
         cu, kinds = self.cu, self.cu.CUtensorMapDataType
         dtype = next(p for p in self.checked.tensors if p.name == m.tensor).dtype
-        kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")  # bytes are only moved
+        # elements of one byte are only moved
+        kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")
         sizes = [1 if 0 in tensor.shape else n for n in tensor.shape]
         strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], tensor.strides[:-1], strict=True)]
         rank = len(sizes)
-        encoded = require_success(self.cuda, cu.cuTensorMapEncodeTiled(
-            kind, rank, self.nothing, [cu.cuuint64_t(n) for n in reversed(sizes)],
-            [cu.cuuint64_t(s) for s in reversed(strides)], [cu.cuuint32_t(n) for n in reversed(m.sizes)], [cu.cuuint32_t(1)] * rank,
-            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B if m.swizzled else cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B, cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))  # fmt: skip
+        encoded = require_success(
+            self.cuda,
+            cu.cuTensorMapEncodeTiled(
+                kind,
+                rank,
+                self.nothing,
+                [cu.cuuint64_t(n) for n in reversed(sizes)],
+                [cu.cuuint64_t(s) for s in reversed(strides)],
+                [cu.cuuint32_t(n) for n in reversed(m.sizes)],
+                [cu.cuuint32_t(1)] * rank,
+                cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B if m.swizzled else cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+                cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ),
+        )
         return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
 
 def bound_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:
-    """Checks a call's arguments against the kernel and its consts (see cuir.bind)."""
+    """Check a call's arguments against the kernel and its consts (see cuir.bind)."""
     return bind(checked.origin, arguments, dict(checked.consts))

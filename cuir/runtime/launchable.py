@@ -1,4 +1,7 @@
-"""Early refusal of kernels that check, and yet cannot be lowered or launched; and register spills. Imports no PyTorch, since `cuir check` asks it."""
+"""Early refusal of kernels that check, and yet cannot be lowered or launched; and register spills.
+
+Imports no PyTorch, since `cuir check` uses it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ NOTHING_TO_COMPILE_WITH = ("U503", "U504")
 
 
 def require_launchable(checked: Checked) -> Cuda:
-    """The lowered kernel. Raises CuirError L0xx for what the lowering refuses."""
+    """Return the lowered kernel.
+
+    Raises CuirError L0xx for what the lowering refuses.
+    """
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
         tile_count(checked, dict.fromkeys(checked.dims, 1), scalars)
@@ -26,9 +32,10 @@ def require_launchable(checked: Checked) -> Cuda:
 
 
 def spills(cuda: Cuda, compile: bool) -> str:
-    """What ptxas says of tiles that do not fit the registers, in words; "" if they fit or nobody knows.
+    """Return the warning of register spills by ptxas; "" if there are none or they are unknown.
 
-    compile: compile the kernel if it was not compiled before and there is an nvcc, which takes some seconds. Raises CuirError L010 if nvcc refuses it.
+    compile: compile the kernel if it was not compiled before and there is an nvcc, which takes some seconds. Raises
+    CuirError L010 if nvcc refuses it.
     """
     resources = cached_resources(cuda)
     if resources is None and compile:
@@ -37,19 +44,19 @@ def spills(cuda: Cuda, compile: bool) -> str:
         except CuirError as error:
             if error.diagnostics[0].code not in NOTHING_TO_COMPILE_WITH:
                 raise
-    said = "" if resources is None else describe_spills(cuda, resources)
-    return f"warning: {said}" if said else ""
+    description = "" if resources is None else describe_spills(cuda, resources)
+    return f"warning: {description}" if description else ""
 
 
 def describe_spills(cuda: Cuda, resources: Resources) -> str:
-    """A warning that registers spill: the function, how many bytes a thread, and what to try; "" if none do."""
+    """Describe register spills: the function, bytes a thread, and what to try; "" if there are none."""
     if not resources.spill_stores + resources.spill_loads:
         return ""
     roles = ", ".join(f"{r.name} {r.registers}" for r in cuda.checked.roles if r.registers is not None)
-    own = f"; its roles have {roles}" if roles else ""
+    role_registers = f"; its roles have {roles}" if roles else ""
     tiles = {n: v for n, v in cuda.checked.consts.items() if type(v) is int and n not in cuda.checked.dims}
     return (
         f"`{cuda.name}`: tiles do not fit the registers, {resources.spill_stores:,} bytes of stores and {resources.spill_loads:,} bytes of loads spill to memory "
-        f"with {resources.registers} registers a thread{own}: try smaller tiles, or more warpgroups for them"
+        f"with {resources.registers} registers a thread{role_registers}: try smaller tiles, or more warpgroups for them"
         + (f" (consts: {describe_consts(tiles)})" if tiles else "")
     )

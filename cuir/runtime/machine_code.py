@@ -1,4 +1,7 @@
-"""What a cubin shows without a disassembler: how many instructions there are, and in the shortest turn of each loop with products. Owns the few encodings (sm_90) that this takes."""
+"""Facts of a cubin without a disassembler: instruction counts, in all and of loops with products.
+
+The count of a loop is that of its shortest turn. The few encodings (sm_90) that this takes are here.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,22 @@ ALWAYS = 7  # the predicate that is true
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a cubin: its name as the compiler has it, and its instructions as two words of 64 bits each."""
+    """A function of a cubin: the compiler's name, and instructions as two words of 64 bits each."""
 
     name: str
     words: tuple[tuple[int, int], ...]
 
     @property
     def instructions(self) -> int:
-        """How many there are, but for those that do nothing and fill up the end."""
+        """Number of instructions, without the padding at the end."""
         return sum(low & 0xFFF != NOP for low, _ in self.words)
 
     @property
     def shortest_turns(self) -> tuple[int, ...]:
-        """Instructions of the shortest way from a product of the tensor core back to it, of each loop, in order of size: what a turn costs that takes no branch to more.
+        """Instructions of the shortest way from a tensor-core product back to it, of each loop, by size.
 
-        A count of all instructions does not tell a way around an exchange that is nearly always taken from one that is never.
+        This is the cost of a turn that takes no branch to a longer way. A count of all instructions does not
+        distinguish a way around an exchange that is nearly always taken from one that is never.
         """
         after = [_successors(i, low, high, len(self.words)) for i, (low, high) in enumerate(self.words)]
         turns = {_back_to(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS}
@@ -38,7 +42,10 @@ class Function:
 
 
 def functions(cubin: bytes) -> list[Function]:
-    """The functions of a cubin in their order. Raises ValueError for what is no cubin (a fatbin holds several)."""
+    """Return the functions of a cubin in their order.
+
+    Raises ValueError for what is no cubin (a fatbin holds several).
+    """
     if cubin[:5] != b"\x7fELF\x02":
         raise ValueError("not a cubin: no ELF file of 64 bits")
     (offset,) = struct.unpack_from("<Q", cubin, 0x28)
@@ -57,17 +64,17 @@ def _successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
     kind, conditional = low & 0xFFF, (low >> 12) & 0xF != ALWAYS
     following = (i + 1,) if i + 1 < count else ()
     if kind == BRANCH:
-        words = ((high << 64 | low) >> 34) & (1 << 48) - 1  # of four bytes, from the next instruction on
+        words = ((high << 64 | low) >> 34) & (1 << 48) - 1  # offset in words of four bytes from the next instruction
         words = (words - (1 << 48) if words >> 47 else words) << 8 | (low >> 16) & 0xFF
         target = i + 1 + words * 4 // SIZE
-        taken = (target,) if 0 <= target < count else ()
-        other = conditional or (high >> 23) & 0x1F != ALWAYS  # a second predicate, or only lanes that diverged
-        return (*taken, *following) if other else taken
+        jump = (target,) if 0 <= target < count else ()
+        may_fall_through = conditional or (high >> 23) & 0x1F != ALWAYS  # a second predicate, or diverged lanes only
+        return (*jump, *following) if may_fall_through else jump
     return following if kind not in (EXIT, RETURN) or conditional else ()
 
 
 def _back_to(start: int, after: list[tuple[int, ...]]) -> int:
-    """Instructions of the shortest way back; 0 if there is none."""
+    """Count the instructions of the shortest way back; 0 if there is none."""
     steps, todo = {start: 0}, deque([start])
     while todo:
         at = todo.popleft()

@@ -1,4 +1,4 @@
-"""CUDA text to a cubin: nvcc found and run, results cached on disk, resources read from ptxas. Owns no text of a kernel and no launch."""
+"""Compilation of CUDA text to a cubin by nvcc, cached on disk, with resources read from ptxas."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from .slim_headers import write_slim_headers
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
 HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
-TOOLKITS = ("/usr/local/cuda",)  # where installers put one
+TOOLKITS = ("/usr/local/cuda",)  # default folders of installers
 INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes, from ptxas; `exponentials` from the machine code where a disassembler is there.
+    """Resources of a kernel from ptxas; `exponentials` from the machine code if a disassembler exists.
 
-    registers: of a thread at launch; spill_*: bytes; shared_bytes: dynamic, of a CTA; warnings: words of ptxas on products (C75xx), see `serialised`.
-    exponentials: MUFU.EX2 instructions between consecutive waits for products, in order of the machine code.
+    registers: of a thread at launch; spill_*: bytes; shared_bytes: dynamic, of a CTA; warnings: messages of ptxas on
+    products (C75xx), see `serialised`. exponentials: MUFU.EX2 instructions between consecutive waits for products, in
+    order of the machine code.
     """
 
     kernel: str
@@ -54,9 +55,10 @@ class Resources:
 
     @property
     def serialised(self) -> tuple[str, ...]:
-        """Of the warnings those that take overlap away: all products one after another (C7510, C7514, ...), or a wait put in (C7517).
+        """The warnings of lost overlap.
 
-        The others are notes: a wgmma.fence put in (C7519, warpgroup.arrive) waits for nothing.
+        All products run one after another (C7510, C7514, ...), or a wait was added (C7517). The others are notes: an
+        added wgmma.fence (C7519, warpgroup.arrive) waits for nothing.
         """
         return tuple(w for w in self.warnings if not w.startswith(HARMLESS))
 
@@ -90,7 +92,10 @@ class Compiled:
 
 
 def find_nvcc() -> str:
-    """The path of nvcc. Raises CuirError U503 if there is none."""
+    """Return the path of nvcc.
+
+    Raises CuirError U503 if there is none.
+    """
     path = shutil.which("nvcc")
     for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *TOOLKITS):
         if path is None and home:
@@ -108,32 +113,38 @@ def compiler_version(nvcc: str) -> str:
 
 
 def include_dir() -> str:
-    """The folder of the CuTe headers. Raises CuirError U504 if they are not installed."""
-    given = os.environ.get("CUTLASS_INCLUDE")
-    spec = None if given else importlib.util.find_spec("cutlass_library")
-    path = Path(given) if given else Path(spec.origin).parent / "source" / "include" if spec and spec.origin else None
+    """Return the folder of the CuTe headers.
+
+    Raises CuirError U504 if they are not installed.
+    """
+    variable = os.environ.get("CUTLASS_INCLUDE")
+    spec = None if variable else importlib.util.find_spec("cutlass_library")
+    path = Path(variable) if variable else Path(spec.origin).parent / "source" / "include" if spec and spec.origin else None
     if path is None or not (path / "cute" / "arch").is_dir():
-        raise CuirError.of("U504", "the CuTe headers are needed to compile a kernel, and were not found" + (f" in {given}" if given else ""),
-                           hint="pip install nvidia-cutlass, or name their folder in CUTLASS_INCLUDE")  # fmt: skip
+        raise CuirError.of(
+            "U504",
+            "the CuTe headers are needed to compile a kernel, and were not found" + (f" in {variable}" if variable else ""),
+            hint="pip install nvidia-cutlass, or name their folder in CUTLASS_INCLUDE",
+        )
     return str(path)
 
 
 def cache_dir() -> Path:
-    """Where cubins are kept: $CUIR_CACHE, else `cuir` in the user's cache folder."""
-    given = os.environ.get("CUIR_CACHE")
+    """Return the folder of the cubin cache: $CUIR_CACHE, else `cuir` in the user's cache folder."""
+    variable = os.environ.get("CUIR_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(given) if given else Path(base) / "cuir"
+    return Path(variable) if variable else Path(base) / "cuir"
 
 
-Run = Callable[[Cuda, str], tuple[bytes, str]]  # a kernel and the path of nvcc -> the cubin, what the compiler said
+Run = Callable[[Cuda, str], tuple[bytes, str]]  # a kernel and the path of nvcc -> the cubin, the compiler's output
 
 
 def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled:
-    """Compiles a lowered kernel, or takes the cubin from the cache.
+    """Compile a lowered kernel, or take the cubin from the cache.
 
-    run: how nvcc is run, if another way than by a process of ours; name: what the cache calls that way.
-    Without nvcc a cached cubin of the same text, architecture and flags serves, whichever compiler made it.
-    Raises CuirError U503, U504 (nothing to compile with) or L010 (the compiler refuses the text: a fault of the lowering).
+    run: runs nvcc, if not by a process of ours; name: of that way in the cache key. Without nvcc a cached cubin of the
+    same text, architecture and flags serves, whichever compiler made it. Raises CuirError U503, U504 (nothing to
+    compile with) or L010 (the compiler refuses the text: a fault of the lowering).
     """
     key, folder = _key(cuda), cache_dir()
     try:
@@ -150,7 +161,7 @@ def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled
 
 
 def cached_resources(cuda: Cuda) -> Resources | None:
-    """What a kernel takes, if it was compiled before, by whichever compiler; runs nothing."""
+    """Return a kernel's resources from the cache, by whichever compiler; runs nothing."""
     entries = sorted(cache_dir().glob(f"{_key(cuda)}-*.json"))
     compiled = _cached(cuda, entries[-1]) if entries else None
     return compiled.resources if compiled is not None else None
@@ -171,13 +182,13 @@ def _cached(cuda: Cuda, entry: Path) -> Compiled | None:
 
 
 def _store(entry: Path, compiled: Compiled) -> Compiled:
-    """Writes the cubin, then what vouches for it."""
+    """Write the cubin, then the file that vouches for it."""
     write_whole({entry.with_suffix(".cubin"): compiled.cubin, entry: json.dumps(compiled.resources.as_json()).encode()})
     return compiled
 
 
 def write_whole(files: Mapping[Path, bytes]) -> None:
-    """Writes files of the cache in order, each appearing at once and whole; a folder that cannot be written is no error."""
+    """Write files of the cache in order, each atomically; a folder that cannot be written is no error."""
     try:
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,9 +209,9 @@ def _compile(cuda: Cuda, nvcc: str, version: str, run: Run) -> Compiled:
 
 
 def target(arch: str) -> tuple[str, str, str]:
-    """What nvcc makes for a kernel's architecture: the form of its output, the virtual architecture, and the option that names the real ones.
+    """Return nvcc's options for an architecture: output form, virtual architecture, and real ones.
 
-    A kernel for a card whose code others run too comes with theirs, and with PTX for those that follow.
+    A kernel for a card whose code others run too comes with theirs, and with PTX for later ones.
     """
     code = TARGETS[arch].code
     return "cubin" if len(code) == 1 else "fatbin", arch.replace("sm_", "compute_"), f"-code={','.join(code)}"
@@ -263,12 +274,16 @@ class Nvcc:
 
 
 def make_compiler_error(cuda: Cuda, log: str) -> CuirError:
-    """The compiler's first error, at the CuIR statement that its line came from."""
+    """Make the compiler's first error, at the CuIR statement that its line came from."""
     match = re.search(r"\((\d+)\): error: (.*)", log)
     span = cuda.line_map.get(int(match[1])) if match else None
     words = match[2] if match else next((line for line in log.splitlines() if "error" in line or "fatal" in line), log.strip()[-300:])
-    return CuirError.of("L010", f"nvcc refuses the CUDA text of this statement: {words}", span or cuda.checked.origin.span,
-                        "this is a fault of the lowering (or of an old nvcc); please report it with the program")  # fmt: skip
+    return CuirError.of(
+        "L010",
+        f"nvcc refuses the CUDA text of this statement: {words}",
+        span or cuda.checked.origin.span,
+        "this is a fault of the lowering (or of an old nvcc); please report it with the program",
+    )
 
 
 def _number(pattern: str, log: str) -> int:
@@ -279,7 +294,16 @@ def _number(pattern: str, log: str) -> int:
 def _resources(cuda: Cuda, cubin: bytes, log: str, seconds: float, version: str) -> Resources:
     warned = tuple(dict.fromkeys(m[0].strip() for m in re.finditer(r"\(C75\d\d\)[^\n]*", log)))
     return Resources(
-        cuda.name, _number(r"Used (\d+) registers", log), _number(r"(\d+) bytes spill stores", log), _number(r"(\d+) bytes spill loads", log),
-        _number(r"(\d+) bytes stack frame", log), cuda.shared_bytes, cuda.threads, round(seconds, 2), version, warned,
-        exponentials_around_waits(cubin), cuda.choices,
-    )  # fmt: skip
+        cuda.name,
+        _number(r"Used (\d+) registers", log),
+        _number(r"(\d+) bytes spill stores", log),
+        _number(r"(\d+) bytes spill loads", log),
+        _number(r"(\d+) bytes stack frame", log),
+        cuda.shared_bytes,
+        cuda.threads,
+        round(seconds, 2),
+        version,
+        warned,
+        exponentials_around_waits(cubin),
+        cuda.choices,
+    )

@@ -1,4 +1,7 @@
-"""`cuir.compile`: compile a kernel that the caller chose, and warn if its registers spill. Callers that choose among settings use `compiled.compile`."""
+"""The function `cuir.compile`: compile a kernel, and warn if its registers spill.
+
+Callers that choose among settings use `compiled.compile`, which does not warn.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,12 @@ def compile(
 ) -> CompiledKernel:
     """Check (a program), lower and compile a kernel; cached on disk.
 
-    program: a parsed program, the path of a file, a checked or a lowered kernel. kernel: its name, if there are several. consts: const parameters by name.
-    loader: who compiles, loads and launches: "driver" (nvcc, and the CUDA driver API through cuda-bindings) or "pycuda" (a `PyCudaKernel`).
-    Warns of registers that spill to memory. Raises CuirError with every error of the program, U503 without nvcc, or U510 without PyCUDA.
+    program: a parsed program, the path of a file, a checked or a lowered kernel. kernel: its name, if there are
+    several. consts: const parameters by name. loader: compiles, loads and launches: "driver" (nvcc, and the CUDA
+    driver API through cuda-bindings) or "pycuda" (a `PyCudaKernel`). Warns of registers that spill to memory. Raises
+    CuirError with every error of the program, U503 without nvcc, or U510 without PyCUDA.
     """
-    made = compiled.compile(program, kernel=kernel, consts=consts, loader=loader)
-    if spilled := describe_spills(made.compiled.cuda, made.compiled.resources):
+    built = compiled.compile(program, kernel=kernel, consts=consts, loader=loader)
+    if spilled := describe_spills(built.compiled.cuda, built.compiled.resources):
         warnings.warn(spilled, stacklevel=2)
-    return made
+    return built

@@ -1,4 +1,7 @@
-"""A kernel on the loader by PyCUDA: calls with torch's tensors or arrays of PyCUDA, and what `pycuda.driver.Function` is launched with."""
+"""A kernel on the loader by PyCUDA: calls with torch's tensors or arrays of PyCUDA, and launches.
+
+It also gives the arguments that `pycuda.driver.Function` is launched with.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,17 @@ from .launch import Launcher, bound_arguments, require_capability
 from .nvcc import Compiled
 from .pycuda_loader import Context, PyCudaFunction, get_current_context, import_pycuda, retain_primary_context
 
-NUMPY = {"": np.void, "Q": np.uint64, "q": np.int64, "f": np.float32, "i": np.int32, "?": np.uint8}  # PyCUDA takes no np.bool_
+# PyCUDA takes no np.bool_
+NUMPY = {"": np.void, "Q": np.uint64, "q": np.int64, "f": np.float32, "i": np.int32, "?": np.uint8}
 CONTEXTS = "`import pycuda.autoprimaryctx` makes the device's primary context PyCUDA's, in which torch works too; `pycuda.autoinit` makes another one"
 
 
 @dataclass(frozen=True)
 class PyCudaLaunch:
-    """Launch with its arguments, to be repeated: `function(*arguments, grid=grid, block=block, shared=shared)`.
+    """A repeatable launch with its arguments.
 
-    Launches that may overlap need a `prepare` each, since the arguments have one counter of tiles and one scratch memory. results: what a call returns.
+    Equivalent to `function(*arguments, grid=grid, block=block, shared=shared)`. Launches that may overlap need a
+    `prepare` each, since the arguments have one counter of tiles and one scratch memory. results: what a call returns.
     """
 
     function: Any
@@ -44,7 +49,10 @@ class PyCudaLaunch:
     keep: tuple[Any, ...]  # memory that the arguments point to
 
     def __call__(self, stream: Any = None) -> Any:
-        """Launch on a `pycuda.driver.Stream`, without one on torch's current stream, or on the default stream with arrays of PyCUDA."""
+        """Launch on a `pycuda.driver.Stream`.
+
+        Without one on torch's current stream, or on the default stream with arrays of PyCUDA.
+        """
         if self.grid[0]:
             if stream is not None or self.device is None:
                 start = self.kernel.prepare_own(self.grid[0], stream, self.packed)
@@ -57,9 +65,10 @@ class PyCudaLaunch:
 class PyCudaKernel(CompiledKernel):
     """A kernel that PyCUDA loads and launches, called as a `CompiledKernel` is.
 
-    Tensors of torch are taken in the primary context of their device, on torch's current stream. Arrays with `__cuda_array_interface__` and
-    `pycuda.driver.DeviceAllocation`s are taken in PyCUDA's current context, on the default stream; results that are left out are then GPUArrays.
-    An array of unsigned integers holds the bits of floats that NumPy does not have. An allocation has the lengths that other arguments have.
+    Tensors of torch are taken in the primary context of their device, on torch's current stream. Arrays with
+    `__cuda_array_interface__` and `pycuda.driver.DeviceAllocation`s are taken in PyCUDA's current context, on the
+    default stream; missing results are then GPUArrays. An array of unsigned integers holds the bits of floats that
+    NumPy does not have. An allocation has the lengths of the other arguments.
     """
 
     def __init__(self, compiled: Compiled, check: Any = None):
@@ -69,7 +78,7 @@ class PyCudaKernel(CompiledKernel):
     # ---- launches
     @property
     def function(self) -> Any:
-        """The `pycuda.driver.Function` in PyCUDA's current context; without one in that of torch's current device."""
+        """The `pycuda.driver.Function` in PyCUDA's current context; without one in torch's current device's."""
         context = get_current_context()
         if context is None and not torch.cuda.is_available():
             raise CuirError.of("U511", "PyCUDA has no current context in this thread", hint=CONTEXTS)
@@ -88,29 +97,35 @@ class PyCudaKernel(CompiledKernel):
         return self.compiled.cuda.shared_bytes
 
     def grid(self, /, *args: Any, **named: Any) -> tuple[int, int, int]:
-        """CTAs of a call; the first number is 0 where there is nothing to launch."""
+        """Return the CTAs of a call; the first number is 0 where there is nothing to launch."""
         return self.prepare(*args, **named).grid
 
     def arguments(self, /, *args: Any, **named: Any) -> tuple[np.generic, ...]:
-        """Arguments of a call as `function` takes them, tensor maps included; `prepare` also keeps the memory that they point to."""
+        """Return the arguments of a call as `function` takes them, tensor maps included.
+
+        `prepare` also keeps the memory that they point to.
+        """
         return self.prepare(*args, **named).arguments
 
     def prepare(self, /, *args: Any, out: Any = None, **named: Any) -> PyCudaLaunch:
-        """Check a call, and make its launch. Raises CuirError as a call does."""
+        """Check a call, and make its launch.
+
+        Raises CuirError as a call does.
+        """
         outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        return self._prepare(args, named, outs, own=True)
+        return self._prepare(args, named, outs, private=True)
 
     def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
         if any(map(_is_array, (*args, *named.values(), *outs))):
-            return self._prepare(args, named, outs, own=False)()
+            return self._prepare(args, named, outs, private=False)()
         return super()._run(_plain(args), dict(zip(named, _plain(named.values()), strict=True)), outs)
 
-    # ---- how
-    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+    # ---- implementation
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
         current = get_current_context()
         if current is not None:
-            _require_torch_context(current, given)
-        return super()._examine(args, named, outs, given)
+            _require_torch_context(current, values)
+        return super()._examine(args, named, outs, values)
 
     def _make_launcher(self, device: torch.device) -> Launcher:
         return self._launcher_in(retain_primary_context(device.index))
@@ -125,55 +140,77 @@ class PyCudaKernel(CompiledKernel):
             self._by_context[context.handle] = Launcher(self.compiled, torch.device("cuda", context.index), load)
         return self._by_context[context.handle]
 
-    def _prepare(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], own: bool) -> PyCudaLaunch:
-        """Make the launch of a call. own: with a counter of its own, whichever stream the launch goes to."""
-        args, named = _plain(args), dict(zip(named, _plain(named.values()), strict=True))
-        given = (*args, *named.values(), *outs)
-        if any(map(_is_array, given)):
-            return self._prepare_arrays(dict(zip(self._names(args, named, outs), given, strict=True)), own)
-        known = self._look_up(args, named, outs, (len(args), *named, len(outs)))
-        made = iter(known.allocated.made())
-        tensors = [given[s] if isinstance(s, int) else next(made) for s in known.sources]
-        return self._bind_launch(known.launcher, known.plan, tensors, [tensors[i] for i in known.results], known.device, own)
+    def _prepare(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], private: bool) -> PyCudaLaunch:
+        """Make the launch of a call.
 
-    def _prepare_arrays(self, given: Mapping[str, Any], own: bool) -> PyCudaLaunch:
-        context = self._context_of(given)
+        private: with a new counter, whichever stream the launch goes to.
+        """
+        args, named = _plain(args), dict(zip(named, _plain(named.values()), strict=True))
+        values = (*args, *named.values(), *outs)
+        if any(map(_is_array, values)):
+            return self._prepare_arrays(dict(zip(self._names(args, named, outs), values, strict=True)), private)
+        record = self._look_up(args, named, outs, (len(args), *named, len(outs)))
+        allocations = iter(record.allocated.made())
+        tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
+        return self._bind_launch(record.launcher, record.plan, tensors, [tensors[i] for i in record.results], record.device, private)
+
+    def _prepare_arrays(self, named_values: Mapping[str, Any], private: bool) -> PyCudaLaunch:
+        context = self._context_of(named_values)
         with context.activate():
-            arguments = self._as_views(given, context.index)
+            arguments = self._as_views(named_values, context.index)
             self._allocate(arguments, functools.partial(_empty_array, self._interface, context.index))
             bound = bound_arguments(self._interface, arguments)
             require_layout(self._interface, self.compiled.cuda.aligned, arguments)
             launcher = self._launcher_in(context)
             views = [arguments[t.name] for t in self._interface.tensors]
             results = [arguments[t.name] for t in self._interface.outputs]
-            return self._bind_launch(launcher, launcher.plan(arguments, bound), views, results, None, own)
+            return self._bind_launch(launcher, launcher.plan(arguments, bound), views, results, None, private)
 
     def _bind_launch(
-        self, launcher: Launcher, plan: Any, tensors: Sequence[torch.Tensor], results: Sequence[torch.Tensor], device: torch.device | None, own: bool
-    ) -> PyCudaLaunch:  # fmt: skip
+        self,
+        launcher: Launcher,
+        plan: Any,
+        tensors: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        device: torch.device | None,
+        private: bool,
+    ) -> PyCudaLaunch:
         kernel = launcher.kernel
         assert isinstance(kernel, PyCudaFunction)
-        packed = launcher.pack_arguments(plan, tuple(t.data_ptr() for t in tensors), launcher.get_counter(None if own else 0))
-        kept = tuple(t.array if isinstance(t, ArrayView) else t for t in tensors)
+        packed = launcher.pack_arguments(plan, tuple(t.data_ptr() for t in tensors), launcher.get_counter(None if private else 0))
+        memory = tuple(t.array if isinstance(t, ArrayView) else t for t in tensors)
         values = [t.array if isinstance(t, ArrayView) else t for t in results]
         return PyCudaLaunch(
-            kernel.function, (plan.grid, 1, 1), self.block, self.shared, split_arguments(launcher.layout, packed, kernel.first_offset),
-            values[0] if len(values) == 1 else tuple(values), kernel, packed, device, kept,
-        )  # fmt: skip
+            kernel.function,
+            (plan.grid, 1, 1),
+            self.block,
+            self.shared,
+            split_arguments(launcher.layout, packed, kernel.first_offset),
+            values[0] if len(values) == 1 else tuple(values),
+            kernel,
+            packed,
+            device,
+            memory,
+        )
 
-    def _context_of(self, given: Mapping[str, Any]) -> Context:
-        """PyCUDA's current context. Raises CuirError U511 without one, and for tensors of torch that lie in another."""
+    def _context_of(self, named_values: Mapping[str, Any]) -> Context:
+        """Return PyCUDA's current context.
+
+        Raises CuirError U511 without one, and for tensors of torch that lie in another.
+        """
         context = get_current_context()
         if context is None:
             raise CuirError.of("U511", "arrays need a context of PyCUDA, and there is none in this thread", hint=CONTEXTS)
-        _require_torch_context(context, given.values())
+        _require_torch_context(context, named_values.values())
         return context
 
-    def _as_views(self, given: Mapping[str, Any], index: int) -> dict[str, Any]:
+    def _as_views(self, named_values: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Describe arrays as tensors; allocations last, with the lengths of the others."""
         params = {t.name: t for t in self._interface.tensors}
-        arguments = {n: view_array(params[n], v, index) if n in params and hasattr(v, INTERFACE) and not isinstance(v, torch.Tensor) else v
-                     for n, v in given.items()}  # fmt: skip
+        arguments = {
+            n: view_array(params[n], v, index) if n in params and hasattr(v, INTERFACE) and not isinstance(v, torch.Tensor) else v
+            for n, v in named_values.items()
+        }
         lengths: dict[int | str, int] = {}
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor) and name in params and value.dim() == len(params[name].dims):
@@ -183,17 +220,22 @@ class PyCudaKernel(CompiledKernel):
                 param = params[name]
                 unknown = [d for d in param.dims if isinstance(d, str) and d not in lengths]
                 if unknown:
-                    raise CuirError.of("U403", f"`{name}` is an allocation, and no other argument says how long {', '.join(unknown)} is", param.span,
-                                       f"pycuda.gpuarray.GPUArray(shape, dtype, gpudata={name})")  # fmt: skip
+                    raise CuirError.of(
+                        "U403",
+                        f"`{name}` is an allocation, and no other argument says how long {', '.join(unknown)} is",
+                        param.span,
+                        f"pycuda.gpuarray.GPUArray(shape, dtype, gpudata={name})",
+                    )
                 shape = [d if isinstance(d, int) else lengths[d] for d in param.dims]
                 arguments[name] = make_view(value, int(value), shape, None, TORCH[param.dtype], index)
         return arguments
 
 
 def split_arguments(layout: ArgumentLayout, packed: Arguments, first: int) -> tuple[np.generic, ...]:
-    """Split packed arguments into one of NumPy's for each parameter of the kernel; PyCUDA packs these as they were.
+    """Split packed arguments into NumPy scalars, one for each parameter of the kernel.
 
-    first: offset of the first parameter; where it is not 0, that many zeros come first, as an argument of their own.
+    PyCUDA packs these unchanged. first: offset of the first parameter; where it is not 0, that many zeros come first,
+    as a separate argument.
     """
     whole = packed.as_bytes()
     parts = [(p, whole[p.offset : p.offset + p.size]) for p in layout.parameters]
@@ -210,15 +252,15 @@ def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _:
     return view_array(param, array, index)
 
 
-def _require_torch_context(context: Context, given: Iterable[Any]) -> None:
+def _require_torch_context(context: Context, values: Iterable[Any]) -> None:
     """Raise CuirError U511 for tensors of torch that do not lie in this context."""
-    tensor = next((v for v in given if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
+    tensor = next((v for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
     if tensor is not None and retain_primary_context(tensor.device.index).handle != context.handle:
         raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 
 
 def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Take NumPy's scalars, with which functions of PyCUDA are called, for numbers."""
+    """Convert NumPy's scalars, with which functions of PyCUDA are called, to numbers."""
     return tuple([bool(v) if isinstance(v, np.bool_) else plain_number(v) for v in values])
 
 

@@ -1,4 +1,7 @@
-"""The loader by PyCUDA: kernels that pycuda.compiler compiles and pycuda.driver loads and launches, on PyCUDA's context or torch's."""
+"""The loader by PyCUDA, on PyCUDA's context or torch's.
+
+pycuda.compiler compiles kernels, pycuda.driver loads and launches them.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +35,35 @@ MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared objec
 # ---- the package
 @functools.cache
 def import_pycuda() -> ModuleType:
-    """Import and initialise pycuda.driver. Raises CuirError U510 if PyCUDA is not there or cannot be loaded, U501 without a GPU."""
+    """Import and initialise pycuda.driver.
+
+    Raises CuirError U510 if PyCUDA is not there or cannot be loaded, U501 without a GPU.
+    """
     try:
         drv = _import_driver()
     except ModuleNotFoundError as error:
         raise CuirError.of("U510", f"the loader `{PYCUDA}` needs the package PyCUDA: {error}", hint=INSTALL) from None
     except ImportError as error:
-        raise CuirError.of("U510", f"PyCUDA is installed and cannot be loaded: {error}",
-                           hint="it links CUDA's driver (libcuda.so.1) and the libraries of the toolkit it was built with; "
-                                "put their folders into LD_LIBRARY_PATH, or build it again") from None  # fmt: skip
+        raise CuirError.of(
+            "U510",
+            f"PyCUDA is installed and cannot be loaded: {error}",
+            hint="it links CUDA's driver (libcuda.so.1) and the libraries of the toolkit it was built with; "
+            "put their folders into LD_LIBRARY_PATH, or build it again",
+        ) from None
     try:
         drv.init()
     except drv.Error as error:
-        raise CuirError.of("U501", f"PyCUDA finds no GPU: {error}", hint="run the program in the interpreter: cuir.run(checked, arguments)") from None  # fmt: skip
+        raise CuirError.of(
+            "U501", f"PyCUDA finds no GPU: {error}", hint="run the program in the interpreter: cuir.run(checked, arguments)"
+        ) from None
     return drv
 
 
 def _import_driver() -> ModuleType:
-    """Import pycuda.driver; a library of CUDA that it links and the system does not find is loaded from where torch's packages and nvcc lie."""
+    """Import pycuda.driver, loading CUDA libraries that the system does not find.
+
+    A library that it links is then loaded from the folders of torch's packages and nvcc.
+    """
     tried: set[str] = set()
     while True:
         try:
@@ -77,9 +91,10 @@ def _find_library(name: str) -> Path | None:
 
 # ---- compiling
 def compile_with_pycuda(cuda: Cuda) -> Compiled:
-    """Compile a lowered kernel by pycuda.compiler, with the flags and the cache of the default way.
+    """Compile a lowered kernel by pycuda.compiler, with the flags and the cache of the default loader.
 
-    Raises CuirError as `compile_cuda` does, and what `import_pycuda` raises. A cluster's size is a part of the text, since PyCUDA's launches cannot say it.
+    Raises CuirError as `compile_cuda` does, and what `import_pycuda` raises. A cluster's size is a part of the text,
+    since PyCUDA's launches have no such option.
     """
     import_pycuda()
     return compile_cuda(cuda.with_cluster_dims(), _run_compiler, "pycuda")
@@ -89,13 +104,20 @@ def _run_compiler(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
     from pycuda.compiler import compile as compile_source
 
     form, arch, codes = target(cuda.arch)
-    with warnings.catch_warnings(record=True) as caught:  # in which PyCUDA says what nvcc and ptxas have said
+    with warnings.catch_warnings(record=True) as caught:  # PyCUDA passes on the output of nvcc and ptxas as warnings
         warnings.simplefilter("always")
         try:
             cubin = compile_source(
-                cuda.source, nvcc, list(FLAGS), no_extern_c=True, arch=arch, code=codes.removeprefix("-code="), cache_dir=False,
-                include_dirs=[include_dir()], target=form,
-            )  # fmt: skip
+                cuda.source,
+                nvcc,
+                list(FLAGS),
+                no_extern_c=True,
+                arch=arch,
+                code=codes.removeprefix("-code="),
+                cache_dir=False,
+                include_dirs=[include_dir()],
+                target=form,
+            )
         except import_pycuda().CompileError as error:
             raise make_compiler_error(cuda, (error.stdout or "") + (error.stderr or "")) from None
     return cubin, "\n".join(str(w.message) for w in caught)
@@ -104,7 +126,7 @@ def _run_compiler(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
 # ---- contexts
 @dataclass(frozen=True)
 class Context:
-    """A context as PyCUDA has it. index: of its device; capability: of that."""
+    """A context of PyCUDA. index: of its device; capability: of that."""
 
     context: Any
     handle: int
@@ -138,7 +160,7 @@ def get_current_context() -> Context | None:
     context = import_pycuda().Context.get_current()
     if context is None:
         return None
-    context.push()  # others, torch among them, may have made another one current behind PyCUDA's back
+    context.push()  # others, torch among them, may have made another one current without PyCUDA
     try:
         return _describe(context, context.get_device())
     finally:
@@ -148,7 +170,10 @@ def get_current_context() -> Context | None:
 # ---- launching
 @dataclass(frozen=True)
 class PyCudaStart:
-    """A launch as `pycuda.driver.Function` takes it. stream: PyCUDA's; outer: torch's stream that it stands in for, if any."""
+    """A launch as `pycuda.driver.Function` takes it.
+
+    stream: PyCUDA's; outer: torch's stream that it stands in for, if any.
+    """
 
     grid: tuple[int, int, int]
     arguments: np.void
@@ -171,7 +196,10 @@ class PyCudaFunction(LoadedKernel):
             self.resident, self.first_offset = self._examine_copy(compiled.cubin, name)
 
     def _examine_copy(self, cubin: bytes, name: str) -> tuple[int, int]:
-        """Get the number of resident CTAs and the offset of the first parameter from a copy of the module: PyCUDA gives neither, and no driver handle."""
+        """Get the number of resident CTAs and the offset of the first parameter from a copy of the module.
+
+        PyCUDA gives neither, and no driver handle.
+        """
         cu = driver()
         module = require_success(self.cuda, cu.cuModuleLoadData(cubin))
         try:
@@ -193,7 +221,10 @@ class PyCudaFunction(LoadedKernel):
         return new
 
     def prepare(self, grid: int, stream: int, arguments: Arguments) -> PyCudaStart:
-        """Make a launch on torch's stream of this handle: PyCUDA can launch on its own streams alone, so one of these waits for it, and it for that one."""
+        """Make a launch on torch's stream of this handle.
+
+        PyCUDA can launch on its own streams alone, so one of these waits for torch's, and torch's for it.
+        """
         if stream and stream not in self.streams:
             with self.activate(), self._raising():
                 self.streams[stream] = import_pycuda().Stream(1)  # one that does not wait for the default stream

@@ -1,4 +1,7 @@
-"""What the machine code shows of a promise of the text: exponentials between waits. Needs nvdisasm or cuobjdump; without one it is silent."""
+"""Facts of the machine code by a disassembler: exponentials between waits, lines of instructions.
+
+Needs nvdisasm or cuobjdump; without one it is silent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from pathlib import Path
 
 
 def disassembler() -> list[str] | None:
-    """The command that prints the machine code of a cubin, if there is one (of a CUDA toolkit, or pip's nvidia-cuda-nvdisasm)."""
+    """Return the command that prints the machine code of a cubin, if there is one.
+
+    It is of a CUDA toolkit, or pip's nvidia-cuda-nvdisasm.
+    """
     for folder in [None, *(str(Path(p) / "nvidia" / cu / "bin") for p in sys.path for cu in ("cu13", "cuda_nvdisasm"))]:
         for name, options in (("nvdisasm", ["-c"]), ("cuobjdump", ["-sass"])):
             path = shutil.which(name, path=folder)
@@ -21,7 +27,7 @@ def disassembler() -> list[str] | None:
 
 
 def disassemble(cubin: bytes) -> list[str]:
-    """The instructions of a cubin in order, without addresses; empty without a disassembler."""
+    """Return the instructions of a cubin in order, without addresses; empty without a disassembler."""
     command = disassembler()
     if command is None:
         return []
@@ -33,7 +39,7 @@ def disassemble(cubin: bytes) -> list[str]:
 
 
 def exponentials_around_waits(cubin: bytes) -> tuple[int, ...]:
-    """MUFU.EX2 instructions before the first wait for products, between each two, and after the last."""
+    """Count MUFU.EX2 instructions before, between and after the waits for products."""
     return count_exponentials(disassemble(cubin))
 
 
@@ -48,9 +54,10 @@ def count_exponentials(instructions: list[str]) -> tuple[int, ...]:
 
 
 def line_chains(cubin: bytes) -> dict[int, tuple[int, ...]]:
-    """Offset of an instruction -> the lines of the CUDA text that it comes from, innermost call first. Empty without nvdisasm, or for a fatbin.
+    """Map offsets of instructions to the lines of the CUDA text they come from, innermost call first.
 
-    Lines in headers are left out: what counts is where the text called them.
+    Empty without nvdisasm, or for a fatbin. Lines in headers are left out: the line of the text that calls them
+    counts.
     """
     command = disassembler()
     if command is None or not command[0].endswith("nvdisasm"):
@@ -63,7 +70,10 @@ def line_chains(cubin: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
-    """The same, from a listing of `nvdisasm -c -gi`: `//## File "F", line N inlined at "G", line L`, then instructions `/*OFFSET*/ ...;`."""
+    """Parse the line chains of a listing of `nvdisasm -c -gi`.
+
+    Its form: `//## File "F", line N inlined at "G", line L`, then instructions `/*OFFSET*/ ...;`.
+    """
     chains: dict[int, tuple[int, ...]] = {}
     chain: list[int] = []
     fresh = True

@@ -1,6 +1,6 @@
-"""A build of a kernel whose waits give up after some seconds and say where they stood: what a kernel that hangs is waiting for, in lines of the program.
+"""A build of a hanging kernel whose waits give up after some seconds and report where they were.
 
-Owns the changed text and the reading of what it reports. A wait of a named barrier, a join of a CTA and a loop without end are not watched.
+The places are lines of the program. A wait of a named barrier, a join of a CTA and a loop without end are not watched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..text.source import Span
 from .nvcc import compile_cuda
 
 RECORDS, WORDS = 256, 4
-# One line, as the text that it replaces, so that the line map holds. Each warp reports once; the first to trap would silence the others, so all wait for them.
+# One line, as the text that it replaces, so that the line map holds. Each warp reports once; the first to trap would
+# silence the others, so all wait for them.
 _WAIT = """
 extern "C" { __device__ unsigned long long* cuir_reports; __device__ unsigned cuir_reported; }
 DEV unsigned long long nanoseconds() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
@@ -47,12 +48,16 @@ DEV void wait_cluster(uint64_t* bar, int parity, int line = __builtin_LINE()) {
   while (!try_wait_cluster(bar, parity)) { if (nanoseconds() - begin > LIMITull) give_up(bar, parity, line, begin); }
 }
 """
-_WATCHED = {"wait": _WAIT, "wait_cluster": _WAIT_CLUSTER}  # device functions of the target -> ours
+_WATCHED = {"wait": _WAIT, "wait_cluster": _WAIT_CLUSTER}  # device functions of the target -> replacements
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """A warp whose wait did not end. line: of the CUDA text. parity: what it waits for; state: the 64 bits of the mbarrier, whose layout is the hardware's."""
+    """A warp whose wait did not end.
+
+    line: of the CUDA text. parity: that it waits for; state: the 64 bits of the mbarrier, whose layout is the
+    hardware's.
+    """
 
     line: int
     cta: int
@@ -65,7 +70,10 @@ class Stuck:
 
 
 def watched(cuda: Cuda, seconds: float) -> Cuda:
-    """The kernel with waits on mbarriers that give up after `seconds`. Raises CuirError L002 for a kernel without such waits."""
+    """Return the kernel with waits on mbarriers that give up after `seconds`.
+
+    Raises CuirError L002 for a kernel without such waits.
+    """
     plain = {name: part.text for name, part in target_of(cuda.arch).all_parts.items() if name in _WATCHED}
     if not any(text in cuda.source for text in plain.values()):
         raise CuirError.of("L002", f"`{cuda.name}` waits on no mbarrier", cuda.checked.origin.span)
@@ -77,9 +85,10 @@ def watched(cuda: Cuda, seconds: float) -> Cuda:
 
 
 def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) -> list[Stuck]:
-    """Launches the kernel, on tensors of a GPU, with waits that give up after `seconds`; the warps whose waits did not end, none if the kernel ended.
+    """Launch the kernel, on tensors of a GPU, with waits that give up after `seconds`.
 
-    The context is lost if a wait gave up: for a process of its own.
+    Returns the warps whose waits did not end, none if the kernel ended. The context is lost if a wait gave up: for a
+    separate process.
     """
     from .compiled_kernel import CompiledKernel
     from .driver_api import require_success
@@ -89,7 +98,7 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     kernel = CompiledKernel(compile_cuda(watched(cuda, seconds)))
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
     launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
-    reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # of the host, so that they outlive the context
+    reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # on the host: outlives the context
     watched_kernel = launcher.kernel
     assert isinstance(watched_kernel, DriverKernel)
     place, pointer = (
@@ -102,23 +111,29 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
         torch.cuda.synchronize()
     except RuntimeError:  # the trap
         records = [r for r in reports.tolist() if r[0]]
-        return [Stuck(line, where >> 32, where & 0xFFFFFFFF, parity, state & (1 << 64) - 1) for line, where, state, parity in records]
+        return [
+            Stuck(line, cta_and_thread >> 32, cta_and_thread & 0xFFFFFFFF, parity, state & (1 << 64) - 1)
+            for line, cta_and_thread, state, parity in records
+        ]
     return []
 
 
 def told(stuck: list[Stuck], line_map: Mapping[int, Span], otherwise: Span) -> list[tuple[str, Span]]:
-    """What waits where, the most frequent first; `otherwise` is where tiles are given out, which has no line of its own."""
+    """Describe the waiting warps by place, the most frequent first.
+
+    `otherwise` is the place where tiles are handed out, which has no line in the map.
+    """
     places: dict[tuple[Span, int], list[Stuck]] = {}
     for s in stuck:
         places.setdefault((line_map.get(s.line, otherwise), s.parity), []).append(s)
     parts = []
-    for (span, parity), here in sorted(places.items(), key=lambda item: -len(item[1])):
-        one = here[0]
-        what = f"{len(here)} warps wait here" if len(here) > 1 else "a warp waits here"
+    for (span, parity), warps in sorted(places.items(), key=lambda item: -len(item[1])):
+        example = warps[0]
+        subject = f"{len(warps)} warps wait here" if len(warps) > 1 else "a warp waits here"
         for_tile = ", for the next tile" if span == otherwise else ""
         parts.append(
             (
-                f"{what}{for_tile}, for the end of a phase of parity {parity}: threads from {one.thread} on in CTA {one.cta}, mbarrier state {one.state:#018x}",
+                f"{subject}{for_tile}, for the end of a phase of parity {parity}: threads from {example.thread} on in CTA {example.cta}, mbarrier state {example.state:#018x}",
                 span,
             )
         )
