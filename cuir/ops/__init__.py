@@ -1,4 +1,7 @@
-"""The table of primitives: one entry each, in one file per family. Modules of this folder are found by scanning."""
+"""The table of primitives: one entry each, in one file per family.
+
+Modules of this folder are found by scanning.
+"""
 
 from __future__ import annotations
 

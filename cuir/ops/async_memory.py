@@ -11,7 +11,7 @@ HINTS = ("evict_first", "evict_last", "evict_normal")
 
 
 def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
-    """Checks a box against the shared view on the other side of a copy."""
+    """Check a box against the shared view on the other side of a copy."""
     tensor, view = box(cx, "box"), shared(cx, "shared")
     if tensor is None or view is None:
         return None
@@ -126,7 +126,7 @@ def _copy_wait(cx: CallContext) -> Type:
 
 
 def _left(cx: CallContext) -> Type:
-    """Checks how many a wait leaves in flight."""
+    """Check the number of groups that a wait leaves in flight."""
     n = known(cx, "n") if cx.has("n") else 0
     if n is not None and n < 0:
         return cx.error("T103", f"`n` must not be negative, found {n}", "n")

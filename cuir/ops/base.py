@@ -1,8 +1,9 @@
-"""What an entry of the table is, and the registry. Owns no primitive.
+"""Entries of the table of primitives, and the registry.
 
-An entry says everything about a primitive: name, parameters, typing rule, effects on memory and barriers and traits as data, features that it needs, documentation,
-and for an operation on numbers what it gives (`evaluate`, see cuir/ops/meaning). `cuir/interp/ops` and the printers of the lowering register how an entry runs by its
-name; everybody else asks effects and traits (traits.py), never a name.
+An entry describes all of a primitive: name, parameters, typing rule, effects on memory and barriers and traits as
+data, features that it needs, documentation, and for an operation on numbers its function (`evaluate`, see
+cuir/ops/meaning). `cuir/interp/ops` and the printers of the lowering register how an entry runs by its name; all other
+code uses effects and traits (traits.py), never a name.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from .meaning import Meaning
 from .traits import Traits
 
 Group = Literal["wgmma", "cp_async", "bulk_store"]
-PRODUCTS: Group = "wgmma"  # of asynchronous products, which finish in the order of their issue
+PRODUCTS: Group = "wgmma"  # group of asynchronous products, which finish in the order of their issue
 
 
 @dataclass(frozen=True)
 class Access:
-    """One access to memory by a call. `late`: done by an engine at any time from issue until retired, not by the worker now."""
+    """One access to memory by a call.
+
+    `late`: done by an engine at any time from issue until retired, not by the worker now.
+    """
 
     arg: str
     mode: Literal["read", "write", "add"]
@@ -32,7 +36,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a call does to memory and synchronisation; arguments are named, never positions.
+    """Effects of a call on memory and synchronisation; arguments are named, never positions.
 
     completes: the barrier argument, or the group, through which late accesses are retired.
     """
@@ -50,17 +54,20 @@ class Effects:
 
     @property
     def releases(self) -> bool:
-        """Whether it arrives, and neither waits nor announces bytes."""
+        """True if it arrives, and neither waits nor announces bytes."""
         return self.arrives is not None and self.waits is None and self.expects is None
 
     def proxy(self, arg: str) -> str:
-        """Through which proxy an argument is accessed."""
+        """Return the proxy through which an argument is accessed."""
         return next(a.proxy for a in self.accesses if a.arg == arg)
 
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of a primitive. `default` is what leaving it out means, as text for the reference ("" : it must be given)."""
+    """A parameter of a primitive.
+
+    `default` is the meaning of leaving it out, as text for the reference ("" : it is required).
+    """
 
     name: str
     what: str  # for the reference and for errors: "tile", "Shared view", "const i32", ...
@@ -70,7 +77,7 @@ class Param:
 
 
 class CallContext(Protocol):
-    """What a typing rule sees of a call (implemented by the checker)."""
+    """The view of a call that a typing rule has (implemented by the checker)."""
 
     @property
     def target(self) -> Target: ...  # of the kernel
@@ -97,9 +104,9 @@ class Op:
     effects: Effects = Effects()
     needs: tuple[str, ...] = ()  # features of the architectures that have it (limits.py)
     where: Literal["role", "declaration", "any"] = "role"
-    spelling: str = ""  # how it is written, if not by its name ("copy_async")
+    spelling: str = ""  # the word in the text, if not its name ("copy_async")
     workers: tuple[int, ...] = (32, 128)  # threads of the workers that may call it
-    evaluate: Meaning | None = None  # what an operation on numbers gives; None: what runs is no function of numbers alone
+    evaluate: Meaning | None = None  # function of an operation on numbers; None: it depends on more than numbers
     smallest: float = 0.0  # results that are smaller in magnitude may be 0
     sums: bool = False  # adds many numbers, in no fixed order
     reduces: bool = False  # its result depends on more than the same element of its operands
@@ -107,7 +114,7 @@ class Op:
 
     @property
     def ulps(self) -> int:
-        """Units in the last place of f32 by which a result may differ from the exact one; 0: it is the exact one, rounded once."""
+        """Units in the last place of f32 by which a result may differ from the exact one; 0: rounded once."""
         return 0 if self.evaluate is None else self.evaluate.ulps
 
     @property
@@ -130,7 +137,7 @@ class Op:
 
 TABLE: dict[str, Op] = {}
 OPERATORS: dict[str, Op] = {}
-WRITTEN: dict[str, list[Op]] = {}  # primitives by the word that stands for them
+WRITTEN: dict[str, list[Op]] = {}  # primitives by their word in the text
 
 
 def op(
@@ -150,7 +157,10 @@ def op(
     reduces: bool = False,
     traits: Traits = Traits(),
 ) -> Callable[[Rule], Rule]:
-    """Enter a primitive whose typing rule is the decorated function. A name entered twice is an error of ours."""
+    """Enter a primitive whose typing rule is the decorated function.
+
+    A duplicate name is an internal error.
+    """
 
     def enter(rule: Rule) -> Rule:
         table = OPERATORS if operator else TABLE

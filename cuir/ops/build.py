@@ -1,4 +1,7 @@
-"""Expressions of primitives, for who makes programs: transfers of PyTorch's mods, faulty programs. Owns how a primitive's call is written; operators are nodes already."""
+"""Constructors of calls of primitives, for code that makes programs.
+
+Such are transfers of mods and faulty programs. Operators are nodes already.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def fmod(x: Expr, y: Expr) -> Call:
 
 
 def bit(x: Expr, i: Expr) -> Call:
-    """Whether a bit of a word is set."""
+    """Build the test of a bit of a word."""
     return Call(Name("bit"), (x, i))
 
 
@@ -92,11 +95,31 @@ def cdiv(x: Expr, y: Expr) -> Call:
 
 
 def arrival(barrier: Expr) -> Call:
-    """One arrival at a barrier."""
+    """Build one arrival at a barrier."""
     return Call(Attribute(barrier, "arrive"))
 
 
 __all__ = [
-    "arrival", "atan", "bit", "cast", "cdiv", "cos", "erf", "erfc", "exp2", "floor", "fmod", "greatest", "least", "log1p", "log2", "magnitude", "nearest", "power", "sin", "sqrt",
-    "tanh", "where",
-]  # fmt: skip
+    "arrival",
+    "atan",
+    "bit",
+    "cast",
+    "cdiv",
+    "cos",
+    "erf",
+    "erfc",
+    "exp2",
+    "floor",
+    "fmod",
+    "greatest",
+    "least",
+    "log1p",
+    "log2",
+    "magnitude",
+    "nearest",
+    "power",
+    "sin",
+    "sqrt",
+    "tanh",
+    "where",
+]

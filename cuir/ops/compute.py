@@ -8,13 +8,17 @@ from .meaning import meaning
 from .rules import an_i32, elementwise, known, made, poisoned, two_dims
 from .traits import Traits, arithmetic
 
-PARTS = (1, 2)  # in which operands of f32 are multiplied
+PARTS = (1, 2)  # numbers of TF32 that an operand of f32 may be taken in
 HALVES = (F16, BF16)
-LOG2E = 1.4426950408889634  # of e to base 2
+LOG2E = 1.4426950408889634  # log2(e)
 
 
 def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
-    """unit: what multiplies, a feature of the target, which says the dtypes of operands. An instruction takes 32 bytes of the inner dim."""
+    """Check the operands of a product and return its type.
+
+    unit: what multiplies, a feature of the target, which determines the dtypes of operands. An instruction takes 32
+    bytes of the inner dim.
+    """
     dtypes = cx.target.operands.get(unit, ())
     widened = cx.target.operands.get("widened", ()) if unit == "mma_sync" else ()
     a, b = cx.type("a"), cx.type("b")
@@ -22,8 +26,8 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
         return ErrorType()
     for arg, t in (("a", a), ("b", b)):
         if not isinstance(t, (TileType, SharedView)) or (arg == "b" and b_shared and isinstance(t, TileType)):
-            wanted = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
-            return cx.error("T131", f"operand `{arg}` {wanted}, found {t}", arg)
+            expectation = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
+            return cx.error("T131", f"operand `{arg}` {expectation}, found {t}", arg)
         if isinstance(t, SharedView) and len(t.dims) != 2:
             return two_dims(cx, arg, t)
         if arg == "b" and t.dtype.name in widened and isinstance(a, (TileType, SharedView)) and a.dtype in HALVES:
@@ -33,8 +37,8 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
         if t.dtype.name not in dtypes:
             return cx.error("T132", f"operands are {' or '.join(dtypes)}, found {t}", arg, f"cast(x, {dtypes[0]})")
         if t.dtype.itemsize == 1 and (isinstance(t, TileType) or t.transposed != (arg == "b")):
-            wanted = "row by row" if arg == "a" else "column by column: .T of a view"
-            return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {wanted}, found {t}", arg)
+            expectation = "row by row" if arg == "a" else "column by column: .T of a view"
+            return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {expectation}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
     if a.dtype != b.dtype and b.dtype.name not in widened:
         hint = "mma takes 8-bit floats beside halves: b as a view" if b.dtype.itemsize == 1 and a.dtype in HALVES else None
@@ -55,17 +59,29 @@ def _shape(t: TileType | SharedView) -> tuple[int, int]:
 
 
 def _parts(cx: CallContext) -> Type:
-    """Operands of f32 say in how many numbers of the tensor core's format they are taken; nothing else does."""
+    """Check `parts`, which operands of f32 require and no others take.
+
+    It is the number of values of the tensor core's format that an operand is taken in.
+    """
     a = cx.type("a")
     single = isinstance(a, (TileType, SharedView)) and a.dtype == F32
     if not cx.has("parts"):
-        return cx.error("T147", "operands of f32 are taken in `parts`, which is not given", "a", "parts=2 for the accuracy of f32, parts=1 for that of TF32") if single else Void()  # fmt: skip
+        return (
+            cx.error(
+                "T147",
+                "operands of f32 are taken in `parts`, which is not given",
+                "a",
+                "parts=2 for the accuracy of f32, parts=1 for that of TF32",
+            )
+            if single
+            else Void()
+        )
     parts = known(cx, "parts", int)
     if parts is None:
         return ErrorType()
     if parts not in PARTS or not single:
-        wanted = f"`parts` is {' or '.join(map(str, PARTS))}, found {parts}" if single else "`parts` are of f32 operands"
-        return cx.error("T147", wanted, "parts")
+        expectation = f"`parts` is {' or '.join(map(str, PARTS))}, found {parts}" if single else "`parts` are of f32 operands"
+        return cx.error("T147", expectation, "parts")
     return Void()
 
 
@@ -123,8 +139,13 @@ def _mma_async(cx: CallContext) -> Type:
     for arg in ("a", "b"):
         view = cx.type(arg)
         if isinstance(view, SharedView) and not view.panelled:
-            return cx.error("T138", f"an operand lies in an array whose rows are whole panels of 128 bytes ({128 // view.dtype.itemsize} {view.dtype}), "
-                            f"found {view} in rows of {view.columns}", arg, "a slice of the columns of a wider array")  # fmt: skip
+            return cx.error(
+                "T138",
+                f"an operand lies in an array whose rows are whole panels of 128 bytes ({128 // view.dtype.itemsize} {view.dtype}), "
+                f"found {view} in rows of {view.columns}",
+                arg,
+                "a slice of the columns of a wider array",
+            )
     return t
 
 
@@ -237,7 +258,8 @@ op(
 )(_unary_float)
 
 
-# Functions of C's library, by their names there: within the bounds that CUDA's document gives, over the whole range, subnormals kept.
+# Functions of C's library, by their names there: within the bounds that CUDA's documentation gives, over the whole range,
+# subnormals kept.
 for _name, _ulps, _cost in (
     ("sqrt", 0, 10),
     ("floor", 0, 1),

@@ -1,7 +1,8 @@
-"""Derivatives of the primitives on floats, as expressions: what a small change of each operand does to the result. Owns the rules, not how they are chained.
+"""Derivatives of the primitives on floats, as expressions: the rules, not the chain rule.
 
-Where a function has a corner, the derivative is PyTorch's: of `abs` at 0 it is 0, of x in `power(x, y)` it is 0 for y = 0, of y for x = 0. What jumps (floor, round) has
-derivative 0, and so has what is compared. Which choice it is (of tiles, of scalars) only those know who know what varies, so a rule is given it.
+Where a function has a corner, the derivative is PyTorch's: of `abs` at 0 it is 0, of x in `power(x, y)` it is 0 for y
+= 0, of y for x = 0. Step functions (floor, round) have derivative 0, and so have operands of comparisons. The caller
+passes the choice to use (of tiles or of scalars), as only it knows what varies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .base import Op
 from .build import cos, exp2, floor, log2, magnitude, power, sin
 
 Partial = Expr | None  # None: 0
-Choice = Callable[[Expr, Expr, Expr], Expr]  # of a condition, what holds there, and what holds elsewhere
+Choice = Callable[[Expr, Expr, Expr], Expr]  # (condition, value where it holds, value elsewhere)
 Rule = Callable[[tuple[Expr, ...], Expr, Choice], tuple[Partial, ...]]  # of the operands and the result
 _ONE, _LN2 = Literal(1.0), Literal(math.log(2.0))
 
@@ -34,56 +35,59 @@ def _less(x: Expr, y: Expr) -> Expr:
     return Binary("-", x, y)
 
 
-def _sign(x: Expr, where: Choice) -> Expr:
-    return where(Binary(">", x, Literal(0.0)), _ONE, where(Binary("<", x, Literal(0.0)), Literal(-1.0), Literal(0.0)))
+def _sign(x: Expr, choose: Choice) -> Expr:
+    return choose(Binary(">", x, Literal(0.0)), _ONE, choose(Binary("<", x, Literal(0.0)), Literal(-1.0), Literal(0.0)))
 
 
 def _bell(x: Expr) -> Expr:
-    """The derivative of erf."""
+    """Return the derivative of erf."""
     return _times(exp2(_times(x, x, Literal(-1.0 / math.log(2.0)))), Literal(2.0 / math.sqrt(math.pi)))
 
 
-def _whole(x: Expr, y: Expr, where: Choice) -> Expr:
-    """x / y rounded to 0."""
+def _whole(x: Expr, y: Expr, choose: Choice) -> Expr:
+    """Return x / y rounded to 0."""
     down = floor(magnitude(_over(x, y)))
-    return _times(down, _sign(_over(x, y), where))
+    return _times(down, _sign(_over(x, y), choose))
 
 
-def _power(args: tuple[Expr, ...], z: Expr, where: Choice) -> tuple[Partial, ...]:
+def _power(args: tuple[Expr, ...], z: Expr, choose: Choice) -> tuple[Partial, ...]:
     x, y = args
-    of_x = where(Binary("==", y, Literal(0.0)), Literal(0.0), _times(y, power(x, _less(y, _ONE))))
+    of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _times(y, power(x, _less(y, _ONE))))
     none = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
-    return of_x, where(none, Literal(0.0), _times(z, log2(x), _LN2))
+    return of_x, choose(none, Literal(0.0), _times(z, log2(x), _LN2))
 
 
 _RULES: dict[str, Rule] = {
-    "+": lambda a, z, where: (_ONE, _ONE),
-    "-": lambda a, z, where: (_ONE, Literal(-1.0)),
-    "*": lambda a, z, where: (a[1], a[0]),
-    "/": lambda a, z, where: (_over(_ONE, a[1]), Unary("-", _over(z, a[1]))),
-    "neg": lambda a, z, where: (Literal(-1.0),),
-    "abs": lambda a, z, where: (_sign(a[0], where),),
-    "exp2": lambda a, z, where: (_times(z, _LN2),),
-    "log2": lambda a, z, where: (_over(Literal(1.0 / math.log(2.0)), a[0]),),
-    "log1p": lambda a, z, where: (_over(_ONE, Binary("+", _ONE, a[0])),),
-    "tanh": lambda a, z, where: (_less(_ONE, _times(z, z)),),
-    "sqrt": lambda a, z, where: (_over(Literal(0.5), z),),
-    "sin": lambda a, z, where: (cos(a[0]),),
-    "cos": lambda a, z, where: (Unary("-", sin(a[0])),),
-    "atan": lambda a, z, where: (_over(_ONE, Binary("+", _ONE, _times(a[0], a[0]))),),
-    "erf": lambda a, z, where: (_bell(a[0]),),
-    "erfc": lambda a, z, where: (Unary("-", _bell(a[0])),),
+    "+": lambda a, z, choose: (_ONE, _ONE),
+    "-": lambda a, z, choose: (_ONE, Literal(-1.0)),
+    "*": lambda a, z, choose: (a[1], a[0]),
+    "/": lambda a, z, choose: (_over(_ONE, a[1]), Unary("-", _over(z, a[1]))),
+    "neg": lambda a, z, choose: (Literal(-1.0),),
+    "abs": lambda a, z, choose: (_sign(a[0], choose),),
+    "exp2": lambda a, z, choose: (_times(z, _LN2),),
+    "log2": lambda a, z, choose: (_over(Literal(1.0 / math.log(2.0)), a[0]),),
+    "log1p": lambda a, z, choose: (_over(_ONE, Binary("+", _ONE, a[0])),),
+    "tanh": lambda a, z, choose: (_less(_ONE, _times(z, z)),),
+    "sqrt": lambda a, z, choose: (_over(Literal(0.5), z),),
+    "sin": lambda a, z, choose: (cos(a[0]),),
+    "cos": lambda a, z, choose: (Unary("-", sin(a[0])),),
+    "atan": lambda a, z, choose: (_over(_ONE, Binary("+", _ONE, _times(a[0], a[0]))),),
+    "erf": lambda a, z, choose: (_bell(a[0]),),
+    "erfc": lambda a, z, choose: (Unary("-", _bell(a[0])),),
     "power": _power,
-    "fmod": lambda a, z, where: (_ONE, Unary("-", _whole(a[0], a[1], where))),
-    "floor": lambda a, z, where: (None,),
-    "round": lambda a, z, where: (None,),
+    "fmod": lambda a, z, choose: (_ONE, Unary("-", _whole(a[0], a[1], choose))),
+    "floor": lambda a, z, choose: (None,),
+    "round": lambda a, z, choose: (None,),
 }
 
 
-def partials(op: Op, args: tuple[Expr, ...], result: Expr, where: Choice) -> tuple[Partial, ...] | None:
-    """The derivative of an operation's result by each of its operands; None for an operation that has no rule here (it chooses, converts, or is none of floats)."""
+def partials(op: Op, args: tuple[Expr, ...], result: Expr, choose: Choice) -> tuple[Partial, ...] | None:
+    """Return the derivatives of an operation's result by each of its operands.
+
+    None for an operation that has no rule here (it chooses, converts, or is none of floats).
+    """
     rule = _RULES.get(op.name)
-    return None if rule is None else rule(args, result, where)
+    return None if rule is None else rule(args, result, choose)
 
 
 __all__ = ["partials"]

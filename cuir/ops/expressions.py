@@ -1,7 +1,8 @@
-"""Which entry of the table an expression is of, as far as its text tells. Owns this reading, so that nobody else knows how a primitive is written.
+"""Lookup of the table entry of an expression, as far as its text determines it.
 
-What its text does not tell: whether a subscript is a view, an element or a gather (by its type: `subscript`), and whose method a barrier's is (by the barrier's
-kind: `method`).
+This is the only place that depends on the spelling of primitives. The text does not determine whether a subscript is a
+view, an element or a gather (by its type: `subscript`), and whose method a barrier's is (by the barrier's kind:
+`method`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from .base import OPERATORS, TABLE, WRITTEN, Op
 from .traits import Traits
 
 _NONE = Traits()
-_UNARY = {
-    op.written.removesuffix("x").strip(): op for op in OPERATORS.values() if op.evaluate is not None and len(op.params) == 1
-}  # by the sign
+# by the sign
+_UNARY = {op.written.removesuffix("x").strip(): op for op in OPERATORS.values() if op.evaluate is not None and len(op.params) == 1}
 _ATTRIBUTES = {op.written.removeprefix("x."): op for op in OPERATORS.values() if op.written.startswith("x.")}
 _CHOICE = next(op for op in OPERATORS.values() if op.traits.chooses)
 _ELEMENT, _GATHER, _VIEW = (OPERATORS[name] for name in ("element", "gather", "view"))
 
 
 def operator(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
-    """The entry of an operator with its operands, in the order of its parameters; None for other expressions."""
+    """Return the entry of an operator with its operands, in the order of its parameters.
+
+    None for other expressions.
+    """
     if isinstance(e, Binary):
         return OPERATORS[e.op], (e.left, e.right)
     if isinstance(e, Unary):
@@ -35,43 +38,49 @@ def operator(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
 
 
 def attribute(e: Attribute) -> Op | None:
-    """The entry of `x.T`; None for a barrier's method."""
+    """Return the entry of `x.T`; None for a barrier's method."""
     return _ATTRIBUTES.get(e.attr)
 
 
 def subscript(kind: Type) -> Op:
-    """The entry of a subscript of this type."""
+    """Return the entry of a subscript of this type."""
     return _GATHER if isinstance(kind, TileType) else _ELEMENT if isinstance(kind, Scalar) else _VIEW
 
 
 def called(e: Node) -> Op | None:
-    """The primitive that a call by a word is of; None for other expressions. Of two that are written alike, the one that has parameters for more of the arguments."""
+    """Return the primitive that a call by a word denotes; None for other expressions.
+
+    Of two with the same spelling, the one that has parameters for more of the arguments.
+    """
     if not isinstance(e, Call) or not isinstance(e.func, Name):
         return None
     candidates = WRITTEN.get(e.func.id)
     if candidates is None or len(candidates) == 1:
         return candidates[0] if candidates else None
-    given = {k.name for k in e.keywords}
+    keyword_names = {k.name for k in e.keywords}
 
     def fits(op: Op) -> tuple[int, int]:
         plain = sum(not p.keyword for p in op.params)
-        return min(len(e.args), plain) + sum(p.name in given for p in op.params), -len(op.params)
+        return min(len(e.args), plain) + sum(p.name in keyword_names for p in op.params), -len(op.params)
 
     return max(candidates, key=fits)
 
 
 def method(kind: str, name: str) -> Op | None:
-    """A method of a kind of barrier."""
+    """Return a method of a kind of barrier."""
     return TABLE.get(f"{kind}.{name}")
 
 
 def methods(kind: str) -> list[str]:
-    """The methods of a kind of barrier."""
+    """List the methods of a kind of barrier."""
     return [name.removeprefix(f"{kind}.") for name in TABLE if name.startswith(f"{kind}.")]
 
 
 def operation(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
-    """The entry of an operator, or of a primitive called by a word, with what is given by position; None for other expressions."""
+    """Return the entry of an operator or of a primitive called by a word, with its positional operands.
+
+    None for other expressions.
+    """
     op_args = operator(e)
     if op_args is not None:
         return op_args
@@ -80,7 +89,10 @@ def operation(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
 
 
 def traits(e: Node) -> Traits:
-    """Of an operator, or of a primitive called by a word; of other expressions none holds."""
+    """Return the traits of an operator or of a primitive called by a word.
+
+    Other expressions have no trait.
+    """
     if isinstance(e, Binary):
         return OPERATORS[e.op].traits
     op_args = operation(e)
@@ -88,19 +100,22 @@ def traits(e: Node) -> Traits:
 
 
 def is_where(e: Node) -> bool:
-    """Whether an expression chooses element by element: a call, where a choice between scalars is an `x if cond else y`."""
+    """Return whether an expression chooses element by element.
+
+    Such is a call, whereas a choice between scalars is an `x if cond else y`.
+    """
     return isinstance(e, Call) and traits(e).chooses is not None
 
 
 def comparison(signs: tuple[int, ...]) -> str:
-    """The comparison that holds for these signs of x - y, as it is written."""
+    """Return the spelling of the comparison that holds for these signs of x - y."""
     return next(op.written for op in OPERATORS.values() if op.traits.compares == signs)
 
 
 @functools.cache
-def maker(what: str) -> Op:
-    """The declaration that makes arrays, units or workers; of barriers there are several."""
-    (declaration,) = (op for op in TABLE.values() if op.traits.makes == what)
+def maker(product: str) -> Op:
+    """Return the declaration that makes arrays, units or workers; of barriers there are several."""
+    (declaration,) = (op for op in TABLE.values() if op.traits.makes == product)
     return declaration
 
 

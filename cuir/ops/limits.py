@@ -1,6 +1,7 @@
-"""What each architecture has: its limits and features, read from `features.toml` of the targets' folders. Owns no rule.
+"""Limits and features of each architecture, read from `features.toml` of the targets' folders.
 
-A target is one folder of `cuir/lowering/targets`; this data is all of it that a check needs, so that it is read here, where no code of the lowering is known.
+A target is one folder of `cuir/lowering/targets`; this data is all of it that a check needs, so that it is read here,
+without code of the lowering.
 """
 
 from __future__ import annotations
@@ -29,14 +30,13 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Target:
-    name: str  # as `arch=` says it
+    name: str  # the value of `arch=`
     folder: str  # of cuir/lowering/targets
     capability: tuple[int, int]
-    code: tuple[str, ...]  # what nvcc makes for it: machine code of these cards, and PTX (compute_...) for those that follow
+    code: tuple[str, ...]  # nvcc's outputs: machine code of these cards, and PTX (compute_...) for later ones
     features: frozenset[str]
-    operands: Mapping[
-        str, tuple[str, ...]
-    ]  # feature that multiplies -> dtypes of its operands; widened: of right ones of mma_sync beside halves
+    # feature that multiplies -> dtypes of its operands; widened: of right ones of mma_sync with halves
+    operands: Mapping[str, tuple[str, ...]]
     shared_bytes: int  # a CTA's dynamic shared memory, barriers included
     register_file: int  # 32-bit registers of a multiprocessor
     threads: int  # most threads of a CTA
@@ -51,33 +51,33 @@ class Target:
         return self.features.issuperset(features)
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Whether a device of this compute capability runs its code."""
+        """Return whether a device of this compute capability runs its code."""
         return capability >= self.capability if self.portable else capability == self.capability
 
     @property
     def portable(self) -> bool:
-        """Whether later cards run its code too."""
+        """True if later cards run its code too."""
         return any(c.startswith("compute_") for c in self.code)
 
 
 def _read(place: Path) -> Target:
-    said = tomllib.loads(place.read_text(encoding="utf-8"))
-    if unknown := set(said["features"]) - FEATURES.keys():
+    values = tomllib.loads(place.read_text(encoding="utf-8"))
+    if unknown := set(values["features"]) - FEATURES.keys():
         raise ValueError(f"{place}: no such features: {', '.join(sorted(unknown))}")
-    major, minor = said["capability"]
-    features = frozenset(said["features"])
+    major, minor = values["capability"]
+    features = frozenset(values["features"])
     return Target(
-        said["arch"],
+        values["arch"],
         place.parent.name,
         (major, minor),
-        tuple(said["code"]),
+        tuple(values["code"]),
         features,
-        {unit: tuple(d) for unit, d in said["operands"].items()},
-        **said["limits"],
+        {unit: tuple(d) for unit, d in values["operands"].items()},
+        **values["limits"],
     )
 
 
-# What a kernel may say as `arch=`, in the order of compute capabilities.
+# The values of `arch=`, in the order of compute capabilities.
 TARGETS = {
     t.name: t
     for t in sorted(
@@ -88,15 +88,18 @@ TARGETS = {
 
 @functools.cache
 def having(*features: str) -> tuple[str, ...]:
-    """The architectures with all of these features."""
+    """Return the architectures with all of these features."""
     return tuple(t.name for t in TARGETS.values() if t.has(*features))
 
 
 def runs(capability: tuple[int, int], *features: str) -> bool:
-    """Whether a device of this compute capability runs code of an architecture with these features."""
+    """Return whether a device of this compute capability runs code of an architecture with these features."""
     return any(t.has(*features) and t.runs_on(capability) for t in TARGETS.values())
 
 
 def register_pool(threads: int) -> int:
-    """Registers that the roles of a CTA of so many threads share: what it is launched with, a multiple of 8 a thread."""
+    """Return the registers that the roles of a CTA of `threads` threads share.
+
+    These are the registers of its launch, a multiple of 8 a thread.
+    """
     return min(255, 65536 // threads // 8 * 8) * threads

@@ -1,4 +1,4 @@
-"""Ordinary memory: arrays in shared memory, register tiles made from nothing, loads and stores."""
+"""Ordinary memory: arrays in shared memory, new register tiles, loads and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles, tiles of work, clusters."""
+"""Roles, work items, clusters."""
 
 from __future__ import annotations
 

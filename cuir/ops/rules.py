@@ -1,4 +1,4 @@
-"""Building blocks of typing rules: what an argument must be. Owns no primitive."""
+"""Building blocks of typing rules: requirements on arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def poisoned(*types: Type) -> bool:
     return any(isinstance(t, ErrorType) for t in types)
 
 
-LINES = ("x", "y")  # of CTAs in a cluster
+LINES = ("x", "y")  # the directions of CTAs in a cluster
 
 
 def an_i32(cx: CallContext, arg: str) -> bool:
@@ -26,7 +26,7 @@ def an_i32(cx: CallContext, arg: str) -> bool:
 
 
 def along(cx: CallContext) -> None:
-    """Checks which CTAs of the cluster `cluster` names."""
+    """Check which CTAs of the cluster `cluster` names."""
     if not cx.has("cluster"):
         return
     value = cx.const("cluster")
@@ -42,7 +42,10 @@ def along(cx: CallContext) -> None:
 
 
 def known(cx: CallContext, arg: str, kind: type = int) -> Any:
-    """The value of an argument that must be known when the kernel is specialised; None after an error."""
+    """Return the value of an argument that must be known when the kernel is specialised.
+
+    None after an error.
+    """
     value = cx.const(arg)
     if value is None:
         cx.error(
@@ -53,14 +56,14 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
         )
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        shown = value.name if isinstance(value, DType) else repr(value)
-        cx.error("T103", f"`{arg}` must be {_KINDS[kind]}, found {shown}", arg)
+        spelling = value.name if isinstance(value, DType) else repr(value)
+        cx.error("T103", f"`{arg}` must be {_KINDS[kind]}, found {spelling}", arg)
         return None
     return value
 
 
 def positive(cx: CallContext, arg: str) -> int | None:
-    """A known integer of at least 1; None after an error."""
+    """Return a known integer of at least 1; None after an error."""
     n = known(cx, arg)
     if n is not None and n < 1:
         cx.error("T104", f"`{arg}` must be a positive integer, found {n}", arg)
@@ -112,7 +115,7 @@ def shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
 
 
 def two_dims(cx: CallContext, arg: str, t: SharedView) -> Type:
-    """The error of a view that is no matrix."""
+    """Report a view that is no matrix."""
     hint = "pick a stage: x[s]"
     if len(t.dims) == 1:
         hint = f"an array of one dim has scalars, x[i]; a tile with a value a row lies in [{t.dims[0]}, 1]"
@@ -120,7 +123,7 @@ def two_dims(cx: CallContext, arg: str, t: SharedView) -> Type:
 
 
 def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
-    """A box of a tensor with its rows (all dims but the last, flattened) and columns."""
+    """Return a box of a tensor with its rows (all dims but the last, flattened) and columns."""
     t = cx.type(arg)
     if poisoned(t):
         return None
@@ -144,7 +147,10 @@ def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
 
 
 def elementwise(cx: CallContext, *args: str, floats: bool = False, ints: bool = False) -> tuple[DType, tuple[int, int] | None] | None:
-    """The common dtype and the broadcast shape (None: all scalars) of arguments; None after an error."""
+    """Return the common dtype and the broadcast shape (None: all scalars) of arguments.
+
+    None after an error.
+    """
     types = [cx.type(a) for a in args]
     if poisoned(*types):
         return None

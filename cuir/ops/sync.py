@@ -1,4 +1,7 @@
-"""Barriers and fences. State and rules of phases: docs/semantics.md."""
+"""Barriers and fences.
+
+State and rules of phases: docs/semantics.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What passes ask of a primitive instead of its name: traits, as data of its entry. Owns the questions; the answers stand in the entries.
+"""Traits of primitives, as data of their entries, which passes use instead of names.
 
-Arguments are named, never positions. A trait says nothing of memory and barriers: that is `Effects`.
+Arguments are named, never positions. Memory and barriers are in `Effects`.
 """
 
 from __future__ import annotations
@@ -10,48 +10,48 @@ from typing import Any, Literal
 
 Signs = tuple[int, ...]
 
-LESS, AT_MOST, EQUAL, UNEQUAL = (-1,), (-1, 0), (0,), (-1, 1)  # for which signs of x - y a comparison holds
+LESS, AT_MOST, EQUAL, UNEQUAL = (-1,), (-1, 0), (0,), (-1, 1)  # the signs of x - y for which a comparison holds
 BELOW = (LESS, AT_MOST)
-SUM, DIFFERENCE, NEGATIVE = (1, 1), (1, -1), (-1,)  # what a linear operation multiplies its operands with
+SUM, DIFFERENCE, NEGATIVE = (1, 1), (1, -1), (-1,)  # factors of the operands of a linear operation
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What holds of a primitive. All left out: a statement, or a value of which nothing is known."""
+    """Properties of a primitive; by default a statement, or a value of which nothing is known."""
 
     pure: bool = False  # no effect, and the result depends on the operands alone: nothing is read from memory
-    elementwise: bool = False  # each element of the result depends on the same element of the operands alone; they broadcast
-    commutative: bool = False  # the first two operands may change places
+    elementwise: bool = False  # each element of the result depends on that of the operands alone; they broadcast
+    commutative: bool = False  # the first two operands may be exchanged
     cost: int = 1  # instructions for an element, about
     special: bool = False  # takes the unit of exponentials and reciprocals
     one_lane: bool = False  # one lane can do it for its whole worker
     joins_worker: bool = False  # all lanes of the worker meet there
-    # ---- what it makes
-    declares: bool = False  # stands before the roles and gives a name to what lasts as long as the launch
-    makes: Literal["array", "barrier", "units", "workers"] | None = None  # what a declaration makes; workers: it opens a role
-    hardware: bool = False  # of a barrier or its methods: one of the hardware's, not in shared memory; it counts no bytes
+    # ---- results and declarations
+    declares: bool = False  # stands before the roles and names an object of the launch's lifetime
+    makes: Literal["array", "barrier", "units", "workers"] | None = None  # of a declaration; workers: opens a role
+    hardware: bool = False  # of a barrier or its methods: a hardware barrier, not in shared memory; it counts no bytes
     index_of: Literal["row", "column"] | None = None  # the numbers of rows or columns, from 0
     rank: bool = False  # the CTA's number within its cluster
     constant: int | None = None  # a tile of this number
     repeats: str | None = None  # a tile of this operand
-    measures: bool = False  # the bytes of an array or view, which its type says
+    measures: bool = False  # the bytes of an array or view, known from its type
     place: bool = False  # a view of memory: nothing is read
-    indexed: bool = False  # reads elements, each at indices of its own
+    indexed: bool = False  # reads elements at separate indices
     reduction: Literal["max", "sum"] | None = None  # of each row
     column_reduction: Literal["max", "sum"] | None = None  # of each column; all lanes of the worker meet there
     votes: bool = False  # of a bool tile: true in all rows that a warp holds if it is in one
     product: bool = False  # of matrices, on the tensor core; `multiplies` is that of numbers
     # ---- operands
-    alike: tuple[str, ...] = ()  # arguments of one dtype: a literal among them takes the others' (a variadic one: all of it)
-    takes: tuple[str, str] | None = None  # a literal as the first takes the dtype that the second is or has
+    alike: tuple[str, ...] = ()  # arguments of one dtype, which a literal among them takes (a variadic one: all of it)
+    takes: tuple[str, str] | None = None  # a literal as the first argument takes the dtype of the second
     converts: str | None = None  # the argument with the dtype of the result
-    lazy: tuple[str, ...] = ()  # evaluated only if the first operand asks for it
+    lazy: tuple[str, ...] = ()  # evaluated only if the first operand requires it
     chooses: str | None = None  # the condition by which the result is one of the others
     # ---- algebra
     decided_by: bool | None = None  # of bools: an operand of this value is the result, whatever the other one is
     complements: bool = False  # the opposite of a bool; of an i32 all its bits
-    involutive: bool = False  # done twice, with the same other operand, it gives the first one again
-    compares: Signs = ()  # a comparison: for which signs of x - y it holds (all but != are false of a NaN)
+    involutive: bool = False  # applied twice, with the same second operand, it returns the first one
+    compares: Signs = ()  # a comparison: the signs of x - y for which it holds (all but != are false of a NaN)
     linear: tuple[int, ...] = ()  # the result is the sum of the operands times these
     multiplies: bool = False  # the result is the product of the operands
     factors: tuple[str, ...] = ()  # a factor of one of these operands is a factor of the result
@@ -63,15 +63,15 @@ class Traits:
     exponential: int | None = None  # the result is this number to the power of the operand
     logarithm: int | None = None  # the result is the power of this number that the operand is
     root: int | None = None  # the operand is this power of the result
-    quarters: int | None = None  # the result is the sine of the operand and so many quarters of a turn
+    quarters: int | None = None  # the result is the sine of the operand plus this many quarters of a turn
     logistic: float | None = None  # the result is 2 / (1 + 2 ** (-this * x)) - 1, between -1 and 1
-    jumps: bool = False  # leaps by a whole step where an operand moves by a rounding: it decides, as a comparison does
-    tests_bit: bool = False  # whether a bit of the first operand is set, the bit of the number that the second is
-    slip: str = ""  # the operation that is easily written instead, as faulty programs have it
+    jumps: bool = False  # a step function: a rounding of an operand may change the result by a whole step
+    tests_bit: bool = False  # tests the bit of the first operand whose number is the second
+    slip: str = ""  # the operation that is easily written instead, as in faulty programs
 
     @property
     def divides_integers(self) -> bool:
-        """Whether it is a quotient or a remainder of integers: a divisor of 0 is an error."""
+        """True for a quotient or a remainder of integers: a divisor of 0 is an error."""
         return self.rounds is not None or self.remainder
 
     @property
@@ -80,20 +80,35 @@ class Traits:
 
 
 def turned(signs: Signs) -> Signs:
-    """For which signs a comparison holds whose operands have changed places."""
+    """Return the signs for which a comparison with exchanged operands holds."""
     return tuple(-s for s in reversed(signs))
 
 
 def opposite(signs: Signs) -> Signs:
-    """For which signs a comparison does not hold."""
+    """Return the signs for which a comparison does not hold."""
     return tuple(s for s in (-1, 0, 1) if s not in signs)
 
 
 def arithmetic(*alike: str, **more: Any) -> Traits:
-    """The traits of an operation on numbers, element by element. alike: its arguments of one dtype."""
+    """Make the traits of an elementwise operation on numbers.
+
+    alike: its arguments of one dtype.
+    """
     return Traits(pure=True, elementwise=True, one_lane=True, alike=alike, **more)
 
 
 __all__ = [
-    "AT_MOST", "BELOW", "DIFFERENCE", "EQUAL", "LESS", "NEGATIVE", "SUM", "UNEQUAL", "Signs", "Traits", "arithmetic", "opposite", "turned",
-]  # fmt: skip
+    "AT_MOST",
+    "BELOW",
+    "DIFFERENCE",
+    "EQUAL",
+    "LESS",
+    "NEGATIVE",
+    "SUM",
+    "UNEQUAL",
+    "Signs",
+    "Traits",
+    "arithmetic",
+    "opposite",
+    "turned",
+]

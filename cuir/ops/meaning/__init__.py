@@ -1,8 +1,10 @@
-"""What each operation on numbers gives: one meaning, used where constants fold, in the interpreter, for specifications that are traced, and in contracts.
+"""Evaluation of each operation on numbers: one definition for all evaluators.
 
-An entry of the table of primitives refers to its `Meaning`. `scalars.py` says it for Python numbers and NumPy arrays, `tiles.py` for torch tensors, both
-by dtype: f16 and bf16 are computed in f32 and rounded once; `intervals.py` for intervals of integers. Owns no evaluation order: what is lazy (`and`, `or`, a choice) is the caller's business.
-The page for people is section Numbers of docs/semantics.md.
+Used for constant folding, the interpreter, traced specifications and contracts. An entry of the table of primitives
+refers to its `Meaning`. `scalars.py` defines it for Python numbers and NumPy arrays, `tiles.py` for torch tensors,
+both by dtype: f16 and bf16 are computed in f32 and rounded once; `intervals.py` for intervals of integers. Lazy
+operands (`and`, `or`, a choice) are evaluated by the caller. The page for people is section Numbers of
+docs/semantics.md.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from ...syntax.types import BOOL, F32, I32, DType
 from .intervals import INTERVALS, ON_THE_WAY, Bounds
 from .scalars import PLAIN, SCALARS, DivisionByZero, cast, f32, shortest, wrap
 
-Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
+# a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
+Value = Any
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the operation `name` gives.
+    """The function of the operation `name`.
 
-    `ulps`: by how many units in the last place of f32 the hardware may differ; 0: by none, and only how a NaN looks and which zero is the lesser is open.
-    `rounded`: here it is correctly rounded, so that all evaluators have the same bits, and constants fold. `divides`: its last operand may not be 0.
+    `ulps`: by how many units in the last place of f32 the hardware may differ; 0: by none, and only the bits of a NaN
+    and which zero is the lesser are open. `rounded`: here it is correctly rounded, so that all evaluators have the
+    same bits, and constants fold. `divides`: its last operand may not be 0.
     """
 
     name: str
@@ -34,32 +38,41 @@ class Meaning:
     divides: bool = False
 
     def scalar(self, dtype: DType) -> Callable[..., Any] | None:
-        """The function on scalars whose operands have this dtype: Python numbers, or NumPy arrays of one value a lane. None if there is none.
+        """Return the function on scalars whose operands have this dtype, or None if there is none.
 
-        i32 within 32 bits (as int64 in arrays), f32 rounded to f32 (float32 in arrays), bool. Raises DivisionByZero.
+        Scalars are Python numbers, or NumPy arrays of one value a lane: i32 within 32 bits (as int64 in arrays), f32
+        rounded to f32 (float32 in arrays), bool. The function raises DivisionByZero.
         """
         return SCALARS.get(self.name, {}).get(_computed(dtype))
 
     def tile(self, dtype: DType) -> Callable[..., Any] | None:
-        """The function on torch tensors; f16 and bf16 are held as float32, and the caller rounds. `out=` is the tensor of the result, if not a new one.
+        """Return the function on torch tensors; f16 and bf16 are held as float32, and the caller rounds.
 
-        A divisor of 0 is the caller's to find (tiles.nonzero): that waits for a device."""
+        `out=` is the tensor of the result, if not a new one. The caller must check for a divisor of 0 (tiles.nonzero),
+        which waits for a device.
+        """
         from .tiles import TILES
 
         return TILES.get(self.name, {}).get(_computed(dtype))
 
     def interval(self, *operands: Bounds) -> Bounds:
-        """Least and greatest i32 result for operands between bounds; None, of an operand or of the result: anything."""
+        """Return the least and greatest i32 result for operands between bounds.
+
+        None, of an operand or of the result: anything.
+        """
         function = INTERVALS.get(self.name)
         return None if function is None else function(*operands)
 
     def on_the_way(self, *operands: Bounds) -> Bounds:
-        """What an i32 operation computes on the way to its result, if that may be further from 0; else None."""
+        """Return bounds of an i32 operation's intermediate result, if it may be further from 0; else None."""
         function = ON_THE_WAY.get(self.name)
         return None if function is None else function(*operands)
 
     def __call__(self, *operands: Value) -> Value:
-        """Of values whatever holds them, in their common dtype: a Python number among floats is one. They broadcast. Raises DivisionByZero (but of tensors), TypeError."""
+        """Evaluate on values of any representation, in their common dtype, with broadcasting.
+
+        A Python number among floats is one. Raises DivisionByZero (but of tensors), TypeError.
+        """
         if self.name in ("where", "ifexp"):
             cond, *rest = operands
             if cond.__class__ is bool:
@@ -82,7 +95,7 @@ class Meaning:
 
 @cache
 def meaning(name: str, ulps: int = 0, rounded: bool = True, divides: bool = False) -> Meaning:
-    """What an entry of the table refers to."""
+    """Return the cached `Meaning` that an entry of the table refers to."""
     return Meaning(name, ulps, rounded, divides)
 
 
@@ -96,7 +109,7 @@ def _is_tensor(x: Value) -> bool:
 
 
 def dtype_of(x: Value) -> DType:
-    """i32, f32 or bool, by what holds the value."""
+    """Return i32, f32 or bool, by the representation of the value."""
     if x.__class__ in PLAIN:
         return _KINDS[x.__class__]
     dtype = _OF_ARRAYS.get(x.dtype)
@@ -106,28 +119,31 @@ def dtype_of(x: Value) -> DType:
     return dtype
 
 
-_OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch as they are met
+_OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch, filled at run time
 _KINDS = {bool: BOOL, int: I32, float: F32}
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 
 
 def common(values: Iterable[Value]) -> DType:
-    """The dtype in which values meet: bool < i32 < f32."""
+    """Return the common dtype of values: bool < i32 < f32."""
     return max((dtype_of(x) for x in values), key=_RANK.__getitem__)
 
 
 def convert(x: Value, dtype: DType) -> Value:
-    """A value in another dtype, as `cast`: also a literal in the dtype of what it stands beside, and a Python float rounded to f32."""
-    own = dtype_of(x)
+    """Convert a value to another dtype, as `cast`.
+
+    Also a literal to the dtype of the other operand, and a Python float, rounded to f32.
+    """
+    source = dtype_of(x)
     if x.__class__ in PLAIN:
-        return f32(x) if own == dtype == F32 else cast(x, own, dtype)
-    if own == dtype:
+        return f32(x) if source == dtype == F32 else cast(x, source, dtype)
+    if source == dtype:
         return x
     if not _is_tensor(x):
-        return cast(x, own, dtype)
+        return cast(x, source, dtype)
     from .tiles import cast as cast_tile
 
-    return cast_tile(x, own, dtype)
+    return cast_tile(x, source, dtype)
 
 
 __all__ = ["DivisionByZero", "Meaning", "cast", "common", "convert", "dtype_of", "f32", "meaning", "shortest", "wrap"]

@@ -1,7 +1,8 @@
-"""What each operation on i32 gives of intervals: the least and the greatest value that the result may have, for operands of which as much is known.
+"""Interval arithmetic of each operation on i32: least and greatest results for operands in intervals.
 
-Owns the functions, for all who bound values: an index by the lengths of a launch, a read of a tensor, the reach of a tile. What a name may be, and whether a
-result fits 32 bits, is the caller's business. The numbers are of mathematics: they do not wrap.
+Used by all code that bounds values: an index by the lengths of a launch, a read of a tensor, the reach of a tile.
+Callers supply the intervals of names and check that a result fits 32 bits. The numbers are mathematical: they do not
+wrap.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from collections.abc import Callable
 
 Interval = tuple[int, int]
 Bounds = Interval | None  # None: anything
-FAR = 2**62  # an end of an interval of which the other end alone is known
+FAR = 2**62  # the unknown end of an interval of which the other end alone is known
 Function = Callable[..., Bounds]
 
 
 def hull(*bounds: Bounds) -> Bounds:
-    """The least interval that holds all."""
-    known = [b for b in bounds if b is not None]
-    return (min(lo for lo, _ in known), max(hi for _, hi in known)) if known and len(known) == len(bounds) else None
+    """Return the least interval that contains all."""
+    finite = [b for b in bounds if b is not None]
+    return (min(lo for lo, _ in finite), max(hi for _, hi in finite)) if finite and len(finite) == len(bounds) else None
 
 
 def half(bounds: Bounds) -> bool:
-    """Whether one end alone is known."""
+    """Return whether one end alone is known."""
     return bounds is not None and (bounds[0] <= -FAR or bounds[1] >= FAR)
 
 
 def _corners(f: Callable[[int, int], int]) -> Function:
-    """Of a function that rises or falls in each operand."""
+    """Make the interval function of an operation that is monotonic in each operand."""
 
     def interval(x: Bounds, y: Bounds) -> Bounds:
         if x is None or y is None:
@@ -69,7 +70,7 @@ def _magnitude(x: Bounds) -> Bounds:
 
 
 def _extremum(pick: Callable[[list[int]], int]) -> Function:
-    """One operand that is known is enough for one end."""
+    """Make the interval function of an extremum: one known operand bounds one end."""
 
     def interval(*bounds: Bounds) -> Bounds:
         if all(b is None for b in bounds):
@@ -112,7 +113,7 @@ INTERVALS: dict[str, Function] = {
     "ifexp": _choice,
     "where": _choice,
 }
-# What is computed on the way to a result and may be further from 0 than it: (a + b - 1) // b.
+# Intermediate values that may be further from 0 than the result: a + b - 1 in (a + b - 1) // b.
 ON_THE_WAY: dict[str, Function] = {
     "cdiv": lambda a, b: (a[0], a[1] + b[1] - 1) if a is not None and b is not None and b[0] > 0 else None,
 }

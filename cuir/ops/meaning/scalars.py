@@ -1,6 +1,7 @@
-"""What each operation gives on scalars: Python numbers, or NumPy arrays of one value for each lane (i32 as int64 kept within 32 bits, f32 as float32).
+"""Evaluation of each operation on scalars: Python numbers, or NumPy arrays of one value for each lane.
 
-Checking uses this for constants without loading NumPy: it is imported where there is an array, or a function of the hardware's.
+In arrays i32 is int64 kept within 32 bits, f32 is float32. Checking uses this for constants without loading NumPy: it
+is imported where there is an array, or a function of the hardware's.
 """
 
 from __future__ import annotations
@@ -19,30 +20,33 @@ Function = Callable[..., Any]
 
 
 class DivisionByZero(ZeroDivisionError):
-    """An integer division by zero; reported with its place by whoever runs the operation."""
+    """An integer division by zero; the evaluator that runs the operation reports it with its place."""
 
 
 def wrap(v: Any) -> Any:
-    """An integer reduced to 32 bits, two's complement."""
+    """Reduce an integer to 32 bits, two's complement."""
     if v.__class__ is int:
         return v if LOW <= v <= HIGH else (v - LOW) % 2**32 + LOW
     return (v - LOW) % 2**32 + LOW
 
 
 def f32(v: Any) -> Any:
-    """A number rounded to f32: nearest even, subnormals kept, beyond the range inf."""
+    """Round a number to f32: nearest even, subnormals kept, beyond the range inf."""
     if isinstance(v, (int, float)):
         return c_float(v).value
     return v.astype("float32", copy=False)
 
 
 def shortest(v: float) -> float:
-    """The number with the fewest digits that rounds to this f32: 0.1 and not 0.10000000149011612."""
+    """Return the number with the fewest digits that rounds to this f32: 0.1 and not 0.10000000149011612."""
     return next((x for n in range(6, 9) if c_float(x := float(f"{v:.{n}g}")).value == v), float(f"{v:.9g}"))
 
 
 def cast(v: Any, source: DType, target: DType) -> Any:
-    """A scalar of another dtype: f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0, i32 to f32 rounds to nearest even."""
+    """Convert a scalar to another dtype.
+
+    f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0, i32 to f32 rounds to nearest even.
+    """
     plain = v.__class__ in PLAIN
     if target == source:
         return v
@@ -67,7 +71,10 @@ def _double(v: Any) -> float:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """Correctly rounded: a quotient of two f32 in double and then to f32 is, subnormal or not."""
+    """Divide with correct rounding, also to subnormals.
+
+    A quotient of two f32 that is computed in double and then rounded to f32 is correctly rounded.
+    """
     if a.__class__ in PLAIN and b.__class__ in PLAIN:
         if b:
             return f32(a / b)
@@ -121,7 +128,7 @@ def _choice(cond: Any, x: Any, y: Any) -> Any:
 
 
 def _hardware(name: str) -> Function:
-    """A function evaluated in double and rounded once."""
+    """Make a function evaluated in double and rounded once."""
 
     def function(*operands: Any) -> Any:
         import numpy as np
@@ -134,7 +141,10 @@ def _hardware(name: str) -> Function:
 
 
 def _by_torch(name: str) -> Function:
-    """As `_hardware`, of a function that NumPy does not have, or has with other special values (roots by powers)."""
+    """Make a function as `_hardware` does, by PyTorch.
+
+    For functions that NumPy does not have, or has with other special values (roots by powers).
+    """
 
     def function(*operands: Any) -> Any:
         import numpy as np
@@ -156,7 +166,7 @@ _power = _hardware("exp2")
 
 
 def _exp2(v: Any) -> Any:
-    """Results below the least normal number are 0, as the hardware's."""
+    """Compute 2 ** v; results below the least normal number are 0, as the hardware's."""
     power = _power(v)
     if power.__class__ is float:
         return 0.0 if power < LEAST_NORMAL else power

@@ -1,6 +1,7 @@
-"""Meaning of each operation, on torch tensors: f32 as float32, i32 as int32, bool as bool.
+"""Evaluation of each operation on torch tensors: f32 as float32, i32 as int32, bool as bool.
 
-Of an operation of two, one may be a Python number where PyTorch takes it. `out=` gives a result its tensor, which may be an operand.
+Of a binary operation, one operand may be a Python number where PyTorch takes it. `out=` gives a result its tensor,
+which may be an operand.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
 
 
 def operand(v: Any) -> torch.Tensor:
-    """A tensor, or a number as one without dims: on the host, where operations with tensors on any device take it."""
+    """Return a tensor as it is, or a number as one without dims.
+
+    That one is on the host, where operations with tensors on any device take it.
+    """
     return v if isinstance(v, torch.Tensor) else torch.tensor(v, dtype=_OF[v.__class__])
 
 
@@ -29,19 +33,17 @@ _OF = {bool: torch.bool, int: torch.int32, float: torch.float32}
 
 
 def round_to(t: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """A fresh float32 tensor rounded to the dtype, in place."""
+    """Round a fresh float32 tensor to the dtype, in place."""
     return t.copy_(_narrowed(t, dtype)) if dtype.narrow else t
 
 
 def _narrowed(t: torch.Tensor, dtype: DType) -> torch.Tensor:
-    """A float32 tensor in the dtype itself."""
+    """Convert a float32 tensor to the dtype itself."""
     return (t.clamp(-float(dtype.largest), float(dtype.largest)) if dtype.saturates else t).to(STORED[dtype])
 
 
-NARROW_STEP, NARROW_SUM_BITS = (
-    32,
-    14,
-)  # of sums of 8-bit products on Hopper's tensor core: products that an instruction adds, bits that it keeps
+# Sums of 8-bit products on Hopper's tensor core: products that an instruction adds, bits that it keeps.
+NARROW_STEP, NARROW_SUM_BITS = 32, 14
 
 
 def narrow_sum_error(k: int) -> float:
@@ -53,17 +55,20 @@ def narrow_sum_error(k: int) -> float:
 
 
 def flush_subnormals(t: torch.Tensor) -> torch.Tensor:
-    """Numbers below the least normal one as zeros of their sign."""
+    """Replace numbers below the least normal one by zeros of their sign."""
     return torch.where(t.abs() < LEAST_NORMAL, t * 0.0, t)
 
 
 def engine_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
-    """Sum that a bulk addition leaves in a tensor of this dtype: subnormal numbers are kept in every dtype, as measured on an H200."""
+    """Compute the sum that a bulk addition leaves in a tensor of this dtype.
+
+    Subnormal numbers are kept in every dtype, as measured on an H200.
+    """
     return old + new
 
 
 def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
-    """Sum that a worker's atomic addition leaves in a tensor of this dtype.
+    """Compute the sum that a worker's atomic addition leaves in a tensor of this dtype.
 
     In float32 subnormal operands and results are flushed (PTX ISA, red.add.f32 on global memory); 16 bits keep them.
     """
@@ -72,20 +77,21 @@ def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> tor
     return flush_subnormals(flush_subnormals(old) + flush_subnormals(new))
 
 
-def add_at(flat: torch.Tensor, where: torch.Tensor, data: torch.Tensor) -> None:
-    """Add data to elements of a tensor as `atomic_sum`; what goes to one element twice is summed first."""
+def add_at(flat: torch.Tensor, offsets: torch.Tensor, data: torch.Tensor) -> None:
+    """Add data to elements of a tensor as `atomic_sum`; addends of one element are summed first."""
     single = flat.dtype == torch.float32
     if single:
-        flat[where], data = flush_subnormals(flat[where]), flush_subnormals(data)
-    flat.index_put_((where,), data, accumulate=True)
+        flat[offsets], data = flush_subnormals(flat[offsets]), flush_subnormals(data)
+    flat.index_put_((offsets,), data, accumulate=True)
     if single:
-        flat[where] = flush_subnormals(flat[where])
+        flat[offsets] = flush_subnormals(flat[offsets])
 
 
 def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
-    """A new tensor of another dtype: floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0.
+    """Convert a tensor to a new one of another dtype.
 
-    i32 becomes a narrow float by way of f32.
+    Floats round to nearest even, f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0. i32
+    becomes a narrow float by way of f32.
     """
     if target == BOOL:
         return t != 0
@@ -97,26 +103,32 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
 
 
 def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Correctly rounded: by a number on the host, PyTorch's division on a GPU multiplies with the reciprocal."""
+    """Divide with correct rounding.
+
+    By a number on the host, PyTorch's division on a GPU multiplies with the reciprocal.
+    """
     if x.is_cuda and (y.__class__ in PLAIN or not y.is_cuda):
         y = torch.full((), float(y), dtype=torch.float32, device=x.device)
     return torch.true_divide(x, y, out=out)
 
 
 def nonzero(y: Any) -> Any:
-    """A divisor. Raises DivisionByZero if an element is 0."""
+    """Return a divisor.
+
+    Raises DivisionByZero if an element is 0.
+    """
     if (y == 0).any() if isinstance(y, torch.Tensor) else y == 0:
         raise DivisionByZero("a division by 0")
     return y
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """As int64, where -2**31 // -1 does not trap; it wraps on the way back."""
+    """Convert to int64, where -2**31 // -1 does not trap; it wraps on the way back."""
     return x.to(torch.int64)
 
 
 def _apart(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
-    """Dividend and divisor: as they are where it is a number other than -1."""
+    """Return dividend and divisor, unwidened where the divisor is a number other than -1."""
     if isinstance(y, torch.Tensor) and y.dim() == 0 and not y.is_cuda:
         y = int(y)
     return (x if y.__class__ is int and y != -1 else _wide(x)), y
@@ -140,15 +152,18 @@ def _bit(x: Any, i: Any, out: torch.Tensor | None = None) -> torch.Tensor:
     return torch.eq(shifted.bitwise_and(1), 1, out=out)
 
 
-_REGISTERS = 64  # elements that PyTorch computes at a time, at most; what is left over at the end of a tensor goes through other code
+_REGISTERS = 64  # most elements that PyTorch computes at a time; the remainder of a tensor goes through other code
 
 
 def per_element(function: Function) -> Function:
-    """A function of one element: the same bits wherever it stands, however many CTAs are computed at once and in whatever layout."""
+    """Make a function of one element have the same bits at every position.
+
+    Independent of the number of CTAs that are computed at once, and of the layout.
+    """
 
     def run(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         n = x.numel()
-        if x.requires_grad:  # of a reference, whose last bits nothing depends on
+        if x.requires_grad:  # of a reference, whose last bits do not matter
             return function(x)
         if n % _REGISTERS:
             padded = torch.ones(n + -n % _REGISTERS, dtype=x.dtype, device=x.device)
@@ -160,23 +175,26 @@ def per_element(function: Function) -> Function:
 
 
 def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Results below the least normal number are 0, as the hardware's."""
+    """Compute 2 ** x; results below the least normal number are 0, as the hardware's."""
     power = torch.exp2(x, out=out)
     return (torch.threshold if power.requires_grad else torch.threshold_)(power, _LARGEST_SUBNORMAL, 0.0)
 
 
 def _in_double(function: Function) -> Function:
-    """Evaluated in double and rounded once, so the same bits wherever an element stands, and within half a unit over the whole range."""
+    """Make a function that is evaluated in double and rounded once.
 
-    def run(x: torch.Tensor, *others: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-        double = function(x.double(), *(y.double() if isinstance(y, torch.Tensor) else y for y in others))
+    It has the same bits at every position, and is within half a unit over the whole range.
+    """
+
+    def run(x: torch.Tensor, *operands: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+        double = function(x.double(), *(y.double() if isinstance(y, torch.Tensor) else y for y in operands))
         return double.float() if out is None else out.copy_(double)
 
     return run
 
 
 def _row_sum(x: torch.Tensor) -> torch.Tensor:
-    """In an order that does not depend on the layout."""
+    """Add each row in an order that does not depend on the layout."""
     return x.contiguous().sum(-1, keepdim=True)
 
 
@@ -185,7 +203,7 @@ def _col_sum(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().sum(-2, keepdim=True)
 
 
-WARP_ROWS = 16  # of a tile, one after the other, that a warp holds
+WARP_ROWS = 16  # consecutive rows of a tile that a warp holds
 
 
 def _warp_any(x: torch.Tensor) -> torch.Tensor:
@@ -197,10 +215,10 @@ def _warp_any(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """PyTorch's products of float32 are of float32 inside, whatever the user allows them to be rounded to."""
+    """Compute PyTorch's products of float32 in float32 inside, whatever rounding the user allows."""
     try:
         before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set by backend: nothing says it as a whole
+    except RuntimeError:  # set by backend: there is no common value
         yield
         return
     if before == "highest":
@@ -215,7 +233,11 @@ def exact_products() -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch's operations by the calling thread alone: tiles are small, and where other processes have the cores, waiting for helpers takes many times as long as they do."""
+    """Run PyTorch's operations on the calling thread alone.
+
+    Tiles are small, and where other processes use the cores, waiting for helper threads takes many times as long as
+    the work.
+    """
     before = torch.get_num_threads()
     if before == 1:
         yield
@@ -228,11 +250,15 @@ def one_thread() -> Iterator[None]:
 
 
 _LOW = 0x1FFF  # bits of an f32 that TF32 lacks
-_RAISED = 1 + 355 * 2.0**-20  # before they are cut off: half a unit in TF32's last place on average, less than one always
+# factor before truncation: half a unit in TF32's last place on average, always less than one
+_RAISED = 1 + 355 * 2.0**-20
 
 
 def in_parts(a: torch.Tensor, b: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands [..., R, K] and [..., K, C] of f32 as those whose product the tensor core makes of them, taken in `parts` numbers of TF32: of two the small products first."""
+    """Return operands [..., R, K] and [..., K, C] of f32 as the tensor core multiplies them in `parts`.
+
+    Their product is that of operands taken in `parts` numbers of TF32: of two the small products come first.
+    """
     if parts == 1:
         return _cut(a * _RAISED), _cut(b * _RAISED)
     (x, y), (u, v) = _split(a), _split(b)
@@ -244,13 +270,13 @@ def _cut(x: torch.Tensor) -> torch.Tensor:
 
 
 def _nearest(x: torch.Tensor) -> torch.Tensor:
-    """The nearest number of TF32, ties away from 0."""
+    """Return the nearest number of TF32, ties away from 0."""
     bits = x.contiguous().view(torch.int32)
     return torch.where(x.isfinite(), (bits + (_LOW + 1) // 2) & ~_LOW, bits).view(torch.float32)
 
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nearest number of TF32, and what is left of x, cut off to TF32; NaN of an infinity."""
+    """Return the nearest number of TF32, and the rest of x, cut off to TF32; NaN of an infinity."""
     near = _nearest(x)
     return near, _cut(x - near)
 
