@@ -39,7 +39,7 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
 def print_kernel(kernel: Kernel, checked: Checked) -> Cuda:
     """Return the CUDA of IR that has been through the passes."""
     single = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
-    return KernelPrinter(kernel, checked, Facts(kernel), single, _spans(checked)).emit()
+    return KernelPrinter(kernel, checked, Facts(kernel), single, _collect_spans(checked)).emit()
 
 
 def to_checked(source: Source) -> Checked:
@@ -47,7 +47,7 @@ def to_checked(source: Source) -> Checked:
     return source if isinstance(source, Checked) else check(program_of(source, "lower"))
 
 
-def _spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
+def _collect_spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
     """Return the spans of statements by file, line and column, which is the content of an IR location."""
     spans: dict[tuple[str, int, int], Span] = {}
 

@@ -72,7 +72,7 @@ class Lowering:
             from .validate import Judge
 
             judge = Judge(self.kernel, arguments, ctas)
-        text, count = show(self.kernel), size(self.kernel)
+        text, count = show(self.kernel), count_operations(self.kernel)
         yield Stage(0, "build", "the IR as the checked kernel gives it", 0, count, self.seconds, text)
         for number, p in chosen(self.without):
             previous, before, outcome = text, count, None
@@ -85,7 +85,7 @@ class Lowering:
             if outcome is not None and outcome.error:
                 yield Stage(number, p.name, p.purpose, before, before, seconds, None, outcome)
                 return
-            text, count = show(self.kernel), size(self.kernel)
+            text, count = show(self.kernel), count_operations(self.kernel)
             yield Stage(number, p.name, p.purpose, before, count, seconds, text if text != previous else None, outcome)
 
     def cuda(self) -> Cuda:
@@ -94,6 +94,6 @@ class Lowering:
         return print_kernel(self.kernel, self.checked)
 
 
-def size(kernel: ops.Kernel) -> int:
+def count_operations(kernel: ops.Kernel) -> int:
     """Count the operations of a kernel, the kernel itself among them."""
     return 1 + sum(1 for _ in every(kernel))

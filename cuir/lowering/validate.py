@@ -65,14 +65,13 @@ class Judge:
         Raises: Fault if the kernel cannot be run.
         """
         self.kernel, self.arguments, self.ctas = kernel, arguments, ctas
-        self.before = _results(kernel, arguments, ctas)
+        self.before = _run_on_copies(kernel, arguments, ctas)
         self.seconds = 0.0  # time of the last pass
 
     def judge(self, entry: Any) -> Outcome:
         """Run a pass and compare the results; after a pass that fails, no other can be judged.
 
-        Args:
-            one: A module, a function, or an entry of the pipeline.
+        `entry` is a module, a function, or an entry of the pipeline.
         """
         entry = getattr(entry, "module", entry)
         name = getattr(entry, "__name__", str(entry)).rpartition(".")[2]
@@ -82,12 +81,12 @@ class Judge:
             run(self.kernel)
             self.seconds = time.perf_counter() - start
             self.kernel.verify()
-            after = _results(self.kernel, self.arguments, self.ctas)
+            after = _run_on_copies(self.kernel, self.arguments, self.ctas)
         except Exception as error:  # any exception of a pass or its IR is the verdict on the pass
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after
-        changed = {n: difference for n, x in after.items() if (difference := _differing(x, before[n], False)) is not None}
-        within = getattr(entry, "ROUNDING", False) and all(_differing(after[n], before[n], True) is None for n in changed)
+        changed = {n: difference for n, x in after.items() if (difference := _compare(x, before[n], False)) is not None}
+        within = getattr(entry, "ROUNDING", False) and all(_compare(after[n], before[n], True) is None for n in changed)
         return Outcome(name, changed, bool(changed) and within)
 
 
@@ -101,7 +100,7 @@ def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, 
     return next((outcome for p in passes if not (outcome := judge.judge(p)).ok), None)
 
 
-def _results(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -> dict[str, torch.Tensor]:
+def _run_on_copies(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -> dict[str, torch.Tensor]:
     """Run a kernel on copies of the arguments and return the tensors that it writes."""
     values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     evaluate(kernel, values, ctas=ctas)
@@ -109,7 +108,7 @@ def _results(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -
     return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
 
 
-def _differing(result: torch.Tensor, expected: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
+def _compare(result: torch.Tensor, expected: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
     """Return the share of the elements that differ and the largest difference; None if all agree."""
     if not result.is_floating_point():
         same = result == expected
@@ -138,7 +137,7 @@ def random_arguments(checked: Checked, rng: torch.Generator, lengths: Mapping[st
 
     short, sizes = draw(SHORT), dict(lengths or {})
     for d in checked.dims:
-        sizes.setdefault(d, draw(LONG) if d in _long(checked) else short)
+        sizes.setdefault(d, draw(LONG) if d in _find_long_dims(checked) else short)
     arguments: dict[str, Any] = {}
     for s in checked.scalars:
         kinds = {I32: lambda: draw(4) - 1, F32: lambda: float(torch.rand((), generator=rng)) + 0.1, BOOL: lambda: draw(2) == 1}
@@ -163,7 +162,7 @@ def ctas_for(checked: Checked) -> int:
     return 1 if any("add" in modes for modes in tensor_modes(checked).values()) else 2
 
 
-def _long(checked: Checked) -> set[str]:
+def _find_long_dims(checked: Checked) -> set[str]:
     """Return the dims that tiles go along.
 
     These are the innermost dim of a tensor, and the one before it where the innermost is a constant or the tensor has

@@ -20,10 +20,10 @@ EVERYTHING: Range = (-math.inf, math.inf)
 
 def float_range(value: SSAValue) -> Range:
     """Return the least and the greatest number that a scalar or an element of a tile may be."""
-    return _range(value, {})
+    return _cached_range(value, {})
 
 
-def _range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
+def _cached_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
     """Return the range of a value; one that depends on itself is unbounded."""
     if value not in cache:
         cache[value] = EVERYTHING
@@ -38,9 +38,9 @@ def _compute_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
         return (number, number) if not math.isnan(number) else EVERYTHING
     inputs = sources(value)
     if inputs is not None and not waits(op):
-        return functools.reduce(_join, (_range(v, cache) for v in inputs))
+        return functools.reduce(_join, (_cached_range(v, cache) for v in inputs))
     if isinstance(op, ops.Apply) and _is_bounded(op.kind):
-        return _apply(op.kind, [_range(a, cache) for a in op.arguments])
+        return _apply(op.kind, [_cached_range(a, cache) for a in op.arguments])
     return EVERYTHING
 
 

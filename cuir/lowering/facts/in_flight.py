@@ -37,11 +37,11 @@ class InFlight:
         self.at_start[block] = ages
         for op in block.ops:
             self.before[op] = ages
-            ages = self._through(op, ages)
+            ages = self._visit(op, ages)
             self.after[op] = ages
         return ages
 
-    def _through(self, op: Operation, ages: Ages) -> Ages:
+    def _visit(self, op: Operation, ages: Ages) -> Ages:
         if isinstance(op, ops.Apply):  # most are
             return ages
         if isinstance(op, ops.Branch):

@@ -37,11 +37,11 @@ class Liveness:
     def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         for op in reversed(operations(block)):
             self.after[op] = live
-            live = self._through(op, live)
+            live = self._visit(op, live)
         self.at_start[block] = live
         return live
 
-    def _through(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
+    def _visit(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         if not op.regions:
             return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _read_values(op.operands)
         if isinstance(op, machine.HandOut):

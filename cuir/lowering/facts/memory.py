@@ -70,7 +70,7 @@ class Memory:
             if first is None or array.offset.data >= end:
                 first, end = array, array.offset.data
             self._first[array] = first
-            end = max(end, array.offset.data + _nbytes(array))
+            end = max(end, array.offset.data + _count_bytes(array))
 
     def of(self, place: SSAValue) -> Array:
         """Return the same declaration for all places that may share bytes."""
@@ -78,7 +78,7 @@ class Memory:
         return self._first.get(array, array)
 
 
-def _nbytes(array: ops.Shared) -> int:
+def _count_bytes(array: ops.Shared) -> int:
     """Compute the bytes of an array whose rows are padded to 16."""
     t = array.result.type
     assert isinstance(t, SharedT)

@@ -66,7 +66,7 @@ class Numbers:
         None if it is no scalar, or depends on more than the work item, the worker's index and the launch.
         """
         if value not in self._of:
-            self._of[value] = self._number(value) if is_scalar(value) else None
+            self._of[value] = self._compute_number(value) if is_scalar(value) else None
         return self._of[value]
 
     def cost(self, number: int, free: Container[int]) -> int:
@@ -93,9 +93,9 @@ class Numbers:
             for value in op.results:
                 self[value]
 
-    def _number(self, value: SSAValue) -> int | None:
+    def _compute_number(self, value: SSAValue) -> int | None:
         if isinstance(value, BlockArgument):
-            return self._argument(value)
+            return self._number_argument(value)
         op = value.owner
         assert not isinstance(op, Block)
         if isinstance(op, ops.Constant):
@@ -103,21 +103,21 @@ class Numbers:
         if isinstance(op, ops.Parameter):
             return self._enter(("parameter", op.symbol), value, op)
         if isinstance(op, ops.Apply):
-            return self._operation(("apply", op.op, value.type), value, op, [self[a] for a in op.arguments], _cost(op))
+            return self._number_operation(("apply", op.op, value.type), value, op, [self[a] for a in op.arguments], _compute_cost(op))
         if isinstance(op, ops.Perform):
             place = element_of(op)
             if place is None:
                 return None
-            return self._operation(("element", place.array), value, op, [self[i] for i in place.starts], op.entry.traits.cost)
+            return self._number_operation(("element", place.array), value, op, [self[i] for i in place.starts], op.entry.traits.cost)
         if isinstance(op, ops.If):
             index = list(op.results).index(value)  # type: ignore[arg-type]
             condition, then, orelse = self[op.condition], *(self[r.block.last_op.operands[index]] for r in op.regions if r.block.last_op)
             if then is not None and then == orelse:
                 return then
-            return self._operation(("if", value.type), value, op, [condition, then, orelse], 1)
+            return self._number_operation(("if", value.type), value, op, [condition, then, orelse], 1)
         return None
 
-    def _argument(self, value: BlockArgument) -> int | None:
+    def _number_argument(self, value: BlockArgument) -> int | None:
         parent = value.block.parent_op()
         if isinstance(parent, ops.Role):
             if parent.workers.data == 1:
@@ -127,7 +127,9 @@ class Numbers:
             return self._enter("unit", value, None, of_unit=True)
         return None
 
-    def _operation(self, key: tuple[object, ...], value: SSAValue, op: Operation, operands: list[int | None], cost: int) -> int | None:
+    def _number_operation(
+        self, key: tuple[object, ...], value: SSAValue, op: Operation, operands: list[int | None], cost: int
+    ) -> int | None:
         numbers = tuple(n for n in operands if n is not None)
         if len(numbers) < len(operands):
             return None
@@ -161,7 +163,7 @@ def element_of(op: ops.Perform) -> ops.At | None:
     return place
 
 
-def _cost(op: ops.Apply) -> int:
+def _compute_cost(op: ops.Apply) -> int:
     kind = op.kind
     value = ops.known(op.arguments[1]) if kind.divides_integers else None
     power = isinstance(value, int) and value > 0 and value & (value - 1) == 0

@@ -43,10 +43,10 @@ class _Arrivals:
         for op in block.ops:
             if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
                 continue  # evaluated in its readers
-            unfenced = self._operation(op, unfenced)
+            unfenced = self._visit(op, unfenced)
         return unfenced
 
-    def _operation(self, op: Operation, unfenced: bool) -> bool:
+    def _visit(self, op: Operation, unfenced: bool) -> bool:
         unfenced |= any(self._reads(part) for part in iterate_evaluated(op))
         if isinstance(op, ops.Branch):
             ends = [self.block(region.block, unfenced) for region in (op.then, op.orelse)]

@@ -93,7 +93,7 @@ class Ranges:
             return False
         operands = [self[a] for a in op.arguments]
         if _wraps(kind) and all(r.least > -INF and r.most < INF for r in operands):
-            least, most = _bounds(kind, operands)
+            least, most = _compute_bounds(kind, operands)
             return least >= LEAST and most <= MOST
         return not any(r.reaches for r in operands) and (not kind.multiplies or any(r.small for r in operands))
 
@@ -172,17 +172,17 @@ class _Flow:
         if not op.regions:
             self.results(op)
         elif isinstance(op, ops.Role):
-            self.put(op.body.block.args[0], _always(Range(0, op.workers.data - 1)))
+            self.put(op.body.block.args[0], _constant_rule(Range(0, op.workers.data - 1)))
             self.block(op.body.block)
         elif isinstance(op, ops.For):
-            self.put(op.turn, _turn(op.step.data), op.start, op.stop)
+            self.put(op.turn, _turn_rule(op.step.data), op.start, op.stop)
             self.loop(op)
         elif isinstance(op, ops.ForUnits):
             self.unit(op.turn, op.units)
             queue = machine.queue_of(op)
             for word, inside in op.reads:
                 assert queue is not None
-                self.put(inside, _any_of, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+                self.put(inside, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
             self.loop(op)
         elif isinstance(op, machine.Queue):
             self.unit(op.hand_out.unit, op.units)
@@ -192,22 +192,22 @@ class _Flow:
                 self.block(region.block)
             if op.results:
                 for result, *inputs in zip(op.results, *(last(region).values for region in op.regions), strict=True):
-                    self.put(result, _any_of, *inputs)
+                    self.put(result, _join_sources, *inputs)
 
     def loop(self, op: ops.Loop) -> None:
         ends = last(op.body).values
         for inside, start, following in zip(op.inner, op.carried, ends, strict=True):
-            self.put(inside, _any_of, start, following, carried=True)
+            self.put(inside, _join_sources, start, following, carried=True)
         self.block(op.body.block)
         for result, start, following in zip(op.outputs, op.carried, ends, strict=True):
-            self.put(result, _any_of, start, following)
+            self.put(result, _join_sources, start, following)
 
     def unit(self, number: SSAValue, units: SSAValue) -> None:
         """Add the step of a work item's index. A launch with too many work items is refused."""
         op = units.owner
         while isinstance(op, machine.Queue):
             op = op.units.owner
-        self.put(number, _unit, *([op.count] if isinstance(op, ops.Units) else []))
+        self.put(number, _join_work_item, *([op.count] if isinstance(op, ops.Units) else []))
 
     def results(self, op: Operation) -> None:
         if isinstance(op, ops.Apply):
@@ -215,46 +215,46 @@ class _Flow:
                 self.apply(op.kind, op.arguments, op.result)
         elif isinstance(op, ops.Constant):
             if _is_i32(op.result):
-                self.put(op.result, _always(_of_bounds(int(op.value), int(op.value))))
+                self.put(op.result, _constant_rule(_make_range(int(op.value), int(op.value))))
         elif isinstance(op, ops.Parameter):
-            self.put(op.result, _always(Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING))
+            self.put(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING))
         elif isinstance(op, (machine.Quotient, machine.Remainder)):
             self.apply(op.entry.traits, [op.x, op.y], op.result)
         elif isinstance(op, Line):
-            self.put(op.result, _line(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
+            self.put(op.result, _line_rule(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
         else:
             for result in op.results:
-                self.put(result, _always(ANYTHING))
+                self.put(result, _constant_rule(ANYTHING))
 
     def apply(self, kind: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
         if kind.converts:
             if types.dtype_of(args[0]) == BOOL:
-                self.put(result, _always(Range(0, 1)))
+                self.put(result, _constant_rule(Range(0, 1)))
             else:
-                self.put(result, _any_of, args[0])
+                self.put(result, _join_sources, args[0])
         elif kind.index_of:
             assert isinstance(result.type, types.TileT)
-            self.put(result, _always(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
+            self.put(result, _constant_rule(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
         elif kind.rank:
-            self.put(result, _always(Range(0, self.kernel.cluster.data - 1)))
+            self.put(result, _constant_rule(Range(0, self.kernel.cluster.data - 1)))
         elif kind.constant is not None:
-            self.put(result, _always(Range(kind.constant, kind.constant)))
+            self.put(result, _constant_rule(Range(kind.constant, kind.constant)))
         else:
-            self.put(result, _from_operands(kind), *(args[1:] if kind.chooses else args))
+            self.put(result, _operand_rule(kind), *(args[1:] if kind.chooses else args))
 
 
 # ---- rules
-def _always(constant: Range) -> Rule:
+def _constant_rule(constant: Range) -> Rule:
     return lambda inputs: constant
 
 
-def _any_of(inputs: Sequence[Range | None]) -> Range | None:
+def _join_sources(inputs: Sequence[Range | None]) -> Range | None:
     """Join the ranges of all sources."""
     reached = [r for r in inputs if r is not None]
     return _join(reached) if reached else None
 
 
-def _turn(step: int) -> Rule:
+def _turn_rule(step: int) -> Rule:
     """Return the rule of a loop's counter, which is far from the ends whatever bounds it."""
 
     def rule(inputs: Sequence[Range | None]) -> Range | None:
@@ -262,19 +262,19 @@ def _turn(step: int) -> Rule:
         if start is None or stop is None:
             return None
         if step > 0:
-            return Range(start.least, max(start.least, _plus(stop.most, -1)))
-        return Range(min(start.most, _plus(stop.least, 1)), start.most)
+            return Range(start.least, max(start.least, _add_saturating(stop.most, -1)))
+        return Range(min(start.most, _add_saturating(stop.least, 1)), start.most)
 
     return rule
 
 
-def _unit(inputs: Sequence[Range | None]) -> Range:
+def _join_work_item(inputs: Sequence[Range | None]) -> Range:
     """Return the range of a work item's index, from the number of work items if it is known."""
     counts = [r.most for r in inputs if r is not None]
-    return Range(0, max(0, _plus(counts[0], -1)) if counts else INF)
+    return Range(0, max(0, _add_saturating(counts[0], -1)) if counts else INF)
 
 
-def _from_operands(kind: Traits) -> Rule:
+def _operand_rule(kind: Traits) -> Rule:
     def rule(inputs: Sequence[Range | None]) -> Range | None:
         reached = [r for r in inputs if r is not None]
         return _apply(kind, reached) if len(reached) == len(inputs) else None
@@ -282,7 +282,7 @@ def _from_operands(kind: Traits) -> Rule:
     return rule
 
 
-def _line(columns: int) -> Rule:
+def _line_rule(columns: int) -> Rule:
     """Return the rule of multiples of a slope, to which a number per row may be added."""
 
     def rule(inputs: Sequence[Range | None]) -> Range | None:
@@ -290,8 +290,8 @@ def _line(columns: int) -> Rule:
         if len(reached) < len(inputs):
             return None
         slope, *rows = reached
-        steps = _arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
-        return _arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
+        steps = _apply_arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
+        return _apply_arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
 
     return rule
 
@@ -308,15 +308,15 @@ def _apply(kind: Traits, operands: list[Range]) -> Range:
     if kind.repeats or "max" in (kind.reduction, kind.column_reduction):
         return operands[0]
     if _wraps(kind):
-        return _arithmetic(kind, operands)
+        return _apply_arithmetic(kind, operands)
     if not _is_bounded(kind):
         return ANYTHING if any(r.reaches for r in operands) else NEAR
-    least, most = _bounds(kind, operands)
-    low, high = _ends(kind, operands)
-    return _of_bounds(least, most, low, high)
+    least, most = _compute_bounds(kind, operands)
+    low, high = _compute_ends(kind, operands)
+    return _make_range(least, most, low, high)
 
 
-def _arithmetic(kind: Traits, operands: list[Range]) -> Range:
+def _apply_arithmetic(kind: Traits, operands: list[Range]) -> Range:
     """Compute the range of arithmetic that may wrap.
 
     It does not wrap if no operand is near an end, or if the bounds exclude it.
@@ -324,14 +324,14 @@ def _arithmetic(kind: Traits, operands: list[Range]) -> Range:
     reaches = any(r.reaches for r in operands)
     if reaches:
         operands = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in operands]
-    least, most = _bounds(kind, operands)
+    least, most = _compute_bounds(kind, operands)
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return ANYTHING
-    return _of_bounds(least, most, reaches, reaches)
+    return _make_range(least, most, reaches, reaches)
 
 
-def _of_bounds(least: int, most: int, low: bool = True, high: bool = True) -> Range:
+def _make_range(least: int, most: int, low: bool = True, high: bool = True) -> Range:
     """Return a range with these bounds, near an end only where they allow it.
 
     Callers handle unknown bounds.
@@ -344,24 +344,24 @@ def _of_bounds(least: int, most: int, low: bool = True, high: bool = True) -> Ra
 Bounds = tuple[int, int]
 
 
-def _plus(a: int, b: int) -> int:
+def _add_saturating(a: int, b: int) -> int:
     return a if abs(a) >= INF else max(-INF, min(INF, a + b))
 
 
-def _sum(x: Range, y: Range) -> Bounds:
-    return _plus(x.least, y.least) if y.least > -INF else -INF, _plus(x.most, y.most) if y.most < INF else INF
+def _bound_sum(x: Range, y: Range) -> Bounds:
+    return _add_saturating(x.least, y.least) if y.least > -INF else -INF, _add_saturating(x.most, y.most) if y.most < INF else INF
 
 
 def _negate(x: Range) -> Range:
     return Range(-x.most, -x.least, x.high, x.low)
 
 
-def _product(x: Range, y: Range) -> Bounds:
+def _bound_product(x: Range, y: Range) -> Bounds:
     corners = [a * b for a, b in itertools.product((x.least, x.most), (y.least, y.most))]
     return max(min(corners), -INF), min(max(corners), INF)
 
 
-def _divide_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
+def _quotient_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
     def divided(a: int, b: int) -> int:
         if abs(a) >= INF:
             return a
@@ -379,27 +379,27 @@ def _divide_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
     return bounds
 
 
-_DOWN, _UP = _divide_bounds(round_up=False), _divide_bounds(round_up=True)
+_DOWN, _UP = _quotient_bounds(round_up=False), _quotient_bounds(round_up=True)
 
 
-def _remainder(x: Range, y: Range) -> Bounds:
+def _bound_remainder(x: Range, y: Range) -> Bounds:
     """Bound a remainder, which has the sign of the divisor."""
-    least, most = min(0, _plus(y.least, 1)), max(0, _plus(y.most, -1))
+    least, most = min(0, _add_saturating(y.least, 1)), max(0, _add_saturating(y.most, -1))
     return (least, min(x.most, most)) if x.least >= 0 and y.least >= 0 else (least, most)
 
 
-def _magnitude(x: Range) -> Bounds:
+def _bound_magnitude(x: Range) -> Bounds:
     if x.low and x.least <= LEAST:  # -2^31 has no opposite
         return -INF, INF
     return 0 if x.least <= 0 <= x.most else min(abs(x.least), abs(x.most)), max(abs(x.least), abs(x.most))
 
 
-def _and(*operands: Range) -> Bounds:
+def _bound_and(*operands: Range) -> Bounds:
     most = [r.most for r in operands if r.least >= 0]
     return (0, min(most)) if most else (-INF, INF)
 
 
-def _or(x: Range, y: Range) -> Bounds:
+def _bound_or(x: Range, y: Range) -> Bounds:
     if min(x.least, y.least) < 0:
         return -INF, INF
     most = max(x.most, y.most)
@@ -412,28 +412,28 @@ def _is_bounded(kind: Traits) -> bool:
     return _wraps(kind) or bits or kind.divides_integers or kind.magnitude or kind.extremum is not None
 
 
-def _bounds(kind: Traits, operands: Sequence[Range]) -> Bounds:
+def _compute_bounds(kind: Traits, operands: Sequence[Range]) -> Bounds:
     x, y = operands[0], operands[-1]
     if kind.linear == SUM:
-        return _sum(x, y)
+        return _bound_sum(x, y)
     if kind.linear == DIFFERENCE:
-        return _sum(x, _negate(y))
+        return _bound_sum(x, _negate(y))
     if kind.linear == NEGATIVE:
         return -x.most, -x.least
     if kind.multiplies:
-        return _product(x, y)
+        return _bound_product(x, y)
     if kind.rounds:
         return (_UP if kind.rounds == "up" else _DOWN)(x, y)
     if kind.remainder:
-        return _remainder(x, y)
+        return _bound_remainder(x, y)
     if kind.extremum:
         extreme = min if kind.extremum == "min" else max
         return extreme(r.least for r in operands), extreme(r.most for r in operands)
     if kind.magnitude:
-        return _magnitude(x)
+        return _bound_magnitude(x)
     if kind.complements:  # -x - 1
-        return _plus(-x.most, -1), _plus(-x.least, -1)
-    return _and(x, y) if kind.decided_by is False else _or(x, y)
+        return _add_saturating(-x.most, -1), _add_saturating(-x.least, -1)
+    return _bound_and(x, y) if kind.decided_by is False else _bound_or(x, y)
 
 
 # ---- ends of the 32-bit range that a result may be near
@@ -446,7 +446,7 @@ def _all_ends(*operands: Range) -> Ends:
     return reaches, reaches
 
 
-def _of_quotient(x: Range, y: Range) -> Ends:
+def _quotient_ends(x: Range, y: Range) -> Ends:
     """Return the ends of a quotient.
 
     It is no further from 0 than the dividend, and on its side if the divisor is positive.
@@ -454,9 +454,9 @@ def _of_quotient(x: Range, y: Range) -> Ends:
     return (x.low, x.high) if y.least >= 0 else _all_ends(x)
 
 
-def _ends(kind: Traits, operands: Sequence[Range]) -> Ends:
+def _compute_ends(kind: Traits, operands: Sequence[Range]) -> Ends:
     if kind.rounds:
-        return _of_quotient(*operands)
+        return _quotient_ends(*operands)
     if kind.remainder:
         return _all_ends(operands[1])
     if kind.extremum:

@@ -39,7 +39,7 @@ class UniformityAnalysis:
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            self._operation(op)
+            self._visit(op)
 
     def _put(self, values: Sequence[SSAValue], uniformity: Uniformity) -> None:
         self._uniformity.update(dict.fromkeys(values, uniformity))
@@ -47,7 +47,7 @@ class UniformityAnalysis:
     def _join(self, values: Sequence[SSAValue]) -> Uniformity:
         return reduce(or_, map(self.__getitem__, values), Uniformity.LAUNCH)
 
-    def _operation(self, op: Operation) -> None:
+    def _visit(self, op: Operation) -> None:
         if isinstance(op, ops.Apply):
             self._put(op.results, Uniformity.CTA if op.kind.rank else self._join(op.arguments))
         elif isinstance(op, ops.Role):
@@ -62,7 +62,7 @@ class UniformityAnalysis:
         elif isinstance(op, ops.Loop):
             self._put([op.turn], Uniformity.WORK_ITEM if isinstance(op, ops.ForUnits) else Uniformity.VARYING)
             if isinstance(op, ops.ForUnits):
-                self._words(op)
+                self._put_words(op)
             self._put([*op.inner, *op.outputs], Uniformity.VARYING)
             self._block(op.body.block)
         elif isinstance(op, ops.Branch):
@@ -82,7 +82,7 @@ class UniformityAnalysis:
                 self._block(region.block)
             self._put(op.results, Uniformity.VARYING)
 
-    def _words(self, loop: ops.ForUnits) -> None:
+    def _put_words(self, loop: ops.ForUnits) -> None:
         queue = machine.queue_of(loop)
         for word, inside in loop.reads:
             assert queue is not None
@@ -106,10 +106,10 @@ def reads_constant(op: ops.Perform) -> bool:
         or effects.drains
     ):
         return False
-    return all(_never_written(op.arg(a.arg)) for a in effects.accesses)
+    return all(_is_never_written(op.arg(a.arg)) for a in effects.accesses)
 
 
-def _never_written(place: SSAValue) -> bool:
+def _is_never_written(place: SSAValue) -> bool:
     while isinstance(place.owner, ops.At):
         place = place.owner.array
     return isinstance(place.owner, ops.Tensor) and place.owner.written is None and isinstance(place.type, types.TensorT)

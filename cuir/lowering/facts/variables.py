@@ -43,35 +43,38 @@ class Variables:
         self.parent: dict[SSAValue, SSAValue] = {}
         self.members: dict[SSAValue, list[SSAValue]] = {}
         self.defined: dict[SSAValue, frozenset[SSAValue]] = {}  # values that are live when a value is defined
-        for value, live in self._definitions(body):
+        for value, live in self._iterate_definitions(body):
             self.parent[value] = value
             self.members[value] = [value]
             self.defined[value] = live
-        for pairs in (_accumulators, _loops, _branches, _initial_values):
+        for pairs in (_iterate_accumulators, _iterate_loops, _iterate_branches, _iterate_initial_values):
             for a, b in pairs(role):
                 self._join(a, b)
         variables = {root: Variable(tuple(m), len(m) == 1 and _is_declared_at_definition(m[0])) for root, m in self.members.items()}
-        self.of: dict[SSAValue, Variable] = {value: variables[self._root(value)] for value in self.parent}
+        self.of: dict[SSAValue, Variable] = {value: variables[self._find_root(value)] for value in self.parent}
 
     # ---- definitions
-    def _definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
+    def _iterate_definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
         for argument in block.args:
             if is_stored(argument):
-                yield argument, self._live_at(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
+                yield argument, self._collect_live(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
         for op in block.ops:
             for region in op.regions:
-                yield from self._definitions(region.block)
+                yield from self._iterate_definitions(region.block)
             for result in op.results:
                 if is_stored(result):
-                    yield result, self._live_at(self.liveness.after, self.flight.after, self.read.after, op) - _same_registers(result)
+                    yield (
+                        result,
+                        self._collect_live(self.liveness.after, self.flight.after, self.read.after, op) - _collect_same_registers(result),
+                    )
 
-    def _live_at(
+    def _collect_live(
         self, live: Mapping[K, frozenset[SSAValue]], written: Mapping[K, Ages], read: Mapping[K, Ages], key: K
     ) -> frozenset[SSAValue]:
         return live[key] | written[key].keys() | read[key].keys()
 
     # ---- union
-    def _root(self, value: SSAValue) -> SSAValue:
+    def _find_root(self, value: SSAValue) -> SSAValue:
         while self.parent[value] is not value:
             value = self.parent[value]
         return value
@@ -79,37 +82,37 @@ class Variables:
     def _join(self, a: SSAValue, b: SSAValue) -> None:
         if a not in self.parent or b not in self.parent or _is_head_argument(a) or _is_head_argument(b):
             return
-        x, y = self._root(a), self._root(b)
+        x, y = self._find_root(a), self._find_root(b)
         if x is y or a.type != b.type or self._interfere(self.members[x], self.members[y]):
             return
         self.parent[y] = x
         self.members[x] += self.members.pop(y)
 
     def _interfere(self, xs: list[SSAValue], ys: list[SSAValue]) -> bool:
-        return any(y in self.defined[x] or x in self.defined[y] or _defined_together(x, y) for x in xs for y in ys)
+        return any(y in self.defined[x] or x in self.defined[y] or _are_defined_together(x, y) for x in xs for y in ys)
 
 
 # ---- pairs to join, most urgent first
-def _accumulators(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _iterate_accumulators(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
-        yield from _tied_registers(op)
+        yield from _iterate_tied(op)
 
 
-def _loops(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _iterate_loops(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
         if isinstance(op, ops.Loop):
             yield from zip(op.inner, op.results, strict=True)
             yield from zip(op.inner, last(op.body).values, strict=True)
 
 
-def _branches(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _iterate_branches(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
         if isinstance(op, ops.Branch):
             for region in (op.then, op.orelse):
                 yield from zip(op.results, last(region).values, strict=True)
 
 
-def _initial_values(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _iterate_initial_values(role: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     for op in inner_first(role):
         if isinstance(op, ops.Loop):
             yield from zip(op.results, op.carried, strict=True)
@@ -130,7 +133,7 @@ def _is_declared_at_definition(value: SSAValue) -> bool:
     return _is_head_argument(value) or (isinstance(value.owner, Operation) and not value.owner.regions)
 
 
-def _tied_registers(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
+def _iterate_tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     """Yield pairs (result, operand) that an operation holds in the same registers.
 
     These are accumulators, and tiles that pass through a wait.
@@ -142,7 +145,7 @@ def _tied_registers(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
             yield op.results[0], op.args["c"]
 
 
-def _same_registers(value: SSAValue) -> set[SSAValue]:
+def _collect_same_registers(value: SSAValue) -> set[SSAValue]:
     """Return a value and the tiles before the waits that it passed through, which share its registers."""
     alike = {value}
     while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
@@ -151,7 +154,7 @@ def _same_registers(value: SSAValue) -> set[SSAValue]:
     return alike
 
 
-def _defined_together(x: SSAValue, y: SSAValue) -> bool:
+def _are_defined_together(x: SSAValue, y: SSAValue) -> bool:
     """Return whether two values are defined at the same moment."""
     if isinstance(x, BlockArgument) and isinstance(y, BlockArgument):
         return x.block is y.block

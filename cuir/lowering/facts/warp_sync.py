@@ -4,7 +4,7 @@ A worker is sequential as a whole, its lanes are not: a read of memory that othe
 that other lanes wrote or read, come after a join. Primitives at which all lanes meet anyway (asynchronous copies and
 stores, their waits, barriers) reset the state, as do stores of scalars, which have joins of their own in their code.
 
-Arrays are taken as wholes. Elements are told apart only for stores to a tensor, of which a row always belongs to the
+Arrays are taken as wholes. Elements are distinguished only for stores to a tensor, of which a row always belongs to the
 same lanes if it starts at a multiple of a worker's rows, and for tiles that are stored in chunks.
 """
 
@@ -97,14 +97,14 @@ class _WarpSyncs:
         """Return the accesses at the end of a block that begins in a state, and the joins in it."""
         joins = WarpSyncs()
         for op in block.ops:
-            state, inside = self._operation(op, state)
+            state, inside = self._visit(op, state)
             joins |= inside
         return state, joins
 
-    def _operation(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
+    def _visit(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
             return state, WarpSyncs()  # evaluated in its readers
-        state, joins = self._own_effects(op, state)
+        state, joins = self._visit_effects(op, state)
         if isinstance(op, ops.Branch):
             (then, a), (orelse, b) = self.block(op.then.block, state), self.block(op.orelse.block, state)
             if a.before | b.before | a.warps | b.warps and not isinstance(op, ops.If):  # warps diverge inside
@@ -122,10 +122,10 @@ class _WarpSyncs:
         return state, joins
 
     # ---- one operation
-    def _own_effects(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
+    def _visit_effects(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.Perform) and self._joins_lanes(op):
             return _Touched(), WarpSyncs()
-        now = self._touched(op)
+        now = self._collect_touched(op)
         if isinstance(op, ops.Perform) and is_scalar_store(op):
             return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), WarpSyncs()
         point = frozenset({op})
@@ -141,7 +141,7 @@ class _WarpSyncs:
             return False  # each warp stores for itself
         return op.kind.joins_worker
 
-    def _touched(self, op: Operation) -> _Touched:
+    def _collect_touched(self, op: Operation) -> _Touched:
         written, read, stable = set(), set(), set()
         for part in iterate_evaluated(op):
             for a in accesses(part):

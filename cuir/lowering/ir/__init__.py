@@ -1,4 +1,4 @@
 """The tile IR: values in registers and memory of a kernel's workers, in SSA form.
 
-It stands between a checked kernel and CUDA.
+Checked kernels are built to it, and CUDA is printed from it.
 """

@@ -106,7 +106,7 @@ class _Kernel:
             count = frame.value(checked.tiles.count)
             self._declare(to, checked.tiles.name, ops.Units(operands=[count], properties=properties, result_types=[types.UnitsT()]))
         for role in checked.roles:
-            self._role(to, role)
+            self._build_role(to, role)
         to.put(ops.end())
         kernel = ops.Kernel(
             properties={
@@ -124,7 +124,7 @@ class _Kernel:
     def _declare(self, to: _Builder, name: str, op: Operation) -> None:
         self.frame[name] = to.add(op, name)
 
-    def _role(self, to: _Builder, role: CheckedRole) -> None:
+    def _build_role(self, to: _Builder, role: CheckedRole) -> None:
         block = Block(arg_types=[types.scalar(I32)])
         env = dict(self.frame)
         if role.index:
@@ -205,7 +205,7 @@ class _Body:
         condition = self.value(stmt.cond)
         regions, envs = [], []
         for body in (stmt.body, stmt.orelse):
-            inner = self._inside(Block())
+            inner = self._make_inner(Block())
             inner.statements(body)
             regions.append(inner)
             envs.append(inner.env)
@@ -222,9 +222,9 @@ class _Body:
     def _build_for(self, stmt: For) -> None:
         bound = assigned(stmt.body)
         carried = [n for n in self.env if n in bound or n == stmt.target]
-        bounds = None if isinstance(stmt.iter, Name) else self._range(stmt)
+        bounds = None if isinstance(stmt.iter, Name) else self._build_range(stmt)
         block = Block(arg_types=[types.scalar(I32), *(self.env[n].type for n in carried)])
-        inner = self._inside(block)
+        inner = self._make_inner(block)
         for name, argument in zip([stmt.target, *carried], block.args, strict=True):
             argument.name_hint = _hint(name)
         for name, argument in zip(carried, block.args[1:], strict=True):
@@ -242,15 +242,15 @@ class _Body:
         self.to.put(loop)
         self._rebind(carried, loop.results)
 
-    def _range(self, stmt: For) -> tuple[SSAValue, SSAValue, int]:
+    def _build_range(self, stmt: For) -> tuple[SSAValue, SSAValue, int]:
         assert isinstance(stmt.iter, Call)
         args = [self.value(a) for a in stmt.iter.args]
-        start, stop = (self._constant(0), args[0]) if len(args) == 1 else args[:2]
+        start, stop = (self._add_constant(0), args[0]) if len(args) == 1 else args[:2]
         step = ops.known(args[2]) if len(args) == 3 else 1
         assert isinstance(step, int) and step, "the checker sees to it"
         return start, stop, step
 
-    def _inside(self, block: Block) -> _Body:
+    def _make_inner(self, block: Block) -> _Body:
         return _Body(self.checked, _Builder(block, self.to.span), self.env, self.waits)
 
     def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
@@ -259,7 +259,7 @@ class _Body:
             self.env[name] = value
 
     # ---- expressions
-    def _constant(self, value: int | float | bool) -> SSAValue:
+    def _add_constant(self, value: int | float | bool) -> SSAValue:
         dtype = BOOL if isinstance(value, bool) else I32 if isinstance(value, int) else F32
         return self.to.add(ops.constant(value, dtype))
 
@@ -302,8 +302,8 @@ class _Body:
         test = self.value(condition)
         regions = []
         for side in (then, orelse):
-            inner = self._inside(Block())
-            value = inner._constant(side.value) if isinstance(side, Literal) and isinstance(side.value, bool) else inner.value(side)
+            inner = self._make_inner(Block())
+            value = inner._add_constant(side.value) if isinstance(side, Literal) and isinstance(side.value, bool) else inner.value(side)
             inner.to.put(ops.end([value]))
             regions.append(Region(inner.to.block))
         return self.to.put(ops.branch(test, *regions)).results[0]
@@ -315,7 +315,7 @@ class _Body:
             (array,) = bound.args.values()
             view = self.checked.type_of(array)
             assert isinstance(view, SharedView)
-            return self.to.put(ops.constant(self._nbytes(view), I32))
+            return self.to.put(ops.constant(self._count_bytes(view), I32))
         if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # two at a time, from the left
             first, *rest = (self.value(a) for a in bound.args.values())
             for x in rest:
@@ -337,7 +337,7 @@ class _Body:
             return self.to.put(ops.perform(name, values, [] if isinstance(t, Void) else [types.from_language(t)], consts))
         return self.to.put(ops.apply(name, list(values.values()), types.from_language(t)))
 
-    def _nbytes(self, view: SharedView) -> int:
+    def _count_bytes(self, view: SharedView) -> int:
         """Compute the bytes of a view, the padding of its rows included."""
         rows = 1
         for d in view.dims[:-1]:
@@ -406,10 +406,10 @@ def _is_speculatable(checked: Checked, expr: Expr) -> bool:
         if bound.op.evaluate is None or bound.op.evaluate.divides:
             return False
         return all(_is_speculatable(checked, a) for a in bound.args.values() if isinstance(a, Expr))
-    return all(_is_speculatable(checked, a) for a in _operands(expr))
+    return all(_is_speculatable(checked, a) for a in _iterate_operands(expr))
 
 
-def _operands(expr: Expr) -> Iterator[Expr]:
+def _iterate_operands(expr: Expr) -> Iterator[Expr]:
     if isinstance(expr, Unary):
         yield expr.operand
     elif isinstance(expr, Binary):

@@ -19,7 +19,7 @@ from ...ops.meaning import f32
 from ...ops.meaning.tiles import STORED
 from ...syntax.types import F32
 from . import ops, types
-from .evaluate_machine import CODE, words_read
+from .evaluate_machine import CODE, make_word_reader
 from .evaluate_memory import Box, Element, Elements, SharedArray, TensorArgument, share_bytes
 from .evaluate_workers import Fault, Frame, Mbarrier, NamedBarrier, Units, UnitsOfCluster, Waiting, Worker
 from .meaning import STRUCTURAL, Effect, Step, effect, numbers
@@ -102,7 +102,7 @@ class _Compiler:
             try:
                 step = self.step(op)
             except Fault as fault:
-                raise _located(fault, op) from None
+                raise _locate(fault, op) from None
             if step is not None:
                 steps.append((step, op))
         parts: list[tuple[Run, bool]] = []
@@ -112,13 +112,13 @@ class _Compiler:
                 together.append((step.run, op))
                 continue
             if together:
-                parts.append((_sequence(together), False))
+                parts.append((_run_in_sequence(together), False))
                 together = []
-            parts.append((_waiting(step.run, op), True))
+            parts.append((_run_waiting(step.run, op), True))
         if not parts:
-            return Step(_sequence(together))
+            return Step(_run_in_sequence(together))
         if together:
-            parts.append((_sequence(together), False))
+            parts.append((_run_in_sequence(together), False))
 
         def run(r: Frame) -> Waiting:
             for part, waits in parts:
@@ -281,7 +281,7 @@ class _Compiler:
         return self.turns(op, turns)
 
     def units(self, op: ops.ForUnits) -> Step:
-        units, number, read = self.place(op.units), self.place(op.turn), words_read(self, op)
+        units, number, read = self.place(op.units), self.place(op.turn), make_word_reader(self, op)
 
         def turns(r: Frame) -> Iterator[None]:
             for t in r[units].sequence():
@@ -341,7 +341,7 @@ def _copies(targets: Sequence[int], sources: Sequence[int]) -> Callable[[Frame],
     return at_once
 
 
-def _sequence(steps: Sequence[tuple[Run, Operation]]) -> Run:
+def _run_in_sequence(steps: Sequence[tuple[Run, Operation]]) -> Run:
     functions = [run for run, _ in steps]
 
     def run(r: Frame) -> None:
@@ -350,22 +350,22 @@ def _sequence(steps: Sequence[tuple[Run, Operation]]) -> Run:
             for function in functions:
                 function(r)
         except Exception as error:  # raised again with its place in the program
-            raise _located(error, next(op for f, op in steps if f is function), r[0]) from error
+            raise _locate(error, next(op for f, op in steps if f is function), r[0]) from error
 
     return run
 
 
-def _waiting(step: Run, op: Operation) -> Run:
+def _run_waiting(step: Run, op: Operation) -> Run:
     def run(r: Frame) -> Waiting:
         try:
             yield from step(r)
         except Exception as error:  # raised again with its place in the program
-            raise _located(error, op, r[0]) from error
+            raise _locate(error, op, r[0]) from error
 
     return run
 
 
-def _located(error: Exception, op: Operation, worker: Worker | None = None) -> Fault:
+def _locate(error: Exception, op: Operation, worker: Worker | None = None) -> Fault:
     """Return the error as a Fault that names the operation it comes from."""
     if isinstance(error, Fault) and error.located:
         return error
@@ -388,12 +388,12 @@ class _Launch:
         units = next((d for d in code.declarations if isinstance(d, ops.Units)), None)
         self.units = Units(ctas if units is not None else 1, units is not None and units.dynamic is not None)
         self.per_cta = sum(role.workers.data for role, _, _ in code.roles)
-        self.argument_values = self._arguments()
+        self.argument_values = self._bind_arguments()
         self.workers: list[tuple[Worker, Step]] = []
         for cluster in range(self.units.clusters):
-            self._cluster(cluster)
+            self._add_cluster(cluster)
 
-    def _arguments(self) -> dict[int, Any]:
+    def _bind_arguments(self) -> dict[int, Any]:
         """Return tensors and numbers by their places.
 
         Raises: ValueError for those that the kernel does not take.
@@ -423,7 +423,7 @@ class _Launch:
             raise ValueError(f"`{self.code.kernel.symbol.data}` has no parameters {', '.join(sorted(unused))}")
         return values
 
-    def _cluster(self, cluster: int) -> None:
+    def _add_cluster(self, cluster: int) -> None:
         code, size = self.code, self.code.kernel.cluster.data
         arrays: dict[str, list[SharedArray]] = {d.symbol.data: [] for d in code.declarations if isinstance(d, ops.Shared)}
         rings: dict[tuple[str, int], list[Mbarrier]] = {}
@@ -440,7 +440,7 @@ class _Launch:
                     frame[place] = SharedArray(d.symbol.data, kind.element, kind.sizes, d.offset.data, same)  # type: ignore[arg-type]
                     same.append(frame[place])
                 elif isinstance(d, ops.Barrier):
-                    frame[place] = _barrier(d, of_cta, rings)
+                    frame[place] = _make_barriers(d, of_cta, rings)
                 elif isinstance(d, ops.Units):
                     frame[place] = UnitsOfCluster(self.units, cluster)
                 else:
@@ -480,7 +480,7 @@ class _Launch:
             alive = remaining
 
 
-def _barrier(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], list[Mbarrier]]) -> Any:
+def _make_barriers(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], list[Mbarrier]]) -> Any:
     """Make a barrier, or a ring of them.
 
     `rings`: the mbarriers of the CTAs before, by name and stage.

@@ -30,7 +30,7 @@ class Compiler(Protocol):
     def block(self, block: Block) -> Step: ...
 
 
-# ---- units of work by a queue
+# ---- work items by a queue
 @dataclass(frozen=True)
 class UnitsOfQueue:
     """The work items of a cluster as a queue hands them out in a CTA, with their broadcast words.
@@ -58,7 +58,7 @@ class UnitsOfQueue:
         return words
 
 
-def _queue(to: Compiler, op: Queue) -> Step:
+def _compile_queue(to: Compiler, op: Queue) -> Step:
     units, result, hand_out = to.place(op.units), to.place(op.result), op.hand_out
     once, each = to.block(op.body.block), to.block(hand_out.body.block)
     unit, values = to.place(hand_out.unit), to.all(hand_out.words)
@@ -71,7 +71,7 @@ def _queue(to: Compiler, op: Queue) -> Step:
     return Step(run)
 
 
-def words_read(to: Compiler, loop: ops.ForUnits) -> Callable[[Frame, int], None] | None:
+def make_word_reader(to: Compiler, loop: ops.ForUnits) -> Callable[[Frame, int], None] | None:
     """Return a function that puts the words of a work item into a loop's frame; None if it reads none."""
     if not loop.reads:
         return None
@@ -87,7 +87,7 @@ def words_read(to: Compiler, loop: ops.ForUnits) -> Callable[[Frame, int], None]
 
 
 # ---- warps
-def _warp_if(to: Compiler, op: WarpIf) -> Step:
+def _compile_warp_if(to: Compiler, op: WarpIf) -> Step:
     """Evaluate both sides where warps differ, and select each row of the results by its warp."""
     vote, results = to.place(op.decision), to.all(op.outputs)
     role: Operation | None = op
@@ -125,7 +125,7 @@ def _warp_if(to: Compiler, op: WarpIf) -> Step:
     return Step(run)
 
 
-def _pinned(to: Compiler, op: Pinned) -> Step | None:
+def _compile_pinned(to: Compiler, op: Pinned) -> Step | None:
     if op.condition is None or op.barrier is None or op.parity is None:
         return None
     condition, bar, parity = to.all([op.condition, op.barrier, op.parity])
@@ -139,10 +139,15 @@ def _pinned(to: Compiler, op: Pinned) -> Step | None:
     return Step(run, waits=True)
 
 
-def _nothing(to: Compiler, op: Operation) -> None:
+def _compile_nothing(to: Compiler, op: Operation) -> None:
     """Compile an operation that its parent runs: no code."""
 
 
-CODE: dict[type[Operation], Callable[[Any, Any], Step | None]] = {Queue: _queue, HandOut: _nothing, WarpIf: _warp_if, Pinned: _pinned}
+CODE: dict[type[Operation], Callable[[Any, Any], Step | None]] = {
+    Queue: _compile_queue,
+    HandOut: _compile_nothing,
+    WarpIf: _compile_warp_if,
+    Pinned: _compile_pinned,
+}
 
-__all__ = ["CODE", "words_read"]
+__all__ = ["CODE", "make_word_reader"]

@@ -75,7 +75,7 @@ class SharedPlace:
         self.values = values.T if transposed else values
         lengths = [abs(size) for size in sizes]
         self.nbytes = math.prod(lengths[:-1]) * (-(-lengths[-1] * array.dtype.itemsize // 16) * 16)
-        self.lost = [(b.values, mask, POISON[b.dtype]) for b in array.over if bool((mask := _shared_elements(array, index, b)).any())]
+        self.lost = [(b.values, mask, POISON[b.dtype]) for b in array.over if bool((mask := _find_shared_elements(array, index, b)).any())]
 
     def peer(self, rank: int) -> SharedPlace:
         """Return the same place in another CTA of the cluster."""
@@ -97,7 +97,7 @@ class SharedPlace:
             values.masked_fill_(mask_of_bytes, poison)
 
 
-def _addresses(layout: SharedAlloc) -> torch.Tensor:
+def _compute_addresses(layout: SharedAlloc) -> torch.Tensor:
     """Return the first byte of each element.
 
     The chunks of a panel's row are in order, since no view separates them.
@@ -113,10 +113,10 @@ def _addresses(layout: SharedAlloc) -> torch.Tensor:
     return (layout.offset + stage + within).reshape(layout.dims)
 
 
-def _shared_elements(array: SharedArray, index: tuple[int | slice, ...], overlapping: SharedArray) -> torch.Tensor:
+def _find_shared_elements(array: SharedArray, index: tuple[int | slice, ...], overlapping: SharedArray) -> torch.Tensor:
     """Return a mask of the elements of another array that share a byte with these of `array`."""
     written = torch.zeros(max(x.layout.offset + x.layout.nbytes for x in (array, overlapping)), dtype=torch.bool)
-    addresses, other_addresses = _addresses(array.layout)[index].reshape(-1), _addresses(overlapping.layout)
+    addresses, other_addresses = _compute_addresses(array.layout)[index].reshape(-1), _compute_addresses(overlapping.layout)
     for byte in range(array.dtype.itemsize):
         written[addresses + byte] = True
     return torch.stack([written[other_addresses + byte] for byte in range(overlapping.dtype.itemsize)]).any(0)

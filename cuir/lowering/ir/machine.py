@@ -216,7 +216,7 @@ class _Division(Function):
         return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[result])
 
     @staticmethod
-    def _of(entry: Op, operands: Sequence[Any]) -> list[Any]:
+    def _evaluate(entry: Op, operands: Sequence[Any]) -> list[Any]:
         x, y, *_ = operands
         assert entry.evaluate is not None
         return [-1 if isinstance(y, int) and y == 0 else entry.evaluate(x, y)]
@@ -236,7 +236,7 @@ class Quotient(_Division):
         return entries.FLOOR_DIVIDE if self.up is None else entries.CEIL_DIVIDE
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return self._of(self.entry, operands)
+        return self._evaluate(self.entry, operands)
 
 
 @irdl_op_definition
@@ -250,7 +250,7 @@ class Remainder(_Division):
         return entries.REMAINDER
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
-        return self._of(self.entry, operands)
+        return self._evaluate(self.entry, operands)
 
 
 def division(

@@ -245,11 +245,11 @@ class ByReciprocal(Function):
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
         y = operands[-1]
         if self.spreads is not None:
-            y = y + 0.0 * self._nans_of_four(y)
+            y = y + 0.0 * self._spread_nans(y)
         inverse = _evaluate(entries.DIVIDE, 1.0, y)
         return [(inverse if self.x is None else _evaluate(entries.MULTIPLY, operands[0], inverse)).expand(self.result.type.shape).clone()]
 
-    def _nans_of_four(self, y: torch.Tensor) -> torch.Tensor:
+    def _spread_nans(self, y: torch.Tensor) -> torch.Tensor:
         """Return 0, but NaN for all of the four that share if one of them is NaN.
 
         These are columns 2q, 2q + 1, 2q + 8 and 2q + 9 of 16, q < 4.

@@ -121,7 +121,7 @@ def numbers(op: Apply) -> Function:
     if not all(on_tiles):
         function = _with_scalars(function, [HELD[types.dtype_of(a)] for a in op.arguments], on_tiles)
     if (result := types.dtype_of(op.result)).narrow:
-        return _rounded(function, result)
+        return _with_rounding(function, result)
     return function
 
 
@@ -138,7 +138,7 @@ def _with_scalars(function: Function, dtypes: list[torch.dtype], on_tiles: list[
     return run
 
 
-def _rounded(function: Function, dtype: DType) -> Function:
+def _with_rounding(function: Function, dtype: DType) -> Function:
     return lambda *values: tiles.cast(function(*values), types.DTYPES["f32"], dtype)
 
 
@@ -187,10 +187,10 @@ def effect(site: Effect) -> Step:
 
 
 def _join(r: Frame) -> Waiting:
-    return _met(r[0].joint)
+    return _arrive_and_wait(r[0].joint)
 
 
-def _met(bar: NamedBarrier) -> Waiting:
+def _arrive_and_wait(bar: NamedBarrier) -> Waiting:
     meeting = Meeting(bar, bar.arrive())
     if not meeting.over():
         yield meeting
@@ -198,7 +198,7 @@ def _met(bar: NamedBarrier) -> Waiting:
 
 def _meet(args: dict[str, int], at: str) -> Callable[[Frame], Waiting]:
     bar = args[at]
-    return lambda r: _met(r[bar])
+    return lambda r: _arrive_and_wait(r[bar])
 
 
 def _wait_for_phase(args: dict[str, int], at: str) -> Callable[[Frame], Waiting]:
@@ -219,7 +219,7 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
         return lambda r: r[bar].arrive(r[expected])
     if not site.op.const("cluster", False):
         return lambda r: r[bar].arrive()
-    ctas = _ctas(site)
+    ctas = _make_cta_list(site)
 
     def in_line(r: Frame) -> None:
         for rank in ctas(r):
@@ -228,7 +228,7 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
     return in_line
 
 
-def _ctas(site: Effect) -> Callable[[Frame], list[int]]:
+def _make_cta_list(site: Effect) -> Callable[[Frame], list[int]]:
     """Return a function that returns the CTAs of the cluster that `cluster=` names."""
     along, kernel = site.op.const("cluster"), site.op.parent_op()
     while not isinstance(kernel, Kernel):
@@ -243,7 +243,7 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
 
     It goes into memory of one CTA or, with `cluster`, of several, where its bytes land on a barrier.
     """
-    add, ctas = site.op.const("add", False), _ctas(site) if site.op.const("cluster", False) else None
+    add, ctas = site.op.const("add", False), _make_cta_list(site) if site.op.const("cluster", False) else None
     lands = site.op.entry.effects.completes
     bar = site.args.get(lands) if lands else None
 

@@ -25,15 +25,15 @@ def parse_operands(parser: Parser) -> list[SSAValue]:
 
 
 def parse_operand(parser: Parser) -> SSAValue:
-    return _defined(parser, parser.parse_unresolved_operand("a value"))
+    return _resolve(parser, parser.parse_unresolved_operand("a value"))
 
 
 def parse_optional_operand(parser: Parser) -> SSAValue | None:
     operand = parser.parse_optional_unresolved_operand()
-    return None if operand is None else _defined(parser, operand)
+    return None if operand is None else _resolve(parser, operand)
 
 
-def _defined(parser: Parser, operand: UnresolvedOperand) -> SSAValue:
+def _resolve(parser: Parser, operand: UnresolvedOperand) -> SSAValue:
     values = parser.ssa_values.get(operand.operand_name, ())
     if operand.index >= len(values):
         parser.raise_error(f"SSA value used before assignment: %{operand.operand_name}", operand.span)

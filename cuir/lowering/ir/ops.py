@@ -88,7 +88,7 @@ def known(value: SSAValue) -> int | float | bool | None:
 
 
 class Primitive(IRDLOperation):
-    """An operation that stands for an entry of the table."""
+    """An operation that refers to an entry of the table."""
 
     if TYPE_CHECKING:
         primitive: StringAttr
@@ -309,13 +309,13 @@ def perform(
         properties={
             "primitive": StringAttr(primitive),
             "params": ArrayAttr([StringAttr(p) for p in args]),
-            "consts": DictionaryAttr({k: _attribute(v) for k, v in (consts or {}).items()}),
+            "consts": DictionaryAttr({k: _make_attribute(v) for k, v in (consts or {}).items()}),
         },
         result_types=results,
     )
 
 
-def _attribute(value: Const) -> Attribute:
+def _make_attribute(value: Const) -> Attribute:
     if isinstance(value, bool):
         return BoolAttr.from_bool(value)
     return IntAttr(value) if isinstance(value, int) else StringAttr(value)

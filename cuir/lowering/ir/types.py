@@ -45,7 +45,7 @@ class ScalarT(_OfDType):
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            return [_dtype(parser)]
+            return [_parse_dtype(parser)]
 
 
 @irdl_attr_definition
@@ -69,8 +69,8 @@ class TileT(_OfDType):
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            dtype = _dtype(parser)
-            rows, cols = (_next(parser) for _ in range(2))
+            dtype = _parse_dtype(parser)
+            rows, cols = (_parse_next(parser) for _ in range(2))
             layout = natural_layout(rows, cols)
             if parser.parse_optional_punctuation(","):
                 layout = parser.parse_identifier("a layout")
@@ -88,12 +88,12 @@ class _Dims(_OfDType):
     def sizes(self) -> tuple[int | str, ...]:
         return tuple(d.data for d in self.dims.data)  # type: ignore[attr-defined]
 
-    def _dims_text(self) -> str:
+    def _format_dims(self) -> str:
         return ", ".join([self.dtype.data, *(str(d) if isinstance(d, int) else f'"{d}"' for d in self.sizes)])
 
 
-def _dims(parser: AttrParser) -> tuple[StringAttr, ArrayAttr, list[str]]:
-    dtype, dims, words = _dtype(parser), list[Attribute](), list[str]()
+def _parse_dims(parser: AttrParser) -> tuple[StringAttr, ArrayAttr, list[str]]:
+    dtype, dims, words = _parse_dtype(parser), list[Attribute](), list[str]()
     while parser.parse_optional_punctuation(","):
         if (text := parser.parse_optional_str_literal()) is not None:
             dims.append(StringAttr(text))
@@ -114,12 +114,12 @@ class SharedT(_Dims):
     transposed: IntAttr
 
     def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<{self._dims_text()}{', transposed' if self.transposed.data else ''}>")
+        printer.print_string(f"<{self._format_dims()}{', transposed' if self.transposed.data else ''}>")
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            dtype, dims, words = _dims(parser)
+            dtype, dims, words = _parse_dims(parser)
             return [dtype, dims, IntAttr(int("transposed" in words))]
 
 
@@ -132,12 +132,12 @@ class TensorT(_Dims):
     dims: ArrayAttr
 
     def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<{self._dims_text()}>")
+        printer.print_string(f"<{self._format_dims()}>")
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            return _dims(parser)[:2]
+            return _parse_dims(parser)[:2]
 
 
 @irdl_attr_definition
@@ -155,7 +155,7 @@ class ElementT(_OfDType):
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            return [_dtype(parser), IntAttr(_next(parser)), IntAttr(_next(parser))]
+            return [_parse_dtype(parser), IntAttr(_parse_next(parser)), IntAttr(_parse_next(parser))]
 
 
 @irdl_attr_definition
@@ -172,7 +172,7 @@ class BarrierT(ParametrizedAttribute, TypeAttribute):
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
-            return [StringAttr(parser.parse_identifier("a kind of barrier")), IntAttr(_next(parser))]
+            return [StringAttr(parser.parse_identifier("a kind of barrier")), IntAttr(_parse_next(parser))]
 
 
 @irdl_attr_definition
@@ -182,14 +182,14 @@ class UnitsT(ParametrizedAttribute, TypeAttribute):
     name = "tile.units_of_work"
 
 
-def _dtype(parser: AttrParser) -> StringAttr:
+def _parse_dtype(parser: AttrParser) -> StringAttr:
     word = parser.parse_identifier("a dtype")
     if word not in DTYPES:
         parser.raise_error(f"expected a dtype ({', '.join(DTYPES)}), found {word}")
     return StringAttr(word)
 
 
-def _next(parser: AttrParser) -> int:
+def _parse_next(parser: AttrParser) -> int:
     parser.parse_punctuation(",")
     return parser.parse_integer()
 

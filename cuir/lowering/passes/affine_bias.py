@@ -75,7 +75,7 @@ class _ShiftReaders:
         self.all_shiftable = True
         while worklist and self.all_shiftable:
             for use in list(worklist.pop().uses):
-                successor = self._shifted_result(use)
+                successor = self._find_shifted_result(use)
                 if successor is not None:
                     if successor not in self.shifted:
                         self.shifted.add(successor)
@@ -84,7 +84,7 @@ class _ShiftReaders:
                     self.all_shiftable = False
         self.all_shiftable &= bool(self.maxima or self.exponentials) and all(self._yields_shift(b) for b in self.branches)
 
-    def _shifted_result(self, use: Use) -> SSAValue | None:
+    def _find_shifted_result(self, use: Use) -> SSAValue | None:
         """Return the value that has the same shift: the result of a mask, or of a branch that yields it."""
         op = use.operation
         if isinstance(op, ops.Apply) and op.kind.chooses and use.index in (1, 2):

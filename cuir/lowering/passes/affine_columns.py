@@ -98,19 +98,19 @@ def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | No
 
 # ---- operations on bases: scalars, or tiles of the operands' joint shape; None is 0
 def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return y if x is None else x if y is None else insert(at, make.add(x, y, _joint_type(x, y)))
+    return y if x is None else x if y is None else insert(at, make.add(x, y, _make_joint_type(x, y)))
 
 
 def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return x if y is None else _negate(y, at) if x is None else insert(at, make.subtract(x, y, _joint_type(x, y)))
+    return x if y is None else _negate(y, at) if x is None else insert(at, make.subtract(x, y, _make_joint_type(x, y)))
 
 
 def _negate(x: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None else insert(at, make.negate(x, _joint_type(x)))
+    return None if x is None else insert(at, make.negate(x, _make_joint_type(x)))
 
 
 def _multiply(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None or y is None else insert(at, make.multiply(x, y, _joint_type(x, y)))
+    return None if x is None or y is None else insert(at, make.multiply(x, y, _make_joint_type(x, y)))
 
 
 def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
@@ -138,15 +138,15 @@ def _compute_bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Op
     """
     if near_ends:
         y, x = _materialise(low.base, at), _materialise(high.base, at)
-        return insert(at, limit_of(y, x, plus, _joint_type(y, x), high.slope == 1))
+        return insert(at, limit_of(y, x, plus, _make_joint_type(y, x), high.slope == 1))
     bound = _materialise(_subtract(low.base, high.base, at), at)
     if not plus:
         return bound
     more = insert(at, ops.constant(plus, I32))
-    return insert(at, make.add(bound, more, _joint_type(bound, more)))
+    return insert(at, make.add(bound, more, _make_joint_type(bound, more)))
 
 
-def _joint_type(*operands: SSAValue) -> TileT | ScalarT:
+def _make_joint_type(*operands: SSAValue) -> TileT | ScalarT:
     """Return the type of an operation on bases: a scalar, or a tile of the operands' joint shape."""
     shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
     return tile(I32, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(I32)
@@ -187,7 +187,7 @@ def _merge_limits(op: ops.Apply) -> None:
         extreme = make.least if below == (op.kind.decided_by is False) else make.greatest
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
-            merged = insert(op, extreme(merged, bound, _joint_type(merged, bound)))
+            merged = insert(op, extreme(merged, bound, _make_joint_type(merged, bound)))
         t = truth_type(limits)
         limit_op = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
         first, *remaining = limits

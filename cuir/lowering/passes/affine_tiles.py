@@ -45,16 +45,16 @@ def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> N
     for op in _iterate_tiles(kernel, F32):
         as_line = None
         if op.kind.converts and dtype_of(op.arguments[0]) == I32 and near(op.arguments[0]):
-            as_line = _line_of_cast(op, op.arguments[0])
+            as_line = _make_line_of_cast(op, op.arguments[0])
             if as_line is None and ops.kind_of(op.arguments[0]).magnitude:
                 _replace_distance(op)
                 continue
         elif _may_be_line(op) and any(isinstance(a.owner, Line) for a in op.arguments):
-            as_line = _line_of_lines(op)
+            as_line = _make_line_of_lines(op)
         _replace(op, as_line)
     for op in _iterate_tiles(kernel, I32):
         if _may_be_line(op):
-            _replace(op, _line_of_indices(op.result, op), near(op.result))
+            _replace(op, _make_line_of_indices(op.result, op), near(op.result))
 
 
 def _may_be_line(op: ops.Apply) -> bool:
@@ -76,7 +76,7 @@ def _replace(op: ops.Apply, as_line: _Line | None, near: bool = False) -> None:
         replace(op, [insert(op, line(as_line.slope, as_line.rows, op.result.type, near))])
 
 
-def _line_of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
+def _make_line_of_indices(value: SSAValue, at: ops.Apply) -> _Line | None:
     columns = affine_columns.decompose(value, at)
     if columns is None or columns.slope == 0:
         return None
@@ -87,13 +87,13 @@ def _replace_distance(op: ops.Apply) -> None:
     """Replace the magnitude of an index tile, cast to floats, by that of a line."""
     magnitude = op.arguments[0].owner
     assert isinstance(magnitude, ops.Apply)
-    as_line = _line_of_cast(op, magnitude.arguments[0])
+    as_line = _make_line_of_cast(op, magnitude.arguments[0])
     if as_line is not None and as_line.slope is not None:
         new_line = insert(op, line(as_line.slope, as_line.rows, op.result.type))
         replace(op, [insert(op, make.of_kind(magnitude, [new_line], op.result.type))])
 
 
-def _line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
+def _make_line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
     """Return an index tile, cast to floats, as a line."""
     columns = affine_columns.decompose(index, op)
     if columns is None or columns.slope == 0:
@@ -105,7 +105,7 @@ def _line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
     return _Line(rows, insert(op, ops.constant(float(columns.slope), F32)))
 
 
-def _line_of_lines(op: ops.Apply) -> _Line | None:
+def _make_line_of_lines(op: ops.Apply) -> _Line | None:
     """Return a sum or product of lines and numbers per row as a line."""
     parts = [_to_line(a) for a in op.arguments]
     if any(p is None for p in parts):

@@ -28,7 +28,7 @@ def run(kernel: ops.Kernel) -> None:
     facts = ranges(kernel)
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.divides_integers and op.kind.rounds != "up":
-            _divide(op, facts)
+            _rewrite_division(op, facts)
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Perform) and op.gathers and reads_constant(op):
             _read_once(op)
@@ -65,7 +65,7 @@ class _Index:
     scalars: tuple[SSAValue, ...]
 
 
-def _divide(op: ops.Apply, facts: Ranges) -> None:
+def _rewrite_division(op: ops.Apply, facts: Ranges) -> None:
     """Rewrite a quotient or remainder of an index, if no quotient steps inside the tile."""
     x, y = op.arguments
     c, index = ops.known(y), _decompose(x)
@@ -73,7 +73,7 @@ def _divide(op: ops.Apply, facts: Ranges) -> None:
         return
     t = op.result.type
     assert isinstance(t, TileT) and t.shape == x.type.shape  # type: ignore[attr-defined]
-    if not any(all(is_multiple(s, n, facts.fits) for s in index.scalars) for n in _candidate_divisors(c, max(t.shape))):
+    if not any(all(is_multiple(s, n, facts.fits) for s in index.scalars) for n in _list_divisors(c, max(t.shape))):
         return
     base = _insert_sum(index.scalars, op)
     if op.kind.rounds:
@@ -84,7 +84,7 @@ def _divide(op: ops.Apply, facts: Ranges) -> None:
         replace(op, [insert(op, make.add(insert(op, make.of_kind(op, [base, y], scalar(I32))), index.counts, t))])
 
 
-def _candidate_divisors(c: int, least: int) -> list[int]:
+def _list_divisors(c: int, least: int) -> list[int]:
     """Return divisors of c, from `least` on, that are worth a try: c, and the first power of two."""
     power = 1 << (least - 1).bit_length()
     return [n for n in (c, power) if n >= least and c % n == 0]

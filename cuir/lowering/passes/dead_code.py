@@ -113,7 +113,7 @@ def _sweep(block: Block, live: _Live) -> None:
             continue
         for region in op.regions:
             _sweep(region.block, live)
-        if isinstance(op, (ops.Branch, ops.For)) and not op.results and all(_empty(r.block) for r in op.regions):
+        if isinstance(op, (ops.Branch, ops.For)) and not op.results and all(_is_empty(r.block) for r in op.regions):
             op.detach()
             op.erase()
 
@@ -134,7 +134,7 @@ def _keep_tiles(wait: ops.Perform, indices: list[int]) -> None:
     wait.erase(safe_erase=False)
 
 
-def _empty(block: Block) -> bool:
+def _is_empty(block: Block) -> bool:
     return len(block.ops) == 1
 
 

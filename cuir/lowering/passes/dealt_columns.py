@@ -35,7 +35,7 @@ def run(kernel: ops.Kernel) -> None:
     """Deal the webs of sums that allow it."""
     for role in kernel.roles:
         products = [op for op in every(role) if _widens_rows(op)]
-        for web in webs(role, _summands) if products else ():
+        for web in webs(role, _find_summands) if products else ():
             dealt = [op for op in products if op.results[0] in web]
             if dealt and all(v in web.joined or number(v) is not None or _is_dealt_result(v) for v in (*web.joined, *web.definitions)):
                 _deal(role, web, dealt)
@@ -45,7 +45,7 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
     """Deal a web, unless a loop around its products contains a reader that needs order."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
     leaving = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
-    loops = {loop for p in products if (loop := _innermost_loop(p)) is not None}
+    loops = {loop for p in products if (loop := _find_innermost_loop(p)) is not None}
     if any(_is_within(use.operation, loops) for _, use in leaving):
         return
     for value, use in leaving:
@@ -103,7 +103,7 @@ def _is_full(value: SSAValue) -> bool:
     return isinstance(t, TileT) and t.layout.data == "full" and dtype_of(value) == F32 and t.shape[1] % 16 == 0
 
 
-def _summands(value: SSAValue) -> list[SSAValue]:
+def _find_summands(value: SSAValue) -> list[SSAValue]:
     """Return the operands of a value's definition that have its columns."""
     op = value.owner
     if isinstance(op, ops.Perform):
@@ -139,13 +139,13 @@ def _leaves_web(use: Use, web: Web) -> bool:
 
 
 def _is_within(op: Operation, loops: set[ops.Loop]) -> bool:
-    loop = _innermost_loop(op)
+    loop = _find_innermost_loop(op)
     while loop is not None and loop not in loops:
-        loop = _innermost_loop(loop)
+        loop = _find_innermost_loop(loop)
     return loop is not None
 
 
-def _innermost_loop(op: Operation) -> ops.Loop | None:
+def _find_innermost_loop(op: Operation) -> ops.Loop | None:
     """Return the innermost loop around an operation."""
     parent = op.parent_op()
     while parent is not None and not isinstance(parent, ops.Loop):

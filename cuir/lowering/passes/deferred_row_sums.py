@@ -58,18 +58,18 @@ def _is_row_sum(value: SSAValue) -> bool:
 def _select_needed(parts: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
     """Return the values in parts that a row's sum reaches, with their operands; others are only zeros."""
     reached: set[SSAValue] = set()
-    while (grown := {v for v in parts if v in reached or _is_row_sum(v) or any(o in reached for o in _operands(v, flows))}) != reached:
+    while (grown := {v for v in parts if v in reached or _is_row_sum(v) or any(o in reached for o in _list_operands(v, flows))}) != reached:
         reached = grown
     worklist = list(reached)
     while worklist:
-        for operand in _operands(worklist.pop(), flows):
+        for operand in _list_operands(worklist.pop(), flows):
             if operand in parts and operand not in reached:
                 reached.add(operand)
                 worklist.append(operand)
     return reached
 
 
-def _operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:
+def _list_operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:
     if value in flows:
         return flows[value]
     op = value.owner
@@ -162,7 +162,7 @@ def _convert_zeros(op: object, parts: TileT, members: set[SSAValue]) -> None:
                     and number(end.values[i]) == 0
                     and end.values[i].type != parts
                 ):
-                    end.operands[i] = _zero_parts(end, parts)
+                    end.operands[i] = _insert_zero_parts(end, parts)
         if isinstance(parent, ops.Loop):
             _convert_zeros(parent, parts, members)
     elif isinstance(op, ops.Loop):
@@ -170,15 +170,15 @@ def _convert_zeros(op: object, parts: TileT, members: set[SSAValue]) -> None:
         for i, result in enumerate(op.results):
             start = op.operands[first + i]
             if result in members and number(start) == 0 and start.type != parts:
-                op.operands[first + i] = _zero_parts(op, parts)
+                op.operands[first + i] = _insert_zero_parts(op, parts)
 
 
 def _convert_zero_operands(op: ops.Apply, parts: TileT) -> None:
     for i, a in enumerate(op.arguments):
         if isinstance(a.type, TileT) and a.type.layout.data == "rows" and number(a) == 0:
-            op.operands[i] = _zero_parts(op, parts)
+            op.operands[i] = _insert_zero_parts(op, parts)
 
 
-def _zero_parts(at: object, parts: TileT) -> SSAValue:
+def _insert_zero_parts(at: object, parts: TileT) -> SSAValue:
     assert isinstance(at, (ops.Yield, ops.Loop, ops.Apply))
     return insert(at, make.full(insert(at, ops.constant(0.0, F32)), parts))

@@ -58,7 +58,7 @@ def _move_from_branch(branch: ops.If, in_then: bool, wait: Operation, behind: Se
             copy.location = op.location
             side.add_op(copy)
     side.add_op(ops.end([copies[op.results[0]] for op in reads]))
-    zero_side.add_op(ops.end([_zero(op.results[0], zero_side) for op in reads]))
+    zero_side.add_op(ops.end([_add_zero(op.results[0], zero_side) for op in reads]))
     new_branch = ops.branch(branch.condition, *map(Region, (side, zero_side) if in_then else (zero_side, side)))
     before(wait, new_branch)
     for op, result in zip(reads, new_branch.results, strict=True):
@@ -109,7 +109,7 @@ def _move(operations: Sequence[Operation], wait: Operation) -> None:
             wait.parent.insert_op_before(op, wait)
 
 
-def _zero(value: SSAValue, block: Block) -> SSAValue:
+def _add_zero(value: SSAValue, block: Block) -> SSAValue:
     t = value.type
     assert isinstance(t, (ScalarT, TileT))
     zero = ops.constant(0.0 if t.element.is_float else 0, t.element)

@@ -31,14 +31,14 @@ from .simplify import number
 
 def run(kernel: ops.Kernel) -> None:
     """Mark operands of comparisons and casts, scalars of the frame, and operands of step functions."""
-    compared = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _floats(op)]
-    compared += [op.results[0] for op in _frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
-    _mark(compared, _sums(kernel))
-    if jumping := [x for op in every(kernel) if isinstance(op, ops.Apply) and _jumps(op) for x in _floats(op)]:
+    compared = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _list_floats(op)]
+    compared += [op.results[0] for op in _iterate_frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
+    _mark(compared, _collect_sums(kernel))
+    if jumping := [x for op in every(kernel) if isinstance(op, ops.Apply) and _is_step_function(op) for x in _list_floats(op)]:
         _mark(jumping, set(), _Stores(kernel))
 
 
-def _jumps(op: ops.Apply) -> bool:
+def _is_step_function(op: ops.Apply) -> bool:
     """Return whether a rounding moves the result by a whole step (`jumps` of checking/decisions.py)."""
     kind, dtype = op.kind, dtype_of(op.result)
     rounds = dtype == F32 and bool(kind.linear) and any((n := number(a)) is not None and rounds_beside(n) for a in op.arguments)
@@ -86,14 +86,14 @@ def _mark(worklist: list[SSAValue], ends: set[SSAValue], stores: _Stores | None 
             worklist += inputs
         elif isinstance(op, ops.Apply) and not op.entry.reduces:
             op.properties["exact"] = UnitAttr()
-            worklist += _floats(op)
+            worklist += _list_floats(op)
         elif stores is not None and isinstance(op, ops.Apply) and not op.entry.sums:
             worklist += op.arguments
         elif stores is not None and isinstance(op, ops.Perform) and not op.entry.sums:
             worklist += stores.read(op)
 
 
-def _frame(kernel: ops.Kernel) -> Iterator[Operation]:
+def _iterate_frame(kernel: ops.Kernel) -> Iterator[Operation]:
     """Yield the operations outside of all roles."""
     for op in kernel.body.block.ops:
         if not isinstance(op, ops.Role):
@@ -101,12 +101,12 @@ def _frame(kernel: ops.Kernel) -> Iterator[Operation]:
             yield from every(op)
 
 
-def _floats(op: ops.Apply) -> list[SSAValue]:
+def _list_floats(op: ops.Apply) -> list[SSAValue]:
     """Return the float operands of an operation on values; none of reductions."""
     return [] if op.entry.reduces else [a for a in op.arguments if dtype_of(a).is_float]
 
 
-def _sums(kernel: ops.Kernel) -> set[SSAValue]:
+def _collect_sums(kernel: ops.Kernel) -> set[SSAValue]:
     """Return numbers per row that a sum of rows reaches, and that a loop carries or that flow into such."""
     reached: dict[SSAValue, list[SSAValue]] = {}  # with the values that they flow into
     same: dict[SSAValue, list[SSAValue]] = {}  # with those that receive them unchanged

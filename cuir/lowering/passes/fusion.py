@@ -93,7 +93,8 @@ def _inlines_scalars(user: Operation) -> bool:
 def _has_single_reader(op: Operation) -> bool:
     """Return whether a single elementwise operation of the same layout reads an operation.
 
-    No effect may stand between the two."""
+    No effect may come between the two.
+    """
     uses = list(op.results[0].uses)
     if len(uses) != 1 or uses[0].operation.parent is not op.parent:
         return False

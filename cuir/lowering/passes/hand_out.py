@@ -29,7 +29,7 @@ def build_body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, s
     yielded: list[SSAValue] = []
     for n in sorted(words):
         for worker in range(numbers.table[n].copies):
-            value = maker.make(n, worker, each, maker.scope_of(worker))
+            value = maker.make(n, worker, each, maker.get_worker_scope(worker))
             value.name_hint = names.get(n)
             yielded.append(value)
     each.add_op(ops.end(yielded))
@@ -41,7 +41,7 @@ Scope = dict[int, SSAValue]
 
 
 class _ValueMaker:
-    """Makes values anew by their numbers, each once in a scope."""
+    """A builder of values anew by their numbers, each once in a scope."""
 
     def __init__(self, numbers: Numbers, once: Block):
         self.numbers, self.once = numbers, once
@@ -49,7 +49,7 @@ class _ValueMaker:
         self.shared: Scope = {}  # of a work item, for all workers
         self.by_worker: dict[int, Scope] = {}
 
-    def scope_of(self, worker: int) -> Scope:
+    def get_worker_scope(self, worker: int) -> Scope:
         return self.by_worker.setdefault(worker, {})
 
     def make(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None = None) -> SSAValue:
@@ -65,9 +65,9 @@ class _ValueMaker:
                 self.same[n] = self._make_one(n, worker, self.once, worker_scope, inner)
             else:
                 (worker_scope if value.worker else self.shared)[n] = self._make_one(n, worker, block, worker_scope, inner)
-        return self._operand(number, worker_scope, inner)
+        return self._find_operand(number, worker_scope, inner)
 
-    def _operand(self, number: int, worker_scope: Scope, inner: Scope | None) -> SSAValue:
+    def _find_operand(self, number: int, worker_scope: Scope, inner: Scope | None) -> SSAValue:
         for scope in (self.same, self.shared, worker_scope, inner or {}):
             if number in scope:
                 return scope[number]
@@ -111,8 +111,8 @@ class _ValueMaker:
                 return unit.args[0]
             return self._add(ops.constant(worker, I32), None, block)
         if isinstance(value.op, ops.If):
-            return self._branch(number, worker, block, worker_scope, inner)
-        operands = [self._operand(n, worker_scope, inner) for n in value.operands]
+            return self._make_branch(number, worker, block, worker_scope, inner)
+        operands = [self._find_operand(n, worker_scope, inner) for n in value.operands]
         if isinstance(value.op, ops.Apply):  # exact: equal floats may be compared in one role and not in another
             exact = any(dtype_of(v).is_float for v in operands)
             return self._add(ops.apply(value.op.op, operands, value.type, exact), value.op, block)
@@ -124,9 +124,9 @@ class _ValueMaker:
         assert isinstance(value.op, ops.Constant)
         return self._add(value.op.clone(), value.op, block)
 
-    def _branch(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None) -> SSAValue:
+    def _make_branch(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None) -> SSAValue:
         condition, *sides = self.numbers.table[number].operands
-        condition_value = self._operand(condition, worker_scope, inner)
+        condition_value = self._find_operand(condition, worker_scope, inner)
         source = self.numbers.table[number].op
         new_branch = ops.If(
             operands=[condition_value], regions=[Region(Block()), Region(Block())], result_types=[[self.numbers.table[number].type]]

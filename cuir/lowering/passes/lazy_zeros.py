@@ -29,7 +29,7 @@ def run(kernel: ops.Kernel) -> None:
         for op in every(role):
             if _is_product(op) and "c" in op.args and number(op.args["c"]) == 0:
                 _replace_accumulator(op, None)
-        for web in webs(role, _pass_through):
+        for web in webs(role, _list_passed):
             _rewrite_web(role, web)
 
 
@@ -37,7 +37,7 @@ def _is_product(op: Operation) -> TypeGuard[ops.Perform]:
     return isinstance(op, ops.Perform) and op.entry.effects.group == PRODUCTS
 
 
-def _pass_through(value: SSAValue) -> list[SSAValue]:
+def _list_passed(value: SSAValue) -> list[SSAValue]:
     """Return the operand that an accumulating product, or a wait, passes on."""
     op = value.owner
     if waits(op):
@@ -61,7 +61,7 @@ def _rewrite_web(role: ops.Role, web: Web) -> None:
         return
     companions = Companions(role, web, _make_flag)
     for op in every(role):
-        if _is_product(op) and "c" in op.args and (source := _before_waits(op.args["c"])) in companions.by_value:
+        if _is_product(op) and "c" in op.args and (source := _skip_waits(op.args["c"])) in companions.by_value:
             holds = companions.by_value[source][0]
             if ops.known(holds) is not True:
                 _replace_accumulator(op, holds)
@@ -69,7 +69,7 @@ def _rewrite_web(role: ops.Role, web: Web) -> None:
         _replace_zeros(zero, web)
 
 
-def _before_waits(value: SSAValue) -> SSAValue:
+def _skip_waits(value: SSAValue) -> SSAValue:
     """Return a tile before the waits that it passed through."""
     while waits(op := value.owner):
         value = op.arguments[op.results.index(value)]

@@ -32,8 +32,8 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _pin(wait: ops.Perform) -> None:
-    since = _operations_since_issue(wait)
-    special = [r for op in since for r in _special_results(op)]
+    since = _collect_since_issue(wait)
+    special = [r for op in since for r in _list_special_results(op)]
     if not special:
         return
     inputs_by_value: dict[SSAValue, set[SSAValue]] = {}
@@ -104,7 +104,7 @@ def _is_full(value: SSAValue) -> bool:
     return isinstance(value.type, TileT) and value.type.layout.data == "full"
 
 
-def _operations_since_issue(wait: ops.Perform) -> list[Operation]:
+def _collect_since_issue(wait: ops.Perform) -> list[Operation]:
     """Return the operations of the wait's block since the issue of its products.
 
     These are all operations before it if the issue is in another block.
@@ -117,7 +117,7 @@ def _operations_since_issue(wait: ops.Perform) -> list[Operation]:
     return since[::-1]
 
 
-def _special_results(op: Operation) -> list[SSAValue]:
+def _list_special_results(op: Operation) -> list[SSAValue]:
     """Return the tiles that an operation makes with the unit of exponentials and reciprocals."""
     if isinstance(op, WarpIf):
         return []

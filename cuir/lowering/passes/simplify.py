@@ -42,7 +42,7 @@ class _Simplify:
             self.apply(op)
             return
         if isinstance(op, ops.If):
-            self._if(op)
+            self._simplify_if(op)
             return
         if isinstance(op, ops.For) and _is_empty_loop(op):
             replace(op, op.carried)
@@ -56,7 +56,7 @@ class _Simplify:
         """Apply rules to a fixed point, following an operation through its replacements."""
         new: Operation | None = op
         while isinstance(new, ops.Apply):
-            simpler = self._rule(new)
+            simpler = self._apply_first_rule(new)
             if simpler is None:
                 return
             if isinstance(simpler, Operation):
@@ -67,7 +67,7 @@ class _Simplify:
                 replace(new, [simpler])
                 return
 
-    def _rule(self, op: ops.Apply) -> Operation | SSAValue | None:
+    def _apply_first_rule(self, op: ops.Apply) -> Operation | SSAValue | None:
         for rule in _rules(op.op):
             simpler = rule(op)
             if simpler is not None:
@@ -75,7 +75,7 @@ class _Simplify:
         return None
 
     # ---- branches
-    def _if(self, op: ops.If) -> None:
+    def _simplify_if(self, op: ops.If) -> None:
         test = op.condition.owner
         if isinstance(test, ops.Apply) and test.kind.complements:
             op = self._invert(op, test.arguments[0])
@@ -124,7 +124,7 @@ def _is_inside(value: SSAValue, op: Operation) -> bool:
     return False
 
 
-def _constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
+def _make_constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
     """Return a constant in place of a scalar or a tile."""
     t = op.result.type
     assert isinstance(t, (ScalarT, TileT))
@@ -165,8 +165,8 @@ def _fold(op: ops.Apply) -> Operation | None:
     function = entry.evaluate.scalar(dtype)
     try:
         if entry.traits.converts:
-            return _constant_like(meaning.cast(numbers[0], dtype, result), op)
-        return None if function is None else _constant_like(function(*numbers), op)
+            return _make_constant_like(meaning.cast(numbers[0], dtype, result), op)
+        return None if function is None else _make_constant_like(function(*numbers), op)
     except (DivisionByZero, OverflowError):
         return None
 
@@ -187,7 +187,7 @@ def _unwrap_tiles(op: ops.Apply) -> Operation | None:
     return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, repeats, strict=True)])  # type: ignore[union-attr]
 
 
-def _rank(value: SSAValue) -> int:
+def _compute_rank(value: SSAValue) -> int:
     """Return the order of a commutative operand: computed values, elements, parameters, constants."""
     if number(value) is not None:
         return 3
@@ -200,7 +200,7 @@ def _order_operands(op: ops.Apply) -> Operation | None:
     kind = op.kind
     if turned(kind.compares) in BELOW:  # a > b is b < a
         return _make_comparison(op, turned(kind.compares), op.arguments[::-1])
-    if kind.commutative and _rank(op.arguments[0]) > _rank(op.arguments[1]):
+    if kind.commutative and _compute_rank(op.arguments[0]) > _compute_rank(op.arguments[1]):
         return make.like(op, op.arguments[::-1])
     return None
 
@@ -250,7 +250,7 @@ def _simplify_choice(op: ops.Apply) -> Operation | SSAValue | None:
     return None
 
 
-def _neutral_element(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
+def _make_neutral_rule(value: int, keeps: Sequence[int] = (0, 1)) -> Rule:
     """Return the rule for a neutral element: x op value is x, of integers.
 
     `keeps`: the indices of operands that may be the value.
@@ -292,7 +292,7 @@ def _fold_sums(op: ops.Apply) -> Operation | None:
 
 def _fold_zero_product(op: ops.Apply) -> Operation | None:
     if dtype_of(op.result) == I32 and 0 in (number(op.arguments[0]), number(op.arguments[1])):
-        return _constant_like(0, op)
+        return _make_constant_like(0, op)
     return None
 
 
@@ -308,7 +308,7 @@ def _simplify_logic(op: ops.Apply) -> Operation | SSAValue | None:
         return None
     decided = op.kind.decided_by
     if bool(value) is decided:
-        return _constant_like(decided, op)
+        return _make_constant_like(decided, op)
     return x if x.type == op.result.type else None
 
 
@@ -333,13 +333,13 @@ def _drop_cast(op: ops.Apply) -> SSAValue | None:
 def _materialise_constant(op: ops.Apply) -> Operation:
     value = op.kind.constant
     assert value is not None
-    return _constant_like(value, op)
+    return _make_constant_like(value, op)
 
 
 def _fold_vote(op: ops.Apply) -> Operation | None:
     """Fold a vote on a constant."""
     value = number(op.arguments[0])
-    return None if value is None else _constant_like(value, op)
+    return None if value is None else _make_constant_like(value, op)
 
 
 def _drop_unit_factor(op: ops.Apply) -> SSAValue | None:
@@ -352,11 +352,11 @@ def _drop_unit_divisor(op: ops.Apply) -> Operation | SSAValue | None:
     if number(op.arguments[1]) != 1:
         return None
     if op.kind.remainder:
-        return _constant_like(0, op)
+        return _make_constant_like(0, op)
     return op.arguments[0] if op.arguments[0].type == op.result.type else None
 
 
-def _general_rules(entry: Op) -> Iterator[Rule]:
+def _iterate_general_rules(entry: Op) -> Iterator[Rule]:
     """Yield the rules for operations of many kinds."""
     traits = entry.traits
     if entry.evaluate is not None and not entry.reduces:
@@ -367,11 +367,11 @@ def _general_rules(entry: Op) -> Iterator[Rule]:
         yield _order_operands
 
 
-def _rules_for_traits(traits: Traits) -> tuple[Rule, ...]:
+def _select_rules(traits: Traits) -> tuple[Rule, ...]:
     if traits.linear in (SUM, DIFFERENCE):
-        return _neutral_element(0, [i for i in (0, 1) if traits.linear[1 - i] == 1]), _fold_sums
+        return _make_neutral_rule(0, [i for i in (0, 1) if traits.linear[1 - i] == 1]), _fold_sums
     if traits.multiplies:
-        return _neutral_element(1), _fold_zero_product, _drop_unit_factor
+        return _make_neutral_rule(1), _fold_zero_product, _drop_unit_factor
     if traits.divides_floats:
         return (_drop_unit_factor,)
     if traits.divides_integers:
@@ -394,7 +394,7 @@ def _rules_for_traits(traits: Traits) -> tuple[Rule, ...]:
 def _rules(primitive: str) -> tuple[Rule, ...]:
     """Return the rules for a primitive, in the order in which they are tried."""
     entry = ops.entry(primitive)
-    return (*_general_rules(entry), *_rules_for_traits(entry.traits))
+    return (*_iterate_general_rules(entry), *_select_rules(entry.traits))
 
 
 __all__ = ["is_same_number", "number", "run"]

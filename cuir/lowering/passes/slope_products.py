@@ -77,7 +77,7 @@ class _Role:
         used = 0
         for entry in products.values():
             count = registers(entry.type, self.role.threads.data)
-            if entry.in_loop and all(self._free_registers(op) - used - count >= ROOM for op, _ in entry.readers):
+            if entry.in_loop and all(self._count_free_registers(op) - used - count >= ROOM for op, _ in entry.readers):
                 used += count
                 self._materialise(entry)
         for op in lines:
@@ -88,7 +88,7 @@ class _Role:
                 op.erase()
 
     # ---- products in registers
-    def _free_registers(self, op: Operation) -> int:
+    def _count_free_registers(self, op: Operation) -> int:
         """Return the registers left beside the full tiles live after an operation, and its own exponentials.
 
         These are halves, and take the place of live halves: those that a product in flight still reads were made the
@@ -97,24 +97,24 @@ class _Role:
         results = {r for r in op.results if isinstance(r.type, TileT)}
         alive = {v for v in self.liveness.after[op] | results if isinstance(v.type, TileT) and v.type.layout.data == "full"}
         alive = {v for v in alive if number(v) is None}  # a tile of one number is rematerialised
-        halves = sum(self._registers(v) for v in alive if dtype_of(v) in HALVES)
-        whole = sum(self._registers(v) for v in alive if dtype_of(v) not in HALVES)
-        return self.role.registers.data - whole - max(halves, sum(map(self._registers, results)) // 2)
+        halves = sum(self._count_registers(v) for v in alive if dtype_of(v) in HALVES)
+        whole = sum(self._count_registers(v) for v in alive if dtype_of(v) not in HALVES)
+        return self.role.registers.data - whole - max(halves, sum(map(self._count_registers, results)) // 2)
 
-    def _registers(self, value: SSAValue) -> int:
+    def _count_registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)
         return registers(value.type, self.role.threads.data)
 
     def _find_available(self, slope: SSAValue) -> tuple[Block, Operation | None]:
         """Return block and operation after which all operands of a slope are defined; None: the block's start."""
-        places = [(self.role.body.block, None), *(_place(leaf) for leaf in _collect_leaves(slope) if self._inside(leaf))]
-        return max(places, key=self._rank)
+        places = [(self.role.body.block, None), *(_find_place(leaf) for leaf in _collect_leaves(slope) if self._is_inside(leaf))]
+        return max(places, key=self._compute_rank)
 
-    def _inside(self, value: SSAValue) -> bool:
-        block, _ = _place(value)
+    def _is_inside(self, value: SSAValue) -> bool:
+        block, _ = _find_place(value)
         return block is self.role.body.block or any(a is self.role for a in _iterate_parents(block))
 
-    def _rank(self, place: tuple[Block, Operation | None]) -> int:
+    def _compute_rank(self, place: tuple[Block, Operation | None]) -> int:
         """Return a key by which later places are greater, of places that all come before one operation."""
         block, op = place
         parent = block.parent_op()
@@ -131,7 +131,7 @@ class _Role:
         for reader, i in entry.readers:
             reader.operands[i] = products
 
-    # ---- products that are not kept
+    # ---- products that are not materialised
     def _delay(self, op: Line, reader: Operation, i: int) -> None:
         """Rebuild the line before its reader, its slope hidden until another operand of that is defined."""
         if not inlined(op.result) or isinstance(reader, ops.Yield):
@@ -178,10 +178,10 @@ class _Numbers:
 
     def of(self, value: SSAValue) -> int:
         if value not in self._numbers:
-            self._numbers[value] = self._keys.setdefault(self._key(value), len(self._keys))
+            self._numbers[value] = self._keys.setdefault(self._make_key(value), len(self._keys))
         return self._numbers[value]
 
-    def _key(self, value: SSAValue) -> object:
+    def _make_key(self, value: SSAValue) -> object:
         op = value.owner
         if isinstance(op, ops.Constant):
             return op.text.data, value.type
@@ -202,7 +202,7 @@ def _copy_scalar(value: SSAValue, at: Operation, copies: dict[SSAValue, SSAValue
 
 
 # ---- places
-def _place(value: SSAValue) -> tuple[Block, Operation | None]:
+def _find_place(value: SSAValue) -> tuple[Block, Operation | None]:
     owner = value.owner
     if isinstance(owner, Block):
         return owner, None

@@ -29,7 +29,7 @@ def run(kernel: ops.Kernel) -> None:
             _rewrite_block(block, role.threads.data // 2)
 
 
-def _vote_operand(value: SSAValue) -> SSAValue | None:
+def _find_vote_operand(value: SSAValue) -> SSAValue | None:
     """Return x of warp_any(x), None for other values."""
     op = value.owner
     return op.arguments[0] if isinstance(op, ops.Apply) and op.kind.votes else None
@@ -47,7 +47,7 @@ def _rewrite_block(block: Block, slab: int) -> None:
     for op in operations(block):
         if op.parent is block and isinstance(op, ops.Apply) and op.kind.chooses:
             vote = op.arguments[0]
-            if _vote_operand(vote) is not None and vote not in visited:
+            if _find_vote_operand(vote) is not None and vote not in visited:
                 visited.add(vote)
                 _insert_branch(block, vote, slab)
 
@@ -58,7 +58,7 @@ def _split_choice(choice: ops.Apply) -> None:
     both = test.owner
     if not isinstance(both, ops.Apply) or both.kind.decided_by is not False or dtype_of(test) != BOOL:
         return
-    vote = next((v for v in both.arguments if _vote_operand(v) is not None), None)
+    vote = next((v for v in both.arguments if _find_vote_operand(v) is not None), None)
     if vote is None:
         return
     rows = both.arguments[1] if both.arguments[0] is vote else both.arguments[0]
@@ -81,14 +81,14 @@ def _insert_branch(block: Block, vote: SSAValue, slab: int) -> None:
     for op in group[1:]:  # operands of later choices go before the first; earlier choices are known inside the branch
         for x in op.arguments[1:]:
             _move(x, first, {g.result for g in group})
-    condition = _vote_operand(vote)
+    condition = _find_vote_operand(vote)
     assert condition is not None
     # nearly every warp moves away from a known number: a branch would only cost
     if all(number(op.arguments[2]) is not None for op in group):
         for op in group:
             _use_row_choice(op, condition)
         return
-    part = _partial_vote(condition, first)
+    part = _make_partial_vote(condition, first)
     sides = []
     for k in (1, 2):
         chosen: dict[SSAValue, SSAValue] = {}
@@ -135,7 +135,7 @@ def _insert_choice(op: ops.Apply, value: SSAValue, alternative: SSAValue, inner:
 def _can_move(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     """Return whether the definitions of these values can be moved before an operation of their block.
 
-    They are pure, or stand before it already.
+    They are pure, or come before it already.
     """
     for value in values:
         for v in made_of(value, ends := lambda v: _stands_before(v, first) or _has_same_vote(v, first)):
@@ -211,14 +211,14 @@ def _sink(branch: WarpIf) -> None:
         for op in reversed([o for o in branch.parent.ops if o.is_before_in_block(branch)]):  # type: ignore[union-attr]
             if not isinstance(op, ops.Apply) or not list(op.result.uses) or op.kind.column_reduction:
                 continue
-            if all(_region_of(u.operation, branch) is region for u in op.result.uses):
+            if all(_find_region(u.operation, branch) is region for u in op.result.uses):
                 op.detach()
                 first = region.block.first_op
                 assert first is not None
                 region.block.insert_op_before(op, first)
 
 
-def _region_of(op: Operation, branch: WarpIf) -> Region | None:
+def _find_region(op: Operation, branch: WarpIf) -> Region | None:
     while op.parent_op() is not branch:
         parent = op.parent_op()
         if parent is None:
@@ -228,7 +228,7 @@ def _region_of(op: Operation, branch: WarpIf) -> Region | None:
 
 
 # ---- votes by parts
-def _partial_vote(value: SSAValue, at: Operation) -> SSAValue | None:
+def _make_partial_vote(value: SSAValue, at: Operation) -> SSAValue | None:
     """Return the vote with each thread's own elements in place of a row's maximum, or None.
 
     This requires that the vote can only become true with a greater maximum.
@@ -270,7 +270,7 @@ class _Monotone:
         bounded = self._rebuild(self.vote, {self.top: bound}, at)
         for sign in self.signs:  # a negative factor reverses the order: then the bound says nothing, and the vote holds
             zero = insert(at, ops.constant(0.0, F32))
-            test = insert(at, make.less(sign, zero, _bool_like(sign)))
+            test = insert(at, make.less(sign, zero, _make_bool_type(sign)))
             bounded = insert(at, make.either(bounded, test, bounded.type))
         return bounded
 
@@ -320,5 +320,5 @@ class _Monotone:
         return copies[value]
 
 
-def _bool_like(value: SSAValue) -> TileT | ScalarT:
+def _make_bool_type(value: SSAValue) -> TileT | ScalarT:
     return tile(BOOL, *value.type.shape) if isinstance(value.type, TileT) else scalar(BOOL)

@@ -130,15 +130,15 @@ class Companions:
             if op.parent is None:
                 continue
             if op.regions and isinstance(op, ops.Branch):
-                self._branch(op)
+                self._extend_branch(op)
             elif op.regions and isinstance(op, ops.Loop):
-                self._loop(op)
+                self._extend_loop(op)
             else:
                 for value in op.results:
                     if value in self.web.definitions:
                         self.of(value)
 
-    def _branch(self, op: ops.Branch) -> None:
+    def _extend_branch(self, op: ops.Branch) -> None:
         for region in op.regions:
             self._block(region.block)
         chosen = [i for i, r in enumerate(op.results) if r in self.web.joined]
@@ -151,7 +151,7 @@ class Companions:
             self.web.joined.add(new.results[i])
             self.by_value[new.results[i]] = results[k * n : (k + 1) * n]
 
-    def _loop(self, op: ops.Loop) -> None:
+    def _extend_loop(self, op: ops.Loop) -> None:
         count = len(op.carried)
         chosen = [i for i, argument in enumerate(op.inner) if argument in self.web.joined]
         if not chosen:

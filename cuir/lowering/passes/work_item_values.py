@@ -31,15 +31,15 @@ WARPS = 4  # of a warpgroup
 def run(kernel: ops.Kernel) -> None:
     """Insert a queue of work items, if the kernel allows one and profits from it."""
     units = next((op for op in kernel.body.block.ops if isinstance(op, ops.Units)), None)
-    readers = [role for role in kernel.roles if _loops(role)]
+    readers = [role for role in kernel.roles if _list_loops(role)]
     if units is None or not readers:
         return
-    spare = _spare_warp(kernel)
+    spare = _find_spare_warp(kernel)
     if not _can_queue(kernel, readers, spare):
         if units.dynamic is not None:
             del units.properties["dynamic"]
             text = "dynamic tiles are handed out statically: else they need mbarriers, two warps (one that no role has in a cluster), and one loop over them at the top of each role"
-            _note(kernel, units, text)
+            _insert_note(kernel, units, text)
         return
     numbers = Numbers(kernel)
     words = _select_broadcast_values(numbers, readers) if spare is not None else {}
@@ -48,7 +48,7 @@ def run(kernel: ops.Kernel) -> None:
         return
     names = _read_words(numbers, readers, words)
     if words:
-        _note(
+        _insert_note(
             kernel,
             units,
             f"a spare warp works out {', '.join(names.get(n, 'a value') for n in words)} of each tile for all roles, which read them in shared memory",
@@ -56,29 +56,29 @@ def run(kernel: ops.Kernel) -> None:
     _insert_queue(kernel, units, readers, spare, numbers, words, names)
 
 
-def _loops(role: ops.Role) -> list[ops.ForUnits]:
+def _list_loops(role: ops.Role) -> list[ops.ForUnits]:
     """Return the loops over work items, nested ones too."""
     return [op for op in every(role) if isinstance(op, ops.ForUnits)]
 
 
-def _warps(role: ops.Role) -> int:
+def _count_warps(role: ops.Role) -> int:
     return role.workers.data * role.threads.data // 32
 
 
-def _spare_warp(kernel: ops.Kernel) -> int | None:
+def _find_spare_warp(kernel: ops.Kernel) -> int | None:
     """Return the first warp of the CTA without a role, in a warpgroup that has one with a role."""
-    used = {WARPS * r.warpgroup.data + r.warp.data + i for r in kernel.roles for i in range(_warps(r))}
+    used = {WARPS * r.warpgroup.data + r.warp.data + i for r in kernel.roles for i in range(_count_warps(r))}
     free = (w for w in range(kernel.threads.data // 32) if w not in used and any(w // WARPS == t // WARPS for t in used))
     return next(free, None)
 
 
 def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | None) -> bool:
-    plain = all([loop.parent_op() for loop in _loops(r)] == [r] for r in readers)
-    alone = spare is None and sum(map(_warps, readers)) < 2
+    plain = all([loop.parent_op() for loop in _list_loops(r)] == [r] for r in readers)
+    alone = spare is None and sum(map(_count_warps, readers)) < 2
     return TARGETS[kernel.arch.data].has("mbarriers") and plain and not alone and (kernel.cluster.data == 1 or spare is not None)
 
 
-def _note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:
+def _insert_note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:
     new_note = machine.note(text)
     new_note.location = units.location
     kernel.body.block.insert_op_after(new_note, units)
@@ -105,7 +105,7 @@ def _insert_queue(
         slots=2 if ahead else 1 if dynamic else 4,
         words=-(-(1 + sum(numbers.table[n].copies for n in words)) // 4) * 4,
         spare=-1 if spare is None else spare,
-        readers=sum(map(_warps, readers)),
+        readers=sum(map(_count_warps, readers)),
         ctas=kernel.cluster.data,
         ahead=ahead,
         dynamic=dynamic,
@@ -114,7 +114,7 @@ def _insert_queue(
     queue.result.name_hint = "queue"
     kernel.body.block.insert_op_before(queue, kernel.roles[0])
     for role in readers:
-        _loops(role)[0].operands[0] = queue.result
+        _list_loops(role)[0].operands[0] = queue.result
 
 
 # ---- values to broadcast
@@ -124,7 +124,7 @@ def _select_broadcast_values(numbers: Numbers, readers: Sequence[ops.Role]) -> d
     A value has one word for each of its copies.
     """
     table = numbers.table
-    computed = {n for role in readers for op in _loops(role)[0].body.block.ops for v in op.results if (n := numbers[v]) is not None}
+    computed = {n for role in readers for op in _list_loops(role)[0].body.block.ops for v in op.results if (n := numbers[v]) is not None}
     candidates = {n for n in computed if table[n].of_unit and _is_profitable(numbers, table[n], ())}
     selected = {
         n for role in readers for v in _collect_live(role, numbers, candidates) if (n := numbers[v]) in candidates and n is not None
@@ -169,7 +169,7 @@ def _collect_live(role: ops.Role, numbers: Numbers, leaves: Container[int]) -> s
     Operands of values in `leaves` are not visited.
     """
     live: set[SSAValue] = set()
-    worklist = [v for op in every(role) for v in _operands_of_effects(op)]
+    worklist = [v for op in every(role) for v in _list_effect_operands(op)]
     while worklist:
         value = worklist.pop()
         if value not in live:
@@ -179,7 +179,7 @@ def _collect_live(role: ops.Role, numbers: Numbers, leaves: Container[int]) -> s
     return live
 
 
-def _operands_of_effects(op: Operation) -> Sequence[SSAValue]:
+def _list_effect_operands(op: Operation) -> Sequence[SSAValue]:
     """Return the operands that an effect, or its control flow, reads."""
     if isinstance(op, ops.Apply):  # most are
         return []
@@ -233,7 +233,7 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
     """Let the roles read the broadcast values, and return names of these for people."""
     names: dict[int, str] = {}
     for role in readers:
-        loop, live = _loops(role)[0], _collect_live(role, numbers, words)
+        loop, live = _list_loops(role)[0], _collect_live(role, numbers, words)
         by_number: dict[int, _Reading] = {}
         for value in _iterate_results(loop):
             number = numbers[value]
