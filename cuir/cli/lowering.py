@@ -100,15 +100,17 @@ def lower(
 # ---- passes
 def _optional(names: Iterable[str]) -> set[str]:
     """Passes to leave out. Raises CuirError for a name that is none, or that of a pass without which nothing can be printed."""
-    from ..lowering.passes.pipeline import PASSES, optional
+    from ..lowering.passes.pipeline import PASSES, optional_passes
     from .inputs import suggestion
 
     known = {p.name for p in PASSES}
     for name in names:
         if name not in known:
-            raise CuirError.of("U100", f"no pass is called `{name}`", hint=suggestion(name, optional(), "passes that can be left out"))
-        if name not in optional():
-            raise CuirError.of("U100", f"without `{name}` the lowering cannot print anything", hint=f"passes that can be left out: {', '.join(optional())}")  # fmt: skip
+            raise CuirError.of(
+                "U100", f"no pass is called `{name}`", hint=suggestion(name, optional_passes(), "passes that can be left out")
+            )
+        if name not in optional_passes():
+            raise CuirError.of("U100", f"without `{name}` the lowering cannot print anything", hint=f"passes that can be left out: {', '.join(optional_passes())}")  # fmt: skip
     return set(names)
 
 

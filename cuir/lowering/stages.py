@@ -13,7 +13,7 @@ from .ir.build import build
 from .ir.text import show
 from .ir.walk import every
 from .lowered import Cuda
-from .passes.pipeline import chosen
+from .passes.pipeline import select_passes
 
 if TYPE_CHECKING:
     from .ir.evaluate import Argument
@@ -74,7 +74,7 @@ class Lowering:
             judge = Judge(self.kernel, arguments, ctas)
         text, count = show(self.kernel), count_operations(self.kernel)
         yield Stage(0, "build", "the IR as the checked kernel gives it", 0, count, self.seconds, text)
-        for number, p in chosen(self.without):
+        for number, p in select_passes(self.without):
             previous, before, outcome = text, count, None
             if judge is not None:
                 outcome, seconds = judge.judge(p), judge.seconds

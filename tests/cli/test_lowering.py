@@ -146,9 +146,9 @@ def test_a_pass_left_out(cuir: Callable) -> None:
 
 
 def test_every_pass_that_may_be_left_out_may(cuir: Callable) -> None:
-    for name in pipeline.optional():
+    for name in pipeline.optional_passes():
         assert cuir(*ARGV, "--without", name).code == 0, name
-    everything = [word for name in pipeline.optional() for word in ("--without", name)]
+    everything = [word for name in pipeline.optional_passes() for word in ("--without", name)]
     assert cuir(*ARGV, *everything, "--validate", *SMALL).code == 0
 
 
@@ -157,7 +157,7 @@ def test_the_list_of_passes(cuir: Callable) -> None:
     assert shown.code == 0 and all(p.name in shown.out for p in pipeline.PASSES)
     found = cuir("lower", "--passes", "--json").json["passes"]
     assert [p["name"] for p in found] == [p.name for p in pipeline.PASSES]
-    assert {p["name"] for p in found if not p["needed"]} == set(pipeline.optional())
+    assert {p["name"] for p in found if not p["needed"]} == set(pipeline.optional_passes())
     assert cuir("lower", "--passes", "--markdown").out == page.markdown()
 
 

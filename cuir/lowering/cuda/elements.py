@@ -12,7 +12,7 @@ from ...text.diagnostics import CuirError
 from ..facts.wholes import is_integral
 from ..ir import ops
 from ..ir.indices import LimitOf
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.layouts import Fragment
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
 from . import operators
@@ -47,7 +47,7 @@ class Elements:
         owner = value.owner
         if isinstance(owner, ops.Constant):
             return operators.literal(owner.value, dtype_of(value))
-        if not inlined(value) or isinstance(owner, ops.Parameter):
+        if not is_inlined(value) or isinstance(owner, ops.Parameter):
             return self.scope.name(value)
         assert isinstance(owner, ops.Apply), owner
         return self.apply(owner, self.scalar)
@@ -65,7 +65,7 @@ class Elements:
         cx = operators.Operation(
             dtype_of(op.arguments[1 if op.kind.chooses else 0]) if op.arguments else dtype_of(op.result),
             dtype_of(op.result),
-            tuple(ops.known(a) for a in op.arguments),
+            tuple(ops.constant_value(a) for a in op.arguments),
             tuple(facts.nonnegative(a) for a in op.arguments),
             op.exact is not None,
             facts.near(op),
@@ -82,7 +82,7 @@ class Elements:
         if is_scalar(value):
             return self.scalar(value)
         assert isinstance(t, TileT), t
-        if not inlined(value):
+        if not is_inlined(value):
             return self.read(self.scope.storage(value), t, at)
         op = value.owner
         assert isinstance(op, Operation)
@@ -168,7 +168,7 @@ class Elements:
 def _cost(value: SSAValue) -> int:
     """Estimate the instructions that a value takes where it is read."""
     op = value.owner
-    return op.kind.cost + sum(map(_cost, op.arguments)) if inlined(value) and isinstance(op, ops.Apply) else 0
+    return op.kind.cost + sum(map(_cost, op.arguments)) if is_inlined(value) and isinstance(op, ops.Apply) else 0
 
 
 def _is_column(value: SSAValue) -> bool:

@@ -13,7 +13,7 @@ from ...text.source import Span
 from ..facts import Facts
 from ..facts.remote_signals import awaits_all_signals
 from ..ir import machine, ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import dtype_of, is_scalar
 from ..lowered import KERNEL, Cuda
 from . import queues
@@ -110,7 +110,7 @@ class KernelPrinter(KernelContext):
                     self._emit_side(op, op.then.block, texts)
                 with out.block("else"):
                     self._emit_side(op, op.orelse.block, texts)
-            elif isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not inlined(op.results[0]):
+            elif isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not is_inlined(op.results[0]):
                 out.mark(self.span(op))
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
                 out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {self._scalar(op.results[0])} = {strip(text)};")

@@ -135,13 +135,13 @@ class Places:
 
     def _add_scaled(self, total: _Sum, index: SSAValue, factor: int) -> None:
         """Add an index times a number of bytes to a sum."""
-        constant = ops.known(index)
+        constant = ops.constant_value(index)
         total.add(int(constant) if constant is not None else self.scalar(index), factor)
 
     def _add_panel(self, total: _Sum, start: SSAValue, alloc: SharedAlloc) -> None:
         """Add the offset of the panel in which a column lies to a sum."""
         width, size = PANEL_BYTES // alloc.dtype.itemsize, alloc.rows * PANEL_BYTES
-        constant = ops.known(start)
+        constant = ops.constant_value(start)
         if constant is not None:
             total.add(int(constant) // width * size)
         else:

@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.layouts import Fragment
 from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
 from ..ir.types import TileT, dtype_of
@@ -33,7 +33,7 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
 
     `value` may be an operation, whose result is stored in target.
     """
-    root = value.owner if isinstance(value, SSAValue) and inlined(value) else value
+    root = value.owner if isinstance(value, SSAValue) and is_inlined(value) else value
     if not isinstance(root, Operation) or t.layout.data != "full":
         return False
     sites = list(dict.fromkeys(_sites(root)))
@@ -57,7 +57,7 @@ def _sites(op: Operation) -> Iterator[Site]:
     """Yield the divisions and functions of angles that are computed with an operation, operands first."""
     for operand in op.operands:
         t = operand.type
-        if isinstance(t, TileT) and t.layout.data == "full" and inlined(operand) and isinstance(operand.owner, Operation):
+        if isinstance(t, TileT) and t.layout.data == "full" and is_inlined(operand) and isinstance(operand.owner, Operation):
             yield from _sites(operand.owner)
     if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
         yield op
@@ -118,7 +118,7 @@ class _Loops:
 
         The arguments of the tanh must be stored already; they would be computed twice otherwise.
         """
-        if not isinstance(site, SharedTanh) or inlined(site.x) or packed:
+        if not isinstance(site, SharedTanh) or is_inlined(site.x) or packed:
             return False
         self.elements.reciprocals = {site: _SMALL}
         text = self.text()

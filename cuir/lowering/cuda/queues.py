@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
 from ..ir import machine
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import dtype_of
 from .context import WARPS, KernelContext, Prepared
 from .operators import strip
@@ -61,7 +61,7 @@ def _take_scalars(role: RolePrinter, queue: machine.Queue) -> Prepared:
         (op, role.storages.declare_elsewhere(r))
         for op in local_ops
         for r in op.results
-        if not inlined(r) and role.storage_or_none(r) is not None
+        if not is_inlined(r) and role.storage_or_none(r) is not None
     ]
     for op in local_ops:
         role.declared.pop(op, None)

@@ -14,7 +14,7 @@ from ...ops.base import Effects
 from ...text.diagnostics import CuirError
 from ..facts.liveness import iterate_leaves
 from ..ir import machine, ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import ScalarT, TileT, is_tile
 from ..ir.walk import last
 from .context import KernelContext
@@ -85,7 +85,7 @@ class RolePrinter(RoleScope):
 
     def statement(self, op: Operation, batch: Sequence[Operation]) -> None:
         """Emit an operation with the synchronisation that precedes it."""
-        if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and inlined(op.results[0])):
+        if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and is_inlined(op.results[0])):
             return
         self.elements.start_statement()
         self.out.mark(self.span(op))
@@ -142,7 +142,7 @@ class RolePrinter(RoleScope):
                 self.declare(s)
         for part in batch[1:]:
             for result in part.results:
-                if not inlined(result) and isinstance(result.type, TileT) and self.storage(result).constant:
+                if not is_inlined(result) and isinstance(result.type, TileT) and self.storage(result).constant:
                     self.declare(self.storage(result))
         printer(self, op) if len(batch) == 1 else printer(self, op, batch)
 
@@ -193,7 +193,7 @@ class RolePrinter(RoleScope):
         moves = []
         for target, source in zip(targets, sources, strict=True):
             to = self.storage(target)
-            if inlined(source) or source in self.kernel.frame or self.storage(source) is not to:
+            if is_inlined(source) or source in self.kernel.frame or self.storage(source) is not to:
                 moves.append((to, source))
         return moves
 

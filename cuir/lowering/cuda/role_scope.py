@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from ..facts.proxy_fences import fenced_arrivals
+from ..facts.proxy_fences import find_fenced_arrivals
 from ..facts.stores import stores_by_warps
-from ..facts.warp_sync import WarpSyncs, warp_syncs
+from ..facts.warp_sync import WarpSyncs, find_warp_syncs
 from ..ir import machine, ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import TileT
 from .context import KernelContext
 from .scope import Scope
@@ -25,12 +25,12 @@ class RoleScope(Scope):
         super().__init__(kernel, role.threads.data if isinstance(role, ops.Role) else 32)
         self.role, self.single = role, single
         self.storages = Storages(role, self.threads, set(kernel.names))
-        joins = warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
+        joins = find_warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
         self.joins = joins.before  # operations before which the lanes of the worker join
         self.joins_of_warps = joins.warps  # operations before which the lanes of each warp join
         self.joins_inside = joins.inside  # stores between whose reads and writes the lanes join
         self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
-        self.fenced_arrivals = fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # preceded by a fence
+        self.fenced_arrivals = find_fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # preceded by a fence
         self._once: dict[str, str] = {}  # text -> name of the value that is computed once, at the start of the role
         self.start: list[str] = []  # lines that compute these values
 
@@ -72,7 +72,7 @@ class RoleScope(Scope):
         while op is not None and not any(r in sources for r in op.results):
             for r in op.results:
                 full = isinstance(r.type, TileT) and r.type.layout.data == "full"
-                if full and not inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
+                if full and not is_inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
                     tiles.append(r)
             op = op.prev_op
         return tiles[::-1]

@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.layouts import count_of
 from ..ir.types import ScalarT, TileT, dtype_of
 from . import quads
@@ -80,14 +80,14 @@ class TileEmitter(Elements):
     ) -> None:
         head = f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_)"
         source = value if expression is None else None
-        if source is not None and not inlined(source):
+        if source is not None and not is_inlined(source):
             self.out.line(f"{head} {target.name}[p_] = {self.scope.storage(source).name}[p_];")
             return
         pack = f"cuir::pack_{t.dtype.data}"
         op = expression if expression is not None else value.owner
         if isinstance(op, ops.Apply) and op.kind.converts and dtype_of(op.arguments[0]).is_float:  # packing rounds
             x = op.arguments[0]
-            if not inlined(x) and dtype_of(x) == F32:
+            if not is_inlined(x) and dtype_of(x) == F32:
                 name = self.scope.storage(x).name
                 self.out.line(f"{head} {target.name}[p_] = {pack}({name}[2 * p_], {name}[2 * p_ + 1]);")
                 return
@@ -107,7 +107,7 @@ class TileEmitter(Elements):
 
     def array(self, value: SSAValue) -> str:
         """Return the name of an array with a tile, emitting one if the tile is not stored."""
-        if not inlined(value):
+        if not is_inlined(value):
             return self.scope.storage(value).name
         t = value.type
         assert isinstance(t, TileT)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ..facts.multiples import is_multiple
-from ..facts.pieces import GROUP, first_column, varies_by_column
+from ..facts.pieces import GROUP, find_first_column, varies_by_column
 from ..ir import ops
 from ..ir.layouts import packed
 from ..ir.types import ElementT, TensorT, TileT, is_scalar
@@ -63,7 +63,7 @@ def find_wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) ->
     else:
         assert isinstance(place.type, ElementT)
         tensor, values = role.places.elements(place)
-        counted = first_column(values[-1])
+        counted = find_first_column(values[-1])
         if counted is None or any(varies_by_column(v) for v in values[:-1]):
             return None
         first, near = counted

@@ -12,13 +12,13 @@ from xdsl.ir import SSAValue
 
 from ...ops.traits import Traits
 from ..ir import ops
-from .flow import sources, waits
+from .flow import find_sources, is_tile_wait
 
 Range = tuple[float, float]
 EVERYTHING: Range = (-math.inf, math.inf)
 
 
-def float_range(value: SSAValue) -> Range:
+def compute_float_range(value: SSAValue) -> Range:
     """Return the least and the greatest number that a scalar or an element of a tile may be."""
     return _cached_range(value, {})
 
@@ -36,8 +36,8 @@ def _compute_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
     if isinstance(op, ops.Constant):
         number = float(op.value)
         return (number, number) if not math.isnan(number) else EVERYTHING
-    inputs = sources(value)
-    if inputs is not None and not waits(op):
+    inputs = find_sources(value)
+    if inputs is not None and not is_tile_wait(op):
         return functools.reduce(_join, (_cached_range(v, cache) for v in inputs))
     if isinstance(op, ops.Apply) and _is_bounded(op.kind):
         return _apply(op.kind, [_cached_range(a, cache) for a in op.arguments])
@@ -82,4 +82,4 @@ def _apply(of: Traits, operands: list[Range]) -> Range:
     return x if of.repeats else (-1.0, 1.0)
 
 
-__all__ = ["EVERYTHING", "Range", "float_range"]
+__all__ = ["EVERYTHING", "Range", "compute_float_range"]

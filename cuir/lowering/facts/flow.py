@@ -16,12 +16,12 @@ from ..ir.machine_tiles import After, Pin
 from ..ir.walk import last
 
 
-def waits(op: object) -> TypeGuard[ops.Perform]:
+def is_tile_wait(op: object) -> TypeGuard[ops.Perform]:
     """Return whether an operation is a wait that tiles pass through."""
     return isinstance(op, ops.Perform) and op.entry.effects.drains is not None and bool(op.outputs)
 
 
-def sources(value: SSAValue) -> list[SSAValue] | None:
+def find_sources(value: SSAValue) -> list[SSAValue] | None:
     """Return the values that may flow into this one; None if an operation computes it.
 
     For a value that a loop carries, the initial one comes first; others are those that a branch yields, and the words
@@ -46,12 +46,12 @@ def sources(value: SSAValue) -> list[SSAValue] | None:
         return [op.carried[i], last(op.body).values[i]]
     if isinstance(op, ops.Branch):
         return [last(op.then).values[i], last(op.orelse).values[i]]
-    if waits(op):
+    if is_tile_wait(op):
         return [op.arguments[i]]
     return [op.operands[0]] if isinstance(op, (Pin, After)) else None
 
 
-def targets(use: Use) -> list[SSAValue]:
+def find_targets(use: Use) -> list[SSAValue]:
     """Return the values that receive a value unchanged through this use; none if the use reads it."""
     op, i = use.operation, use.index
     if isinstance(op, ops.Loop):
@@ -62,12 +62,12 @@ def targets(use: Use) -> list[SSAValue]:
         if isinstance(around, ops.Loop):
             return [around.inner[i], around.results[i]]
         return [around.results[i]] if isinstance(around, ops.Branch) else []
-    if waits(op):
+    if is_tile_wait(op):
         return [op.outputs[i]]
     return [op.result] if isinstance(op, (Pin, After)) and i == 0 else []
 
 
-def made_of(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False) -> Iterator[SSAValue]:
+def walk_expression(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False) -> Iterator[SSAValue]:
     """Yield a value and all that it is computed from by pure operations, each once.
 
     Args:
@@ -84,4 +84,4 @@ def made_of(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _: False)
             worklist += dict.fromkeys(new)
 
 
-__all__ = ["made_of", "sources", "targets", "waits"]
+__all__ = ["find_sources", "find_targets", "is_tile_wait", "walk_expression"]

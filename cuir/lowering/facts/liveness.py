@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import machine, ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import ScalarT, TileT
 from ..ir.walk import operations
 
 
 def is_stored(value: SSAValue) -> bool:
     """Return whether a value is a scalar or tile with registers of its own."""
-    return isinstance(value.type, (ScalarT, TileT)) and not inlined(value)
+    return isinstance(value.type, (ScalarT, TileT)) and not is_inlined(value)
 
 
 def iterate_leaves(value: SSAValue) -> Iterator[SSAValue]:
@@ -43,7 +43,7 @@ class Liveness:
 
     def _visit(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
         if not op.regions:
-            return live if len(op.results) == 1 and inlined(op.results[0]) else live.difference(op.results) | _read_values(op.operands)
+            return live if len(op.results) == 1 and is_inlined(op.results[0]) else live.difference(op.results) | _read_values(op.operands)
         if isinstance(op, machine.HandOut):
             return self._repeat(op.body.block, live)
         rest = live.difference(op.results)

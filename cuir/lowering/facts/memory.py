@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.base import Access
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import ElementT, SharedT, TensorT
 from ..ir.walk import every
 
@@ -42,7 +42,7 @@ def array_of(place: SSAValue) -> Array:
     return owner
 
 
-def accesses(op: Operation) -> Iterator[Accessed]:
+def iterate_accesses(op: Operation) -> Iterator[Accessed]:
     """Yield the memory accesses of an operation, without those of its operands."""
     if isinstance(op, ops.Perform):
         for access in op.entry.effects.accesses:
@@ -55,7 +55,7 @@ def iterate_evaluated(op: Operation) -> Iterator[Operation]:
     """Yield an operation and all operations that are inlined into it."""
     yield op
     for operand in op.operands:
-        if inlined(operand) and isinstance(operand.owner, Operation):
+        if is_inlined(operand) and isinstance(operand.owner, Operation):
             yield from iterate_evaluated(operand.owner)
 
 
@@ -89,14 +89,14 @@ def _count_bytes(array: ops.Shared) -> int:
     return total
 
 
-def modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
+def collect_modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     """Return the access modes of each array and tensor, out of "read", "write" and "add"."""
     modes: dict[Array, set[str]] = {}
     for op in every(kernel):
-        for a in accesses(op):
+        for a in iterate_accesses(op):
             assert isinstance(op, ops.Perform)
             modes.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
     return {array: frozenset(m) for array, m in modes.items()}
 
 
-__all__ = ["Accessed", "Array", "Memory", "accesses", "array_of", "iterate_evaluated", "modes"]
+__all__ = ["Accessed", "Array", "Memory", "array_of", "collect_modes", "iterate_accesses", "iterate_evaluated"]

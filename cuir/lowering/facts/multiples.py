@@ -7,7 +7,7 @@ from collections.abc import Callable
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir import ops
-from .flow import sources
+from .flow import find_sources
 
 Fits = Callable[[SSAValue], bool]
 
@@ -45,10 +45,10 @@ def _is_multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none:
 
 
 def _compute(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none: set[SSAValue], fits: Fits | None) -> bool:
-    constant, op = ops.known(value), value.owner
+    constant, op = ops.constant_value(value), value.owner
     if constant is not None:
         return int(constant) % n == 0
-    if (inputs := sources(value)) is not None:
+    if (inputs := find_sources(value)) is not None:
         return all(_is_multiple(v, n, multiples, none, fits) for v in inputs)
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()

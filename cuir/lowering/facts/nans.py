@@ -19,7 +19,7 @@ from ..ir.rows import RowPart
 from ..ir.types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.walk import every
 from ..ir.warps import Pinned, RowBound
-from .flow import sources, targets
+from .flow import find_sources, find_targets
 
 
 def _chooses(kind: Traits) -> bool:
@@ -65,7 +65,7 @@ class Nans:
 
     def _may_be_constant(self, value: SSAValue) -> bool:
         """Return whether a value may be a number that the compiler knows, or a choice of such."""
-        if (inputs := sources(value)) is not None:
+        if (inputs := find_sources(value)) is not None:
             return any(v in self._constant for v in inputs)
         op = value.owner
         if not isinstance(op, ops.Apply):
@@ -80,14 +80,14 @@ class Nans:
 
     def _may_be_negative(self, value: SSAValue) -> bool:
         """Return whether a value may hold a NaN with its sign bit set, given the present members."""
-        if (inputs := sources(value)) is not None:
+        if (inputs := find_sources(value)) is not None:
             return any(v in self._negative for v in inputs)
         op = value.owner
         if not isinstance(op, ops.Apply):
             return self._may_load_negative(op)
         kind = op.kind
         if kind.linear == NEGATIVE:
-            return ops.known(op.arguments[0]) is None
+            return ops.constant_value(op.arguments[0]) is None
         if _chooses(kind) or _keeps_sign(kind) or not _spreads(kind):  # the last: a function of which nothing is known
             return any(a in self._negative for a in op.arguments)
         return bool(kind.linear or kind.multiplies) and any(self._may_be_unchanged(op, i) for i in range(2))
@@ -106,7 +106,7 @@ class Nans:
         value, factor = op.arguments[i], op.arguments[1 - i]
         if factor not in self._constant:
             return False
-        negates = ops.known(factor) in (None, -1) if op.kind.multiplies else op.kind.linear[i] < 0
+        negates = ops.constant_value(factor) in (None, -1) if op.kind.multiplies else op.kind.linear[i] < 0
         return negates or value in self._negative
 
 
@@ -136,7 +136,7 @@ def _spread_nan(use: Use) -> Sequence[SSAValue] | None:
     None are returned if it goes into whole rows; None if the reader may lose it.
     """
     op = use.operation
-    if (values := targets(use)) or isinstance(op, ops.Yield):
+    if (values := find_targets(use)) or isinstance(op, ops.Yield):
         return values
     if isinstance(op, ops.Apply):
         if op.entry.reduces:

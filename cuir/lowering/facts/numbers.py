@@ -105,7 +105,7 @@ class Numbers:
         if isinstance(op, ops.Apply):
             return self._number_operation(("apply", op.op, value.type), value, op, [self[a] for a in op.arguments], _compute_cost(op))
         if isinstance(op, ops.Perform):
-            place = element_of(op)
+            place = find_element(op)
             if place is None:
                 return None
             return self._number_operation(("element", place.array), value, op, [self[i] for i in place.starts], op.entry.traits.cost)
@@ -153,7 +153,7 @@ class Numbers:
         return self._keys[key]
 
 
-def element_of(op: ops.Perform) -> ops.At | None:
+def find_element(op: ops.Perform) -> ops.At | None:
     """Return the place of the one element that an operation reads of a tensor that is never written."""
     if len(op.outputs) != 1 or not is_scalar(op.outputs[0]) or len(op.arguments) != 1 or not reads_constant(op):
         return None
@@ -165,9 +165,9 @@ def element_of(op: ops.Perform) -> ops.At | None:
 
 def _compute_cost(op: ops.Apply) -> int:
     kind = op.kind
-    value = ops.known(op.arguments[1]) if kind.divides_integers else None
+    value = ops.constant_value(op.arguments[1]) if kind.divides_integers else None
     power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
     return (2 if kind.rounds == "up" else 1) if power else kind.cost
 
 
-__all__ = ["DIVISION", "LOAD", "Number", "Numbers", "element_of"]
+__all__ = ["DIVISION", "LOAD", "Number", "Numbers", "find_element"]

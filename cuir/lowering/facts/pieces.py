@@ -12,14 +12,14 @@ from .multiples import is_multiple
 GROUP = 8  # columns that four threads hold, two each
 
 
-def first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
+def find_first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
     """Decompose an index into the column and an offset.
 
     Returns (offset, fits): the offset is None for 0, and `fits` says that the sum stays within 32 bits. None for an
     index of another form.
     """
     op = columns.owner
-    if isinstance(op, Line) and ops.known(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
+    if isinstance(op, Line) and ops.constant_value(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
         return op.rows, op.near is not None
     return (None, True) if ops.kind_of(columns).index_of == "column" else None
 
@@ -44,10 +44,10 @@ def reads_pairs(op: ops.Perform) -> bool:
     tensor, indices = at.array.owner, list(at.starts)
     kind = tensor.result.type
     last = kind.sizes[-1] if isinstance(kind, TensorT) else None
-    counted = first_column(indices[-1])
+    counted = find_first_column(indices[-1])
     if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(varies_by_column, indices[:-1])):
         return False
     return counted[0] is None or is_multiple(counted[0], 2)
 
 
-__all__ = ["GROUP", "first_column", "reads_pairs", "varies_by_column"]
+__all__ = ["GROUP", "find_first_column", "reads_pairs", "varies_by_column"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation
 
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.walk import every
-from .memory import Array, Memory, accesses, iterate_evaluated
+from .memory import Array, Memory, iterate_accesses, iterate_evaluated
 
 
-def fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
+def find_fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
     """Return the arrivals of a role that some path reaches from such a read without a fence."""
     arrivals = _Arrivals(role)
     if arrivals.refilled:
@@ -33,7 +33,7 @@ class _Arrivals:
         self.refilled: frozenset[Array] = frozenset(
             self.memory.of(a.place)
             for op in every(kernel)
-            for a in accesses(op)
+            for a in iterate_accesses(op)
             if isinstance(a.array, ops.Shared) and a.writes and a.access.proxy == "async"
         )
         self.unfenced_arrivals: set[Operation] = set()
@@ -41,7 +41,7 @@ class _Arrivals:
     def block(self, block: Block, unfenced: bool) -> bool:
         """Return whether reads are unfenced after a block; `unfenced` says so for its start."""
         for op in block.ops:
-            if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
+            if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
                 continue  # evaluated in its readers
             unfenced = self._visit(op, unfenced)
         return unfenced
@@ -67,8 +67,8 @@ class _Arrivals:
     def _reads(self, op: Operation) -> bool:
         return any(
             isinstance(a.array, ops.Shared) and not a.writes and a.access.proxy == "generic" and self.memory.of(a.place) in self.refilled
-            for a in accesses(op)
+            for a in iterate_accesses(op)
         )
 
 
-__all__ = ["fenced_arrivals"]
+__all__ = ["find_fenced_arrivals"]

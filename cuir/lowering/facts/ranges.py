@@ -98,7 +98,7 @@ class Ranges:
         return not any(r.reaches for r in operands) and (not kind.multiplies or any(r.small for r in operands))
 
 
-def ranges(kernel: ops.Kernel) -> Ranges:
+def analyse_ranges(kernel: ops.Kernel) -> Ranges:
     return Ranges(kernel)
 
 
@@ -477,4 +477,4 @@ def _is_i32(value: SSAValue) -> bool:
     return isinstance(value.type, (types.ScalarT, types.TileT)) and value.type.element == I32
 
 
-__all__ = ["Range", "Ranges", "ranges"]
+__all__ = ["Range", "Ranges", "analyse_ranges"]

@@ -13,7 +13,7 @@ from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
 from ..ir.types import ElementT, SharedT, TileT
 from ..ir.walk import every
-from .memory import Accessed, Array, Memory, accesses, array_of, modes
+from .memory import Accessed, Array, Memory, array_of, collect_modes, iterate_accesses
 from .multiples import is_multiple
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
@@ -41,8 +41,8 @@ def find_warp_rows(role: ops.Role) -> ops.Shared | None:
     view = bulk_stores[0].arg("shared")
     array, t = array_of(view), view.type
     assert isinstance(array, ops.Shared) and isinstance(t, SharedT)
-    modes_by_array, tensors = modes(kernel), {array_of(op.arg("box")) for op in bulk_stores}
-    other_places = [a.place for op in operations if op not in bulk_stores for a in accesses(op) if a.array in tensors]
+    modes_by_array, tensors = collect_modes(kernel), {array_of(op.arg("box")) for op in bulk_stores}
+    other_places = [a.place for op in operations if op not in bulk_stores for a in iterate_accesses(op) if a.array in tensors]
     if any(len(modes_by_array[t]) > 1 for t in tensors) or not all(map(_has_fixed_warps, other_places)):
         return None  # another warp may have read, or stored, what a warp's bulk store overwrites
     if not is_panelled(array) or not _has_constant_rows(view) or t.sizes[0] != ROWS:
@@ -54,7 +54,7 @@ def find_warp_rows(role: ops.Role) -> ops.Shared | None:
         (op, a.place)
         for op in operations
         if op not in bulk_stores
-        for a in accesses(op)
+        for a in iterate_accesses(op)
         if a.writes and memory.of(a.place) is memory.of(view)
     ]
     if not written or not all(_stores_accumulator(op) and _is_same(place, view) for op, place in written):
@@ -74,7 +74,7 @@ def arrays_by_warp(role: ops.Role) -> frozenset[Array]:
         return frozenset()
     memory, is_by_rows, shared = Memory(kernel), dict[Array, bool](), dict[Array, set[Array]]()
     for op in every(role):
-        for a in accesses(op):
+        for a in iterate_accesses(op):
             if isinstance(a.array, ops.Shared):
                 root = memory.of(a.place)
                 shared.setdefault(root, set()).add(a.array)

@@ -90,7 +90,7 @@ class UniformityAnalysis:
             self._put([inside], self._join(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
 
 
-def uniformity(kernel: ops.Kernel) -> UniformityAnalysis:
+def analyse_uniformity(kernel: ops.Kernel) -> UniformityAnalysis:
     """Analyse a kernel."""
     return UniformityAnalysis(kernel)
 
@@ -115,4 +115,4 @@ def _is_never_written(place: SSAValue) -> bool:
     return isinstance(place.owner, ops.Tensor) and place.owner.written is None and isinstance(place.type, types.TensorT)
 
 
-__all__ = ["Uniformity", "UniformityAnalysis", "reads_constant", "uniformity"]
+__all__ = ["Uniformity", "UniformityAnalysis", "analyse_uniformity", "reads_constant"]

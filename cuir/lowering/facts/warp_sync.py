@@ -16,11 +16,11 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.traits import SUM
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.types import TileT, is_scalar
 from ..ir.walk import every
-from .flow import sources
-from .memory import Accessed, Array, Memory, accesses, iterate_evaluated
+from .flow import find_sources
+from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .multiples import is_multiple
 from .stores import arrays_by_warp, find_warp_rows
 
@@ -46,7 +46,7 @@ class WarpSyncs:
         return WarpSyncs(self.before | other.before, self.inside | other.inside, (self.warps | other.warps) - self.before - other.before)
 
 
-def warp_syncs(role: ops.Role) -> WarpSyncs:
+def find_warp_syncs(role: ops.Role) -> WarpSyncs:
     """Return the points at which the lanes of a role meet, as it is printed with inlined values."""
     return _WarpSyncs(role).block(role.body.block, _Touched())[1]
 
@@ -89,7 +89,7 @@ class _WarpSyncs:
     def _is_only_stored(self, role: ops.Role, rows: Array) -> bool:
         """Return whether the role only writes an array's memory and stores it by bulk stores."""
         memory = self.memory.of(rows.result)
-        touching = [(op, a) for op in every(role) for a in accesses(op) if self.memory.of(a.place) is memory]
+        touching = [(op, a) for op in every(role) for a in iterate_accesses(op) if self.memory.of(a.place) is memory]
         return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in touching if isinstance(op, ops.Perform))
 
     # ---- control flow
@@ -102,7 +102,7 @@ class _WarpSyncs:
         return state, joins
 
     def _visit(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
-        if isinstance(op, ops.At) or (len(op.results) == 1 and inlined(op.results[0])):
+        if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
             return state, WarpSyncs()  # evaluated in its readers
         state, joins = self._visit_effects(op, state)
         if isinstance(op, ops.Branch):
@@ -144,7 +144,7 @@ class _WarpSyncs:
     def _collect_touched(self, op: Operation) -> _Touched:
         written, read, stable = set(), set(), set()
         for part in iterate_evaluated(op):
-            for a in accesses(part):
+            for a in iterate_accesses(part):
                 if a.access.proxy == "async" and isinstance(a.array, ops.Tensor):
                     continue  # accessed by the copy engine, not by lanes
                 array = self.memory.of(a.place)
@@ -198,7 +198,7 @@ class _WarpSyncs:
                 continue
             visited.add(value)
             op = value.owner
-            if (inputs := sources(value)) is not None:
+            if (inputs := find_sources(value)) is not None:
                 worklist += inputs
             elif isinstance(op, ops.Apply) and op.kind.linear == SUM:
                 a, b = op.arguments[::-1] if is_scalar(op.arguments[0]) else op.arguments
@@ -221,7 +221,7 @@ def _find_chunk_dims(t: TileT, place: ops.At, array: ops.Shared) -> Dims | None:
 
 def is_scalar_store(op: ops.Perform) -> bool:
     """Return whether an operation stores a scalar, which one lane does between two joins."""
-    return any(a.writes for a in accesses(op)) and "tile" in op.args and is_scalar(op.args["tile"])
+    return any(a.writes for a in iterate_accesses(op)) and "tile" in op.args and is_scalar(op.args["tile"])
 
 
-__all__ = ["WarpSyncs", "warp_syncs"]
+__all__ = ["WarpSyncs", "find_warp_syncs"]

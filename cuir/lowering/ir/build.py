@@ -25,7 +25,7 @@ from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, Sha
 from ...syntax.walk import Itself, assigned
 from ...text.source import Span
 from . import ops, types
-from .flights import Wait, Waits, flights
+from .flights import Wait, Waits, collect_waits
 
 
 def build(checked: Checked) -> ops.Kernel:
@@ -130,7 +130,7 @@ class _Kernel:
         if role.index:
             block.args[0].name_hint = _hint(role.index)
             env[role.index] = block.args[0]
-        body = _Body(self.checked, _Builder(block, role.span), env, flights(self.checked, role))
+        body = _Body(self.checked, _Builder(block, role.span), env, collect_waits(self.checked, role))
         body.statements(role.body)
         body.to.put(ops.end())
         to.span = role.span
@@ -246,7 +246,7 @@ class _Body:
         assert isinstance(stmt.iter, Call)
         args = [self.value(a) for a in stmt.iter.args]
         start, stop = (self._add_constant(0), args[0]) if len(args) == 1 else args[:2]
-        step = ops.known(args[2]) if len(args) == 3 else 1
+        step = ops.constant_value(args[2]) if len(args) == 3 else 1
         assert isinstance(step, int) and step, "the checker sees to it"
         return start, stop, step
 
@@ -370,7 +370,7 @@ class _Body:
             else:
                 assert part.size is not None
                 start = self.value(part.start)
-                parts.append((None if ops.known(start) == 0 else start, part.size))
+                parts.append((None if ops.constant_value(start) == 0 else start, part.size))
         if isinstance(t, (Scalar, TileType)):
             kind: Attribute = types.element(types.dtype_of(array), *((t.rows, t.cols) if isinstance(t, TileType) else ()))
         else:

@@ -34,7 +34,7 @@ class Wait:
 Waits = dict[Itself, Wait]
 
 
-def flights(checked: Checked, role: CheckedRole) -> Waits:
+def collect_waits(checked: Checked, role: CheckedRole) -> Waits:
     """Return the waits of a role, by call: the same text may stand at several places."""
     by_call: Waits = {}
     _block(checked, role.body, {}, by_call)

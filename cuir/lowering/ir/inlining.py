@@ -19,7 +19,7 @@ def unmark(op: Operation) -> None:
     op.attributes.pop(MARK, None)
 
 
-def inlined(value: SSAValue) -> bool:
+def is_inlined(value: SSAValue) -> bool:
     """Return whether a value is computed in its readers, without registers of its own."""
     if not isinstance(value, OpResult):
         return False

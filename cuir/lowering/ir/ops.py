@@ -81,7 +81,7 @@ def constant(value: int | float | bool, dtype: DType) -> Constant:
     return Constant.create(properties={"text": StringAttr(text)}, result_types=[scalar(dtype)])
 
 
-def known(value: SSAValue) -> int | float | bool | None:
+def constant_value(value: SSAValue) -> int | float | bool | None:
     """Return the value of a constant; None for any other value."""
     owner = value.owner  # a hot path, and `isinstance` takes ten times as long to return False
     return owner.value if type(owner) is Constant else None
@@ -152,7 +152,7 @@ def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exac
 
 def kind_of(value: SSAValue) -> Traits:
     """Return the traits of the pure operation that computes a value; no traits for other values."""
-    owner = value.owner  # as in `known`
+    owner = value.owner  # as in `constant_value`
     return owner.kind if type(owner) is Apply else _NONE
 
 
@@ -364,10 +364,10 @@ __all__ = [
     "at",
     "branch",
     "constant",
+    "constant_value",
     "end",
     "entry",
     "kind_of",
-    "known",
     "loop",
     "loop_over_units",
     "perform",

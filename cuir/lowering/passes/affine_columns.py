@@ -15,8 +15,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
 from ...syntax.types import BOOL, I32
-from ..facts.flow import made_of
-from ..facts.ranges import ranges
+from ..facts.flow import walk_expression
+from ..facts.ranges import analyse_ranges
 from ..ir import make, ops
 from ..ir.indices import limit_of
 from ..ir.machine_tiles import Line
@@ -36,7 +36,7 @@ class Affine:
 
 def run(kernel: ops.Kernel) -> None:
     """Rewrite comparisons to limits, and merge limits that are combined."""
-    near_ends = ranges(kernel).near_ends
+    near_ends = analyse_ranges(kernel).near_ends
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply):
             kind = op.kind
@@ -68,7 +68,7 @@ def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | No
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
     op = value.owner
     if isinstance(op, Line):
-        slope = ops.known(op.slope)
+        slope = ops.constant_value(op.slope)
         return Affine(op.rows, slope) if isinstance(slope, int) else None
     if not isinstance(op, ops.Apply):
         return None
@@ -121,7 +121,7 @@ def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
     a, b = (decompose(x, op, cache) for x in op.arguments)
     if a is None or b is None or abs(a.slope - b.slope) != 1:
         return
-    columns = next(v for x in op.arguments for v in made_of(x) if ops.kind_of(v).index_of == "column")
+    columns = next(v for x in op.arguments for v in walk_expression(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
         bound = _compute_bound(b, a, int(op.kind.compares == AT_MOST), near_ends(op.arguments[0]), op)
         new = make.less(columns, bound, op.result.type)

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
-from ..facts.ranges import ranges
+from ..facts.ranges import analyse_ranges
 from ..ir import make, ops
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
@@ -40,7 +40,7 @@ def run(kernel: ops.Kernel, near: Callable[[SSAValue], bool] | None = None) -> N
     `near` returns whether an i32 value and its operands are far from the ends of 32 bits; it defaults to facts/ranges.
     """
     if near is None:
-        near_ends = ranges(kernel).near_ends
+        near_ends = analyse_ranges(kernel).near_ends
         near = lambda value: not near_ends(value)  # noqa: E731
     for op in _iterate_tiles(kernel, F32):
         as_line = None

@@ -86,7 +86,13 @@ def _is_constant_along_rows(value: SSAValue) -> bool:
 def _is_bit_of_column(value: SSAValue) -> bool:
     """Return whether a value is the column, or its remainder by a number of whole words."""
     op = value.owner
-    if isinstance(op, ops.Apply) and op.kind.remainder and isinstance(n := ops.known(op.arguments[1]), int) and n > 0 and n % WORD == 0:
+    if (
+        isinstance(op, ops.Apply)
+        and op.kind.remainder
+        and isinstance(n := ops.constant_value(op.arguments[1]), int)
+        and n > 0
+        and n % WORD == 0
+    ):
         return _is_bit_of_column(op.arguments[0])
     return ops.kind_of(value).index_of == "column"
 
@@ -97,6 +103,6 @@ def _is_word_of_column(value: SSAValue) -> bool:
     return (
         isinstance(op, ops.Apply)
         and op.kind.rounds == "down"
-        and ops.known(op.arguments[1]) == WORD
+        and ops.constant_value(op.arguments[1]) == WORD
         and ops.kind_of(op.arguments[0]).index_of == "column"
     )

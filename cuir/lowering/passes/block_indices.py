@@ -15,7 +15,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.traits import SUM
 from ...syntax.types import I32
 from ..facts.multiples import is_multiple
-from ..facts.ranges import Ranges, ranges
+from ..facts.ranges import Ranges, analyse_ranges
 from ..facts.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.types import TileT, element, is_scalar, scalar, tile
@@ -25,7 +25,7 @@ from .rewriting import insert, replace
 
 def run(kernel: ops.Kernel) -> None:
     """Rewrite divisions of indices, then gathers whose indices have become one number."""
-    facts = ranges(kernel)
+    facts = analyse_ranges(kernel)
     for op in every(kernel):
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.divides_integers and op.kind.rounds != "up":
             _rewrite_division(op, facts)
@@ -68,7 +68,7 @@ class _Index:
 def _rewrite_division(op: ops.Apply, facts: Ranges) -> None:
     """Rewrite a quotient or remainder of an index, if no quotient steps inside the tile."""
     x, y = op.arguments
-    c, index = ops.known(y), _decompose(x)
+    c, index = ops.constant_value(y), _decompose(x)
     if not isinstance(c, int) or c < 1 or index is None or not index.scalars:
         return
     t = op.result.type

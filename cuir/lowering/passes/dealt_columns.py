@@ -16,7 +16,7 @@ from typing import TypeGuard
 from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32, PANEL_BYTES
-from ..facts.flow import targets
+from ..facts.flow import find_targets
 from ..facts.memory import array_of
 from ..facts.stores import is_panelled
 from ..ir import ops
@@ -26,7 +26,7 @@ from ..ir.types import SharedT, TileT, dtype_of, is_scalar
 from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
-from .webs import Web, webs
+from .webs import Web, find_webs
 
 ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold
 
@@ -35,7 +35,7 @@ def run(kernel: ops.Kernel) -> None:
     """Deal the webs of sums that allow it."""
     for role in kernel.roles:
         products = [op for op in every(role) if _widens_rows(op)]
-        for web in webs(role, _find_summands) if products else ():
+        for web in find_webs(role, _find_summands) if products else ():
             dealt = [op for op in products if op.results[0] in web]
             if dealt and all(v in web.joined or number(v) is not None or _is_dealt_result(v) for v in (*web.joined, *web.definitions)):
                 _deal(role, web, dealt)
@@ -131,7 +131,7 @@ def _is_constant_along_rows(value: SSAValue) -> bool:
 def _leaves_web(use: Use, web: Web) -> bool:
     """Return whether a use of a dealt value gives no dealt one."""
     op = use.operation
-    if into := targets(use):
+    if into := find_targets(use):
         return not all(v in web for v in into)
     if _widens_rows(op) and op.results[0] in web:
         return op.args.get("c") is not op.operands[use.index] or op.args["a"] is op.operands[use.index]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..facts.flow import targets
+from ..facts.flow import find_targets
 from ..ir import make, ops, rows
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.walk import every
 from .rewriting import insert, replace
 from .simplify import number
-from .webs import joins
+from .webs import iterate_joins
 
 ROUNDING = True
 
@@ -28,7 +28,7 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _rewrite_role(role: ops.Role) -> None:
-    flows = dict(joins(role))
+    flows = dict(iterate_joins(role))
     values = [v for v in [*flows, *(r for op in every(role) if isinstance(op, ops.Apply) for r in op.results)] if _is_per_row(v)]
     parts = set(values)
     while True:
@@ -120,7 +120,7 @@ def _is_part(value: SSAValue, parts: set[SSAValue]) -> bool:
 def _sum_on_read(value: SSAValue, parts: set[SSAValue]) -> None:
     for use in tuple(value.uses):
         op = use.operation
-        into = targets(use) or ([op.result] if isinstance(op, ops.Apply) else [])
+        into = find_targets(use) or ([op.result] if isinstance(op, ops.Apply) else [])
         if any(v in parts for v in into):
             continue
         row_sum = insert(op, rows.quad_sum(value))

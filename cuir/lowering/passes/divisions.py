@@ -13,8 +13,8 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..facts.lanes import runs_on_one_lane
-from ..facts.ranges import ranges
-from ..facts.uniformity import Uniformity, uniformity
+from ..facts.ranges import analyse_ranges
+from ..facts.uniformity import Uniformity, analyse_uniformity
 from ..ir import machine, make, ops
 from ..ir.types import is_scalar
 from ..ir.walk import every, operations
@@ -34,7 +34,7 @@ class _Facts:
     """Facts about values before the pass; `was` maps new values to those that they replace."""
 
     def __init__(self, kernel: ops.Kernel):
-        self.ranges, self.uniformity = ranges(kernel), uniformity(kernel)
+        self.ranges, self.uniformity = analyse_ranges(kernel), analyse_uniformity(kernel)
         self.originals: dict[SSAValue, SSAValue] = {}
 
     def nonnegative(self, value: SSAValue) -> bool:
@@ -72,7 +72,7 @@ class _Divisions:
     def rewrite_division(self, op: ops.Apply, top: Operation) -> None:
         """Rewrite a division of nonnegative numbers."""
         x, y = op.arguments
-        constant = ops.known(y)
+        constant = ops.constant_value(y)
         if constant == 1 or (isinstance(constant, int) and constant > 0 and constant & (constant - 1) == 0 and op.kind.rounds != "up"):
             return
         hoisted = self.inverses and constant is None and all(self.facts.is_uniform_in_cta(v) and self._is_movable(v) for v in (x, y))
@@ -85,7 +85,7 @@ class _Divisions:
     def rewrite_signed_division(self, op: ops.Apply, top: Operation) -> None:
         """Rewrite a division of a tile by a constant divisor, both of any sign."""
         x, y = op.arguments
-        if is_scalar(x) or not self.inverses or op.kind.rounds == "up" or ops.known(y) is not None or self.facts.near_ends(x):
+        if is_scalar(x) or not self.inverses or op.kind.rounds == "up" or ops.constant_value(y) is not None or self.facts.near_ends(x):
             return
         if y not in self.magnitudes:
             if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y):
@@ -143,7 +143,7 @@ class _Divisions:
         """Return whether an operation and its operands can be hoisted."""
         movable = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
         if isinstance(op, ops.Apply):
-            movable = not op.kind.divides_integers or bool(ops.known(op.arguments[1]))
+            movable = not op.kind.divides_integers or bool(ops.constant_value(op.arguments[1]))
         return movable and isinstance(op, Operation) and all(map(self._is_movable, op.operands))
 
     def _move(self, value: SSAValue, top: Operation) -> None:

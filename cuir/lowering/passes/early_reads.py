@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.traits import Pure
 
-from ..facts.flow import waits
+from ..facts.flow import is_tile_wait
 from ..facts.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, is_scalar
@@ -23,7 +23,7 @@ from .rewriting import before
 def run(kernel: ops.Kernel) -> None:
     """Move the reads behind each wait."""
     for op in every(kernel):
-        if waits(op):
+        if is_tile_wait(op):
             _move_reads(op)
 
 
@@ -31,7 +31,7 @@ def _move_reads(wait: Operation) -> None:
     """Move the reads behind a wait, up to the next wait or the end of the block."""
     behind: list[Operation] = [wait]
     op = wait.next_op
-    while op is not None and not waits(op):
+    while op is not None and not is_tile_wait(op):
         behind.append(op)
         op = op.next_op
     for op in behind[1:]:

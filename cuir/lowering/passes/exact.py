@@ -21,8 +21,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...checking.decisions import rounds_beside
 from ...syntax.types import BOOL, F32, I32
-from ..facts.flow import sources, targets
-from ..facts.memory import Array, accesses
+from ..facts.flow import find_sources, find_targets
+from ..facts.memory import Array, iterate_accesses
 from ..ir import ops
 from ..ir.types import ScalarT, TileT, dtype_of
 from ..ir.walk import every
@@ -52,7 +52,7 @@ class _Stores:
         self.values: dict[Array, list[SSAValue]] = {}
         self.copied: dict[Array, list[Array]] = {}
         for op in every(kernel):
-            places = list(accesses(op))
+            places = list(iterate_accesses(op))
             for to in (p.array for p in places if p.writes):
                 values = [a for a in op.operands if isinstance(a.type, (ScalarT, TileT)) and dtype_of(a).is_float]
                 self.values.setdefault(to, []).extend(values)
@@ -60,7 +60,7 @@ class _Stores:
 
     def read(self, op: Operation) -> list[SSAValue]:
         """Return the values that an operation may read from memory."""
-        worklist, visited, values = [p.array for p in accesses(op) if not p.writes], set[Array](), list[SSAValue]()
+        worklist, visited, values = [p.array for p in iterate_accesses(op) if not p.writes], set[Array](), list[SSAValue]()
         while worklist:
             array = worklist.pop()
             if array not in visited:
@@ -82,7 +82,7 @@ def _mark(worklist: list[SSAValue], ends: set[SSAValue], stores: _Stores | None 
             continue
         visited.add(value)
         op = value.owner
-        if (inputs := sources(value)) is not None:
+        if (inputs := find_sources(value)) is not None:
             worklist += inputs
         elif isinstance(op, ops.Apply) and not op.entry.reduces:
             op.properties["exact"] = UnitAttr()
@@ -115,7 +115,7 @@ def _collect_sums(kernel: ops.Kernel) -> set[SSAValue]:
         value = worklist.pop()
         if value in reached or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
             continue
-        same[value] = [v for use in value.uses for v in targets(use)]
+        same[value] = [v for use in value.uses for v in find_targets(use)]
         users = (use.operation for use in value.uses)
         reached[value] = same[value] + [op.result for op in users if isinstance(op, ops.Apply) and not op.entry.reduces]
         worklist += reached[value]

@@ -38,7 +38,7 @@ def _finish_one(role: ops.Role) -> bool:
     variables = Variables(role)
     for op in every(role):
         ages = variables.flight.before[op]
-        in_flight = [v for v in dict.fromkeys(copies(op, variables)) if v in ages]
+        in_flight = [v for v in dict.fromkeys(iterate_copies(op, variables)) if v in ages]
         if in_flight:
             before(op, note(CHOICE))
             pending = min(ages[v] for v in in_flight)
@@ -53,7 +53,7 @@ def _finish_one(role: ops.Role) -> bool:
     return False
 
 
-def copies(op: Operation, variables: Variables) -> Iterator[SSAValue]:
+def iterate_copies(op: Operation, variables: Variables) -> Iterator[SSAValue]:
     """Yield the values that are copied before an operation, or where it passes them on.
 
     For a loop these are its initial values, and for its yield the values of a turn, if they do not end in the result's

@@ -15,7 +15,7 @@ from ...syntax.types import BOOL, I32
 from ..facts.pieces import reads_pairs
 from ..ir import ops
 from ..ir.function import Function
-from ..ir.inlining import inlined, mark, unmark
+from ..ir.inlining import is_inlined, mark, unmark
 from ..ir.types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.walk import every
 from ..ir.warps import WarpIf
@@ -131,7 +131,9 @@ def _is_per_column(op: Operation, reader: TileT) -> bool:
 
 def _reads_memory(op: Operation) -> bool:
     """Return whether an operation, or an operand inlined in it, reads memory."""
-    return isinstance(op, ops.Perform) or any(inlined(o) and isinstance(o.owner, Operation) and _reads_memory(o.owner) for o in op.operands)
+    return isinstance(op, ops.Perform) or any(
+        is_inlined(o) and isinstance(o.owner, Operation) and _reads_memory(o.owner) for o in op.operands
+    )
 
 
 def _is_harmless(op: ops.Perform) -> bool:

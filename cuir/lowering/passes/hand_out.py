@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...syntax.types import I32
-from ..facts.numbers import Numbers, element_of
+from ..facts.numbers import Numbers, find_element
 from ..ir import machine, ops
 from ..ir.types import dtype_of, scalar
 
@@ -98,7 +98,7 @@ class _ValueMaker:
             return False
         if number in self.same or isinstance(value.op, ops.Constant):
             return True
-        total = isinstance(value.op, ops.Apply) and (not value.op.kind.divides_integers or bool(ops.known(value.op.arguments[1])))
+        total = isinstance(value.op, ops.Apply) and (not value.op.kind.divides_integers or bool(ops.constant_value(value.op.arguments[1])))
         return total and all(map(self._is_invariant, value.operands))
 
     def _make_one(self, number: int, worker: int, block: Block, worker_scope: Scope, inner: Scope | None) -> SSAValue:
@@ -117,7 +117,7 @@ class _ValueMaker:
             exact = any(dtype_of(v).is_float for v in operands)
             return self._add(ops.apply(value.op.op, operands, value.type, exact), value.op, block)
         if isinstance(value.op, ops.Perform):
-            place = element_of(value.op)
+            place = find_element(value.op)
             assert place is not None
             at = self._add(ops.at(place.array, [(g, -1) for g in operands], place.result.type), place, block)
             return self._add(ops.perform(value.op.op, {value.op.params.data[0].data: at}, [value.type]), value.op, block)

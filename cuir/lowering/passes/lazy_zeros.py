@@ -13,14 +13,14 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
-from ..facts.flow import targets, waits
+from ..facts.flow import find_targets, is_tile_wait
 from ..ir import ops
 from ..ir.rows import Nothing
 from ..ir.types import TileT, dtype_of
 from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
-from .webs import Companions, Web, webs
+from .webs import Companions, Web, find_webs
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -29,7 +29,7 @@ def run(kernel: ops.Kernel) -> None:
         for op in every(role):
             if _is_product(op) and "c" in op.args and number(op.args["c"]) == 0:
                 _replace_accumulator(op, None)
-        for web in webs(role, _list_passed):
+        for web in find_webs(role, _list_passed):
             _rewrite_web(role, web)
 
 
@@ -40,7 +40,7 @@ def _is_product(op: Operation) -> TypeGuard[ops.Perform]:
 def _list_passed(value: SSAValue) -> list[SSAValue]:
     """Return the operand that an accumulating product, or a wait, passes on."""
     op = value.owner
-    if waits(op):
+    if is_tile_wait(op):
         return [op.arguments[op.results.index(value)]]
     return [op.args["c"]] if isinstance(op, Operation) and _is_product(op) and "c" in op.args else []
 
@@ -63,7 +63,7 @@ def _rewrite_web(role: ops.Role, web: Web) -> None:
     for op in every(role):
         if _is_product(op) and "c" in op.args and (source := _skip_waits(op.args["c"])) in companions.by_value:
             holds = companions.by_value[source][0]
-            if ops.known(holds) is not True:
+            if ops.constant_value(holds) is not True:
                 _replace_accumulator(op, holds)
     for zero in zeros:
         _replace_zeros(zero, web)
@@ -71,7 +71,7 @@ def _rewrite_web(role: ops.Role, web: Web) -> None:
 
 def _skip_waits(value: SSAValue) -> SSAValue:
     """Return a tile before the waits that it passed through."""
-    while waits(op := value.owner):
+    while is_tile_wait(op := value.owner):
         value = op.arguments[op.results.index(value)]
     return value
 
@@ -86,8 +86,8 @@ def _collect_flowing(web: Web) -> set[SSAValue]:
     while worklist:
         value = worklist.pop()
         for use in value.uses:
-            for target in targets(use):
-                if target not in flowing and (target in web or waits(use.operation)):
+            for target in find_targets(use):
+                if target not in flowing and (target in web or is_tile_wait(use.operation)):
                     flowing.add(target)
                     worklist.append(target)
     return flowing
@@ -97,7 +97,7 @@ def _is_unread(value: SSAValue, flowing: set[SSAValue]) -> bool:
     """Return whether all uses pass a value on to values in `flowing`, or are products that take it over."""
 
     def unread(use: Use) -> bool:
-        if into := targets(use):
+        if into := find_targets(use):
             return flowing.issuperset(into)
         return _is_product(use.operation) and _accumulates(use.operation, value)
 
@@ -111,7 +111,7 @@ def _accumulates(product: ops.Perform, value: SSAValue) -> bool:
 
 def _make_flag(companions: Companions, value: SSAValue) -> list[SSAValue]:
     """Return the truth value that says whether an accumulator holds a sum."""
-    if waits(op := value.owner):
+    if is_tile_wait(op := value.owner):
         return companions.of(op.arguments[op.results.index(value)])
     holds = companions.behind(value, ops.constant(not _is_zero(value), BOOL))
     return [holds]
@@ -132,5 +132,5 @@ def _replace_zeros(zero: SSAValue, web: Web) -> None:
     """Replace zeros by undefined registers wherever they flow into the web; other readers keep the zeros."""
     for use in tuple(zero.uses):
         op = use.operation
-        if any(target in web for target in targets(use)) and not waits(op):
+        if any(target in web for target in find_targets(use)) and not is_tile_wait(op):
             op.operands[use.index] = insert(op, Nothing(result_types=[zero.type]))

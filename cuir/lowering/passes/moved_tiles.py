@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...ops.limits import TARGETS
 from ...syntax.types import PANEL_BYTES
-from ..facts.memory import Accessed, accesses
+from ..facts.memory import Accessed, iterate_accesses
 from ..facts.multiples import is_multiple
 from ..facts.stores import is_panelled
 from ..ir import ops
@@ -42,7 +42,7 @@ def _move(store: ops.Perform, warps: int) -> None:
     rows, columns = t.shape
     if rows % ROWS or columns % COLUMNS or rows // ROWS * (columns // COLUMNS) % warps:
         return
-    if not all(_is_in_panels(a, rows) for a in (*accesses(load), *accesses(store))):
+    if not all(_is_in_panels(a, rows) for a in (*iterate_accesses(load), *iterate_accesses(store))):
         return
     moved = tile(t.element, rows, columns, "chunks")
     replace(cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[moved]]))])

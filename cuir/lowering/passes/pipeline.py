@@ -106,12 +106,12 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def optional() -> tuple[str, ...]:
+def optional_passes() -> tuple[str, ...]:
     """Return the names of the passes that may be left out."""
     return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
 
 
-def chosen(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
+def select_passes(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
     """Yield the passes that run without those named, each with its number in the pipeline, from 1."""
     for number, p in enumerate(PASSES, 1):
         if p.needed or p.name not in without:
@@ -120,6 +120,6 @@ def chosen(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
 
 def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
     """Run the passes on a kernel, in place."""
-    for _, p in chosen(without):
+    for _, p in select_passes(without):
         p.run(kernel)
     kernel.verify()

@@ -15,7 +15,7 @@ from ..ir import make, ops
 from ..ir.types import dtype_of, is_scalar, scalar
 from ..ir.walk import every
 from .rewriting import replace
-from .webs import Companions, Web, webs
+from .webs import Companions, Web, find_webs
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -35,7 +35,7 @@ def _find_counter(role: ops.Role) -> tuple[Web, int] | None:
     places = [p for op in every(role) if (p := _match_ring_index(op)) is not None]
     if not places:
         return None
-    for web in webs(role, _match_increment):
+    for web in find_webs(role, _match_increment):
         if not web.joined or not all(_is_start(v) or _match_increment(v) for v in web.definitions):
             continue
         for value, stages, _ in places:
@@ -48,10 +48,10 @@ def _match_ring_index(op: Operation) -> tuple[SSAValue, int, bool] | None:
     """Return (counter, stages, is_parity) of `i % n` and `i // n % 2`."""
     if not (isinstance(op, ops.Apply) and op.kind.remainder and is_scalar(op.result)):
         return None
-    value, n = op.arguments[0], ops.known(op.arguments[1])
+    value, n = op.arguments[0], ops.constant_value(op.arguments[1])
     inner = value.owner
     if isinstance(inner, ops.Apply) and inner.kind.rounds == "down" and n == 2:
-        stages = ops.known(inner.arguments[1])
+        stages = ops.constant_value(inner.arguments[1])
         return (inner.arguments[0], int(stages), True) if stages is not None and stages > 1 else None
     return (value, int(n), False) if n is not None and n > 1 else None
 
@@ -64,14 +64,14 @@ def _match_increment(value: SSAValue) -> list[SSAValue]:
         and op.kind.linear == SUM
         and is_scalar(value)
         and dtype_of(value) == I32
-        and ops.known(op.arguments[1]) == 1
+        and ops.constant_value(op.arguments[1]) == 1
     ):
         return [op.arguments[0]]
     return []
 
 
 def _is_start(value: SSAValue) -> bool:
-    number = ops.known(value)
+    number = ops.constant_value(value)
     return number is not None and dtype_of(value) == I32 and number >= 0
 
 
@@ -84,7 +84,7 @@ def _make_stage_and_parity(companions: Companions, value: SSAValue, stages: int)
     def number(n: int) -> SSAValue:
         return put(ops.constant(n, I32))
 
-    start = ops.known(value)
+    start = ops.constant_value(value)
     if start is not None:
         return [number(int(start) % stages), number(int(start) // stages % 2)]
     stage, parity = companions.of(_match_increment(value)[0])

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
 from ..facts import nans
-from ..facts.float_ranges import float_range
+from ..facts.float_ranges import compute_float_range
 from ..ir import ops
 from ..ir.machine import note
 from ..ir.machine_tiles import LARGEST, SharedTanh, by_reciprocal, can_share, shared_tanh
@@ -49,7 +49,7 @@ def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils
 
 def is_in_range(divisor: SSAValue) -> bool:
     """Return whether the product of four such numbers, and its reciprocal, are far from overflow."""
-    least, most = float_range(divisor)
+    least, most = compute_float_range(divisor)
     return least >= 1 and most <= 2.0**LARGEST + 1
 
 

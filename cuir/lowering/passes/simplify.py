@@ -84,7 +84,7 @@ class _Simplify:
             op = self._invert(op, insert(op, make.compare(EQUAL, test.arguments, scalar(BOOL))))
         if isinstance(test, ops.Apply) and test.kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32:
             op = self._invert(op, insert(op, make.compare(LESS, test.arguments[::-1], scalar(BOOL))))
-        value = ops.known(op.condition)
+        value = ops.constant_value(op.condition)
         if value is not None:
             region = op.then if value else op.orelse
             self.block(region.block)
@@ -104,7 +104,7 @@ class _Simplify:
 
 def _is_empty_loop(loop: ops.For) -> bool:
     """Return whether a loop is known to have no turn."""
-    start, stop = ops.known(loop.start), ops.known(loop.stop)
+    start, stop = ops.constant_value(loop.start), ops.constant_value(loop.stop)
     return start is not None and stop is not None and not range(int(start), int(stop), loop.step.data)
 
 
@@ -139,7 +139,7 @@ def number(value: SSAValue) -> int | float | bool | None:
     owner = value.owner
     if isinstance(owner, ops.Apply) and owner.kind.repeats:
         value = owner.arguments[0]
-    return ops.known(value)
+    return ops.constant_value(value)
 
 
 def is_same_number(a: SSAValue, b: SSAValue) -> bool:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
-from ..facts.flow import made_of
+from ..facts.flow import walk_expression
 from ..facts.liveness import Liveness
 from ..ir import ops
-from ..ir.inlining import inlined
+from ..ir.inlining import is_inlined
 from ..ir.layouts import HALVES, registers
 from ..ir.machine import note
 from ..ir.machine_tiles import Line, after, line, pin
@@ -36,7 +36,7 @@ ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler 
 class _Products:
     """slope * column for each column of a thread, which many operations read.
 
-    `known`: the last definition among the operands of the slope.
+    `available`: the last definition among the operands of the slope.
     """
 
     slope: SSAValue
@@ -134,7 +134,7 @@ class _Role:
     # ---- products that are not materialised
     def _delay(self, op: Line, reader: Operation, i: int) -> None:
         """Rebuild the line before its reader, its slope hidden until another operand of that is defined."""
-        if not inlined(op.result) or isinstance(reader, ops.Yield):
+        if not is_inlined(op.result) or isinstance(reader, ops.Yield):
             return
         anchor = next((leaf for k, o in enumerate(reader.operands) if k != i for leaf in _iterate_tiles(o)), None)
         if anchor is None:
@@ -148,7 +148,7 @@ def _iterate_tiles(value: SSAValue) -> Iterator[SSAValue]:
     t = value.type
     if not isinstance(t, TileT):
         return
-    if not inlined(value):
+    if not is_inlined(value):
         if t.layout.data == "full" and t.element == F32:
             yield value
     elif isinstance(value.owner, Operation):
@@ -166,7 +166,7 @@ def _is_speculatable(op: object) -> bool:
 
 def _collect_leaves(value: SSAValue) -> list[SSAValue]:
     """Return the values from which movable operations compute a scalar."""
-    return [v for v in made_of(value, lambda v: not _is_speculatable(v.owner)) if not _is_speculatable(v.owner)]
+    return [v for v in walk_expression(value, lambda v: not _is_speculatable(v.owner)) if not _is_speculatable(v.owner)]
 
 
 class _Numbers:

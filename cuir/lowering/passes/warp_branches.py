@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
-from ..facts.flow import made_of
+from ..facts.flow import walk_expression
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.walk import every, operations
@@ -138,7 +138,7 @@ def _can_move(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     They are pure, or come before it already.
     """
     for value in values:
-        for v in made_of(value, ends := lambda v: _stands_before(v, first) or _has_same_vote(v, first)):
+        for v in walk_expression(value, ends := lambda v: _stands_before(v, first) or _has_same_vote(v, first)):
             if ends(v):
                 continue
             if not isinstance(v.owner, (ops.Apply, ops.Constant)) or ops.kind_of(v).column_reduction:
@@ -157,7 +157,7 @@ def _move(value: SSAValue, first: Operation, choices: set[SSAValue]) -> None:
     op = value.owner
     if value in choices or not isinstance(op, Operation) or _stands_before(value, first):
         return
-    if any(v in choices for v in made_of(value, lambda v: _stands_before(v, first))):
+    if any(v in choices for v in walk_expression(value, lambda v: _stands_before(v, first))):
         return  # it goes inside
     for operand in op.operands:
         _move(operand, first, choices)
@@ -233,7 +233,7 @@ def _make_partial_vote(value: SSAValue, at: Operation) -> SSAValue | None:
 
     This requires that the vote can only become true with a greater maximum.
     """
-    maxima = [v for v in made_of(value, _is_maximum) if _is_maximum(v)]
+    maxima = [v for v in walk_expression(value, _is_maximum) if _is_maximum(v)]
     if len(maxima) != 1:
         return None
     votes = _Monotone(value, maxima[0])

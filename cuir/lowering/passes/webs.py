@@ -17,7 +17,7 @@ from ..ir.walk import every, last, operations
 from .rewriting import carry, extend_branch, set_yield
 
 
-def joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
+def iterate_joins(kernel: ops.Kernel | ops.Role) -> Iterator[tuple[SSAValue, list[SSAValue]]]:
     """Yield each value at which paths meet, with the values that flow into it.
 
     A loop's result is its argument after the last turn.
@@ -50,12 +50,12 @@ class Web:
         return value in self.joined or value in self.definitions
 
 
-def webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lambda _: ()) -> list[Web]:
+def find_webs(role: ops.Role, through: Callable[[SSAValue], Iterable[SSAValue]] = lambda _: ()) -> list[Web]:
     """Return the webs of a role, in the order of its text.
 
     `through` returns the operands of a value's definition that belong to its web.
     """
-    flows = dict(joins(role))
+    flows = dict(iterate_joins(role))
     parent: dict[SSAValue, SSAValue] = {}
 
     def root(v: SSAValue) -> SSAValue:
@@ -169,4 +169,4 @@ class Companions:
             self.by_value[new.results[i]] = list(new.results[count + k * n : count + (k + 1) * n])
 
 
-__all__ = ["Companions", "Web", "joins", "webs"]
+__all__ = ["Companions", "Web", "find_webs", "iterate_joins"]

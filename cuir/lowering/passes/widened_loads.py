@@ -6,7 +6,7 @@ The conversion that each load of them takes gives two f16, exactly, and floats o
 from __future__ import annotations
 
 from ...syntax.types import F16
-from ..facts.memory import accesses
+from ..facts.memory import iterate_accesses
 from ..ir import ops
 from ..ir.types import SharedT, TileT, dtype_of
 from ..ir.walk import every
@@ -31,6 +31,6 @@ def find_narrow_load(cast: ops.Apply) -> ops.Perform | None:
     load, t = cast.arguments[0].owner, cast.arguments[0].type
     if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or t.layout.data != "full" or not t.element.narrow:
         return None
-    reads = list(accesses(load))
+    reads = list(iterate_accesses(load))
     is_shared_read = len(reads) == 1 and not reads[0].writes and isinstance(reads[0].place.type, SharedT)
     return load if is_shared_read and len(list(load.results[0].uses)) == 1 else None

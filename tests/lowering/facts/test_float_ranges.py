@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cuir.lowering.facts.float_ranges import EVERYTHING, float_range
+from cuir.lowering.facts.float_ranges import EVERYTHING, compute_float_range
 from cuir.lowering.ir.build import build
 from cuir.lowering.ir.ops import Perform
 from cuir.lowering.ir.walk import every
@@ -19,7 +19,7 @@ def found(*lines: str) -> tuple[float, float]:
     """The range of what a body stores last."""
     ir = build(kernel("\n".join(["S = zeros(f32, [64, 64]) + scale", *lines, "store(Z[rows(64), cols(64)], V)"])))
     stores = [op for op in every(ir) if isinstance(op, Perform) and op.op == "store"]
-    return float_range(stores[-1].arg("tile"))
+    return compute_float_range(stores[-1].arg("tile"))
 
 
 @pytest.mark.parametrize(("value", "wanted"), [

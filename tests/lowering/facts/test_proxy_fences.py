@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuir.lowering import lower
-from cuir.lowering.facts.proxy_fences import fenced_arrivals
+from cuir.lowering.facts.proxy_fences import find_fenced_arrivals
 from tests.lowering.tile_ir import cleaned, program
 
 FRAME = """
@@ -33,7 +33,7 @@ def fenced(*lines: str) -> list[bool]:
     """Whether a fence must come before the arrival of each line."""
     kernel = cleaned(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
     first = len(FRAME.splitlines()) + 1
-    met = {op.location.line.data for op in fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
+    met = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
     return [first + i in met for i in range(len(lines))]
 
 

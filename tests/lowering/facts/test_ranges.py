@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.facts.ranges import INF, Ranges, ranges
+from cuir.lowering.facts.ranges import INF, Ranges, analyse_ranges
 from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse
 
@@ -49,7 +49,7 @@ def apply(op: str, *args: str, type: str = "scalar<i32>") -> str:
 
 def of(op: str, *args: str) -> tuple[Ranges, SSAValue]:
     found = kernel(apply(op, *args))
-    return ranges(found), named(found, "y")
+    return analyse_ranges(found), named(found, "y")
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
 def test_lines(rows: str | None, least: int, most: int, near: bool) -> None:
     """rows + 1 * column, of eight columns."""
     found = kernel(f"    %y = tile.line %one{f' from %{rows}' if rows else ''} : !tile.reg<i32, 1, 8>\n")
-    r, y = ranges(found), named(found, "y")
+    r, y = analyse_ranges(found), named(found, "y")
     assert (r[y].least, r[y].most) == (least, most) and r.near_ends(y) != near
 
 
 def test_limits_bring_a_value_near() -> None:
     text = apply("min", "loaded", "four").replace("%y", "%a") + apply("max", "a", "zero").replace("%y", "%b") + apply("-", "b", "five")
     found = kernel(text)
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert [r.near_ends(named(found, v)) for v in "aby"] == [True, False, False]
     assert r.fits(named(found, "y")) and (r[named(found, "y")].least, r[named(found, "y")].most) == (-5, -1)
 
@@ -117,7 +117,7 @@ def test_a_sum_that_wraps_is_near_neither_end_for_certain() -> None:
     """max(x, 0) + 1 may be -2^31, so that min(that, 5) - 4 may wrap too."""
     text = apply("max", "loaded", "zero").replace("%y", "%a") + apply("+", "a", "one").replace("%y", "%b")
     found = kernel(text + apply("min", "b", "five").replace("%y", "%c") + apply("-", "c", "four"))
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert not r.nonnegative(named(found, "b")) and r.near_ends(named(found, "c")) and not r.fits(named(found, "y"))
 
 
@@ -129,7 +129,7 @@ def test_a_product_fits_if_one_factor_is_known() -> None:
 
 def test_tiles_and_the_place_in_a_cluster() -> None:
     found = kernel(apply("rows", type="reg<i32, 64, 1>") + apply("cta_rank").replace("%y", "%c"))
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert (r[named(found, "y")].most, r[named(found, "c")].most) == (63, 1) and r.nonnegative(named(found, "y"))
 
 
@@ -145,7 +145,7 @@ def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
       tile.yield(%last, %v1, %d1)
     }
 """)
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert all(r.nonnegative(named(found, v)) for v in ("a", "u", "t", "i", "z", "last"))
     assert (r[named(found, "v")].least, r[named(found, "v")].most) == (0, 1)
     assert (r[named(found, "d")].least, r[named(found, "d")].most) == (-INF, 0)
@@ -155,7 +155,7 @@ def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
 
 def test_a_loop_that_counts_down() -> None:
     found = kernel("    tile.for %i = %five to %zero step -1 {\n      tile.yield()\n    }\n")
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert (r[named(found, "i")].least, r[named(found, "i")].most) == (1, 5)
 
 
@@ -168,5 +168,5 @@ def test_a_branch_gives_either_side() -> None:
       tile.yield(%minus)
     }
 """)
-    r = ranges(found)
+    r = analyse_ranges(found)
     assert (r[named(found, "y")].least, r[named(found, "y")].most) == (-3, 5)

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cuir.lowering.facts.lanes import runs_on_one_lane
 from cuir.lowering.facts.numbers import Numbers
-from cuir.lowering.facts.uniformity import Uniformity, uniformity
+from cuir.lowering.facts.uniformity import Uniformity, analyse_uniformity
 from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse
 
@@ -74,7 +74,7 @@ UNITS = """
 
 def test_what_values_follow_from() -> None:
     found = kernel(role(UNITS))
-    follow, v = uniformity(found), values(found)
+    follow, v = analyse_uniformity(found), values(found)
     expected = {
         "M": Uniformity.LAUNCH, "d": Uniformity.LAUNCH, "f": Uniformity.LAUNCH, "e": Uniformity.CTA, "t": Uniformity.WORK_ITEM, "a": Uniformity.WORK_ITEM, "i": Uniformity.WORK_ITEM,
         "w": Uniformity.WORKER, "b": Uniformity.WORK_ITEM | Uniformity.WORKER, "c": Uniformity.VARYING, "r": Uniformity.VARYING, "g": Uniformity.VARYING, "h": Uniformity.VARYING,
@@ -84,7 +84,7 @@ def test_what_values_follow_from() -> None:
 
 def test_the_number_of_a_worker_alone_is_known() -> None:
     found = kernel(role("", workers=1))
-    assert uniformity(found)[values(found)["w"]] == Uniformity.LAUNCH
+    assert analyse_uniformity(found)[values(found)["w"]] == Uniformity.LAUNCH
 
 
 def test_equal_scalars_of_two_roles_have_one_number() -> None:

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation
 import corpus
 from cuir.checking.checker import check
 from cuir.lowering.facts.stores import arrays_by_warp, stores_by_warps
-from cuir.lowering.facts.warp_sync import WarpSyncs, warp_syncs
+from cuir.lowering.facts.warp_sync import WarpSyncs, find_warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
 from cuir.lowering.ir.walk import every
@@ -37,7 +37,7 @@ def f(X: Global[f32, 64, 64], H: Global[f16, 64, 64], Y: Global[f32, 64, 64], R:
 def joins(*lines: str) -> list[bool]:
     """Whether the lanes meet before something of each line."""
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
-    found = warp_syncs(kernel.roles[0])
+    found = find_warp_syncs(kernel.roles[0])
     assert not found.inside, "what a store reads is read before it"
     first = len(FRAME_OF_PROGRAMS.splitlines()) + 1
     met = {op.location.line.data for op in found.before}  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ def test_the_lanes_of_a_warp_meet_alone_where_rows_are_its_own(stored: str, left
         "    full = mbarrier(1)", "    tall, again = shared(f16, [128, 64]), shared(f16, [64, 64], over=h)\n    full = mbarrier(1)"
     )
     lines = [line.format(stored, left, right) for line in PRODUCT_ROWS]
-    found = warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
+    found = find_warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
     first = len(frame.splitlines()) + 1
     met, warps = ({op.location.line.data - first for op in group} for group in (found.before, found.warps))  # type: ignore[union-attr]
     assert (met, warps) == ((set(), {2, 4}) if alone else ({2, 4}, set()))
@@ -128,7 +128,7 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
         "store(Y[0:64, :], p + y)",
     )
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
-    first, found = len(FRAME_OF_PROGRAMS.splitlines()) + 1, warp_syncs(kernel.roles[0])
+    first, found = len(FRAME_OF_PROGRAMS.splitlines()) + 1, find_warp_syncs(kernel.roles[0])
     assert {op.location.line.data - first for op in found.warps} == {3}  # type: ignore[union-attr]
     assert {op.location.line.data - first for op in found.before} == {5}  # type: ignore[union-attr]
 
@@ -144,7 +144,7 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
 )
 def test_all_is_read_before_anything_is_stored(line: str) -> None:
     kernel = cleaned(program(f"{FRAME_OF_PROGRAMS}        {line}\n"))
-    found = warp_syncs(kernel.roles[0])
+    found = find_warp_syncs(kernel.roles[0])
     assert [op.op for op in found.before if isinstance(op, ops.Perform)] == ["store"] and not found.inside
 
 
@@ -186,7 +186,7 @@ def moves(*lines: str) -> list[bool]:
     moved_tiles.run(kernel)
     mark(kernel)
     first = len(MOVING.splitlines()) + 1
-    met = {op.location.line.data for op in warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]
+    met = {op.location.line.data for op in find_warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]
     return [first + i in met for i in range(len(lines))]
 
 
@@ -205,7 +205,7 @@ def test_chunks_keep_their_lanes(lines: tuple[str, ...], where: list[bool]) -> N
 
 def test_a_join_in_a_loop_counts_once() -> None:
     """The store's join is there in each turn, so the first load of a turn needs none: nobody stores between."""
-    found = warp_syncs(
+    found = find_warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             "tile.for %i = %0 to %n {",
@@ -221,7 +221,7 @@ def test_a_join_in_a_loop_counts_once() -> None:
 
 
 def test_a_branch_of_warps_has_no_join_inside() -> None:
-    found = warp_syncs(
+    found = find_warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             '%v = tile.apply "zeros"() : !tile.reg<bool, 64, 1>',
@@ -247,7 +247,7 @@ def test_a_store_that_works_out_what_it_reads() -> None:
     )
     gather = next(op for op in every(made) if isinstance(op, ops.Perform) and op.op == "gather")
     mark(gather)
-    found = warp_syncs(made)
+    found = find_warp_syncs(made)
     assert [op.op for op in found.inside if isinstance(op, ops.Perform)] == ["store"] and not found.before
 
 
@@ -257,13 +257,13 @@ def test_a_store_that_works_out_what_it_reads() -> None:
 def test_the_expert_kernel_needs_none(consts: dict[str, int]) -> None:
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
     kernel = cleaned(check(parse(text), None, {"T": "f16", "DYNAMIC": True, **consts}))
-    assert all(warp_syncs(r) == WarpSyncs() for r in kernel.roles)
+    assert all(find_warp_syncs(r) == WarpSyncs() for r in kernel.roles)
     assert [stores_by_warps(r) for r in kernel.roles] == [r.threads.data == 128 for r in kernel.roles]
 
 
 def test_the_program_of_the_gpu_test() -> None:
     (made,) = cleaned(check(parse(TEXT))).roles
-    names = [op.op for op in every(made) if op in warp_syncs(made).before and isinstance(op, ops.Perform)]
+    names = [op.op for op in every(made) if op in find_warp_syncs(made).before and isinstance(op, ops.Perform)]
     assert names == ["store", "load", "store", "load", "load"]
 
 
@@ -294,7 +294,7 @@ def accessed(op: ops.Perform) -> tuple[str, bool, bool] | None:
         return None
     if isinstance(place.owner, ops.At):
         start = place.owner.starts[0]
-        return "Y", op.op == "store", ops.known(start) == 64
+        return "Y", op.op == "store", ops.constant_value(start) == 64
     assert isinstance(place.owner, ops.Shared)
     return {"over": "a"}.get(place.owner.symbol.data, place.owner.symbol.data), op.op == "store", False
 
@@ -312,7 +312,7 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
         "%y64 = tile.at %Y[%c64 : 64, : 64] : !tile.tensor<f32, 64, 64>",
         *re.sub("@", lambda _: f"_{next(numbers)}", text).splitlines(),
     )
-    found, own = warp_syncs(made), {array.symbol.data for array in arrays_by_warp(made) if isinstance(array, ops.Shared)}
+    found, own = find_warp_syncs(made), {array.symbol.data for array in arrays_by_warp(made) if isinstance(array, ops.Shared)}
     since: list[tuple[str, bool, bool]] = []
 
     def visit(op: Operation) -> None:

@@ -89,7 +89,7 @@ def line(elements: Elements, op: Line, at: Position) -> str:
     The part that is uniform in a row, with the thread's first column, is computed before the loop.
     """
     floats, near = dtype_of(op.result) == F32, op.near is not None
-    slope, constant = elements.scalar(op.slope), ops.known(op.slope)
+    slope, constant = elements.scalar(op.slope), ops.constant_value(op.slope)
 
     def times(column: str) -> str:
         return column if constant == 1 and not floats else f"{slope} * {f'float({column})' if floats else column}"

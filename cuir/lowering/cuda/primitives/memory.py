@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ....syntax.types import F32
-from ...facts.pieces import GROUP, first_column, reads_pairs
+from ...facts.pieces import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.machine_tiles import DEALT
@@ -61,7 +61,7 @@ def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> Non
     frag, kernel, out = role.fragment(t), role.kernel, role.out
     name, values = role.places.elements(op.arg("place"))
     at = Position("", "r_", "", "")
-    first, near = first_column(values[-1]) or (None, True)
+    first, near = find_first_column(values[-1]) or (None, True)
     column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
     texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
     location = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])

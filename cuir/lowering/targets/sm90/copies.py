@@ -15,7 +15,7 @@ from ...cuda.places import unsupported
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.inlining import inlined
+from ...ir.inlining import is_inlined
 from ...lowered import TensorMap
 from .clusters import select_ctas
 
@@ -81,7 +81,7 @@ def _collect_copies(op: ops.Perform) -> Sequence[Operation]:
     while following is not None:
         if isinstance(following, ops.Perform) and following.op == op.op:
             batch.append(following)
-        elif not isinstance(following, (ops.At, ops.Constant)) and not (len(following.results) == 1 and inlined(following.results[0])):
+        elif not isinstance(following, (ops.At, ops.Constant)) and not (len(following.results) == 1 and is_inlined(following.results[0])):
             break
         following = following.next_op
     return batch
