@@ -1,4 +1,4 @@
-"""Verification of a kernel against its specification. Owns the five questions of docs/verification.md; asks the checker, the interpreter and the explorer."""
+"""Verification of a kernel against its specification, by the five questions of docs/verification.md."""
 
 from __future__ import annotations
 

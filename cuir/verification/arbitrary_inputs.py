@@ -1,4 +1,4 @@
-"""Inputs that a specification draws itself: floats whose elements may be anything, as those of a scale beside each cached token."""
+"""Floats that a specification draws and whose elements are arbitrary, such as scales of cached tokens."""
 
 from __future__ import annotations
 
@@ -9,39 +9,45 @@ import torch
 from ..spec.functions import Value
 from ..text.diagnostics import CuirError
 
-_FILLERS = 2  # so many different numbers in what is not read are a filling, such as zeros or ones
+_FILLERS = 2  # at most so many distinct values in unread elements are a filling, such as zeros or ones
 
 
-def find_arbitrary(given: Mapping[str, Value], redraw: Callable[[], Mapping[str, Value]]) -> list[str]:
-    """Names of floats that another generator gives other values: no tables, and nothing that follows from other inputs alone."""
-    floats = {n: x for n, x in given.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()}
+def find_arbitrary(inputs: Mapping[str, Value], redraw: Callable[[], Mapping[str, Value]]) -> list[str]:
+    """Return names of floats that take other values under another generator.
+
+    Not tables, and not what follows from other inputs alone.
+    """
+    floats = {n: x for n, x in inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()}
     if not floats:
         return []
     try:
-        again = {n.lower(): x for n, x in redraw().items()}
+        redrawn = {n.lower(): x for n, x in redraw().items()}
     except CuirError:
         return []
 
     def differs(name: str, x: torch.Tensor) -> bool:
-        other = again.get(name.lower())
-        if not isinstance(other, torch.Tensor) or other.shape != x.shape:
+        second = redrawn.get(name.lower())
+        if not isinstance(second, torch.Tensor) or second.shape != x.shape:
             return False
-        a, b = other.to(x.dtype).double(), x.double()  # the kernel's dtype has rounded x
+        a, b = second.to(x.dtype).double(), x.double()  # the kernel's dtype has rounded x
         return 2 * int(((a != b) & ~(a.isnan() & b.isnan())).sum()) > x.numel()
 
     return [n for n, x in floats.items() if differs(n, x)]
 
 
-def without_fillers(given: Mapping[str, Value], places: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Places of elements that are not read, but for tensors that the specification fills there: a kernel may rely on that."""
-    kept: dict[str, torch.Tensor] = {}
-    for n, where in places.items():
-        x = given[n]
+def without_fillers(inputs: Mapping[str, Value], places: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the places of unread elements, except in tensors that the specification fills there.
+
+    A kernel may rely on such a filling.
+    """
+    unfilled: dict[str, torch.Tensor] = {}
+    for n, places_of_name in places.items():
+        x = inputs[n]
         assert isinstance(x, torch.Tensor)
-        values = x.double()[where]
+        values = x.double()[places_of_name]
         if bool(values.isfinite().all()) and len(values.unique()) > _FILLERS:
-            kept[n] = where
-    return kept
+            unfilled[n] = places_of_name
+    return unfilled
 
 
 __all__ = ["find_arbitrary", "without_fillers"]

@@ -1,6 +1,7 @@
-"""Wrong numbers and NaN as statements: the problem runs once more, watched, and the report names the store of the wrong element and where a NaN began.
+"""Statements that cause wrong numbers and NaN, found by a second, watched run of the problem.
 
-Runs after a verdict, on the smallest problem that fails, and never changes the verdict. Owns the watching; what is wrong at all is functions.py's and numeric.py's.
+The report names the store of the wrong element and where a NaN began. Runs after a verdict, on the smallest problem
+that fails, and never changes the verdict.
 """
 
 from __future__ import annotations
@@ -33,43 +34,46 @@ from ..variants import MAX_SCORES
 from .inputs import FunctionLaunch, readable
 from .problems import Launch
 
-_UNKNOWN = "as before the launch, or computed so,"  # of a NaN of which only a second run shows the cause
-_MARKS = {2: 0x7E5A, 4: 0x7FC0515A}  # a NaN that no computation gives, by bytes: what no store reached still has it
+_UNKNOWN = "as before the launch, or computed so,"  # replaced in the message once the watched run shows the cause of a NaN
+_MARKS = {2: 0x7E5A, 4: 0x7FC0515A}  # a NaN that no computation produces, by bytes: marks elements that no store reached
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One execution of a statement: who, where in its loops."""
+    """One execution of a statement: its worker, and the turns of its loops."""
 
     stmt: Stmt
     label: str
     cluster: int
     unit: int | None
-    turns: tuple[tuple[str, int], ...]  # of the loops around it, the outer one first
+    turns: tuple[tuple[str, int], ...]  # of the enclosing loops, the outermost first
 
     @property
     def span(self) -> Span:
         return self.stmt.value.span if isinstance(self.stmt, (Assign, ExprStmt)) else self.stmt.span
 
     @property
-    def where(self) -> str:
-        """The turns of the loops around it."""
+    def turns_text(self) -> str:
+        """The turns of the enclosing loops."""
         return f" ({', '.join(f'{name} = {value}' for name, value in self.turns)})" if self.turns else ""
 
     def __str__(self) -> str:
         work = f" for the unit of work {self.unit}" if self.unit is not None else ""
-        return f"{self.label} of CTA {self.cluster}{work}{self.where}"
+        return f"{self.label} of CTA {self.cluster}{work}{self.turns_text}"
 
 
 @dataclass
 class _Watch:
-    """What a watched run sees. `last`: for each output, the number of the step that wrote each element last; 0: none."""
+    """Observations of a watched run.
+
+    last: for each output, the number of the step that wrote each element last; 0: none.
+    """
 
     outputs: Mapping[str, torch.Tensor]
     before: dict[str, torch.Tensor] = field(default_factory=dict)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
-    began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: how many stores were before, the step, the name
+    began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: the number of stores before, the step, the name
     overflowed: list[tuple[int, _Step, str]] = field(
         default_factory=list
     )  # the same of an overflow: finite numbers made an infinity, or a NaN by way of one
@@ -93,13 +97,16 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Watched(Compiler):
-    """Code that tells after each statement what it did. One run at a time: the watch stands in the class while it lasts."""
+    """Code that reports the effect of each statement.
+
+    One run at a time: the watch is stored in the class meanwhile.
+    """
 
     watch: _Watch | None = None
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         super().__init__(checked, device, costs, perturbs)
-        self.loops_around: list[tuple[str, bool]] = []  # names of loops, and whether over the units of work
+        self.loops_around: list[tuple[str, bool]] = []  # names of loops, and whether they are over the units of work
 
     def loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops_around.append((stmt.target, not isinstance(stmt.iter, Call)))
@@ -113,7 +120,7 @@ class _Watched(Compiler):
             code[at] = self.watched(code[at], stmt)
 
     def watched(self, run: Instruction, stmt: Assign | ExprStmt) -> Instruction:
-        around, target = tuple(self.loops_around), stmt.targets[0] if isinstance(stmt, Assign) else ""
+        loops, target = tuple(self.loops_around), stmt.targets[0] if isinstance(stmt, Assign) else ""
         bound = self.checked.find_call(stmt.value) if isinstance(stmt.value, Call) else None
         stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
         drains = bound is not None and bound.op.effects.drains is not None
@@ -121,8 +128,8 @@ class _Watched(Compiler):
         overflows = bool(target) and _is_finite_but_for_overflow(stmt.value)
 
         def step(w: Worker) -> _Step:
-            units = [w.frame.get(n) for n, unit in around if unit]
-            turns = tuple((spoken(n, stmt.span), int(w.frame[n])) for n, unit in around if not unit and isinstance(w.frame.get(n), int))
+            units = [w.frame.get(n) for n, unit in loops if unit]
+            turns = tuple((spoken(n, stmt.span), int(w.frame[n])) for n, unit in loops if not unit and isinstance(w.frame.get(n), int))
             return _Step(stmt, w.label, int(w.m.clusters[0]), int(units[0]) if units and units[0] is not None else None, turns)
 
         def instruction(w: Worker) -> int | None:
@@ -132,14 +139,14 @@ class _Watched(Compiler):
             clean = bool(target) and not any(_has_nan(w.frame.get(n)) for n in names if n != target)
             clean = clean and not (target in names and _has_nan(w.frame.get(target)))
             finite = overflows and clean and not any(_has_infinity(w.frame.get(n)) for n in names)
-            said = run(w)
+            outcome = run(w)
             if stores or drains:
                 watch.stored(step(w))
             if clean and _has_nan(w.frame.get(target)):
                 watch.began.append((len(watch.steps), step(w), target))
             if finite and (_has_infinity(w.frame.get(target)) or _has_nan(w.frame.get(target))):
                 watch.overflowed.append((len(watch.steps), step(w), target))
-            return said
+            return outcome
 
         return instruction
 
@@ -155,7 +162,10 @@ def _has_infinity(value: Any) -> bool:
 
 
 def _is_finite_but_for_overflow(value: Expr) -> bool:
-    """Check that finite operands give an infinity or a NaN only by a result beyond its dtype: no read, division, root or logarithm."""
+    """Return whether finite operands give an infinity or a NaN only by overflow.
+
+    There is no read, division, root or logarithm.
+    """
     for node in walk(value):
         if isinstance(node, Subscript) or (isinstance(node, Name) and node.id == "inf"):
             return False
@@ -164,48 +174,61 @@ def _is_finite_but_for_overflow(value: Expr) -> bool:
     return True
 
 
-def _overflows_at_most(of: Traits) -> bool:
-    arithmetic = of.linear or of.multiplies or of.exponential or of.extremum or of.magnitude or of.converts or of.logistic
-    folds = of.reduction or of.column_reduction or of.chooses or of.votes
-    without_floats = of.compares or of.complements or of.decided_by is not None or of.tests_bit or of.divides_integers
-    return bool(arithmetic or folds or without_floats or of.constant is not None or of.repeats or of.index_of)
+def _overflows_at_most(operator: Traits) -> bool:
+    arithmetic = (
+        operator.linear
+        or operator.multiplies
+        or operator.exponential
+        or operator.extremum
+        or operator.magnitude
+        or operator.converts
+        or operator.logistic
+    )
+    folds = operator.reduction or operator.column_reduction or operator.chooses or operator.votes
+    without_floats = (
+        operator.compares or operator.complements or operator.decided_by is not None or operator.tests_bit or operator.divides_integers
+    )
+    return bool(arithmetic or folds or without_floats or operator.constant is not None or operator.repeats or operator.index_of)
 
 
-def blamed(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, error: CuirError) -> CuirError:
-    """A verdict V301 to V304 with the statement that stored the wrong element as its place, and notes on who did it, where a NaN began, and which elements are wrong.
+def blame(checked: Checked, spec: AnySpecification, problem: Launch | FunctionLaunch, error: CuirError) -> CuirError:
+    """Locate a verdict V301 to V304 at the statement that stored the wrong element.
 
-    given: the problem, its outputs as before the launch. The error as it is for other codes, and where a second run shows nothing.
+    Notes tell its worker, where a NaN began, and which elements are wrong. problem: its outputs as before
+    the launch. Returns the error unchanged for other codes, and where a second run shows nothing.
     """
     first = error.diagnostics[0]
     named = re.match(r"\w+", first.message)
     if first.code not in ("V301", "V302", "V303", "V304", "V309") or named is None:
         return error
     for name in ("O", "LSE") if first.code == "V303" else (named[0],):
-        if name not in given.outputs:
+        if name not in problem.outputs:
             continue
         try:
-            watch, wrong = _again(checked, spec, given.fresh() if isinstance(given, Launch) else given, name)
+            watch, wrong = _run_watched(checked, spec, problem.fresh() if isinstance(problem, Launch) else problem, name)
         except CuirError:
             return error
         if wrong is not None and wrong.any():
-            return CuirError([_told(checked, first, name, watch, wrong), *error.diagnostics[1:]])
+            return CuirError([_describe(checked, first, name, watch, wrong), *error.diagnostics[1:]])
     return error
 
 
-def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLaunch, name: str) -> tuple[_Watch, torch.Tensor | None]:
-    """Runs the problem watched; which elements of the output are wrong: NaN that should be none, or far off."""
-    outputs = {n: x for n, x in given.outputs.items() if x.element_size() in _MARKS and x.is_contiguous()}
+def _run_watched(
+    checked: Checked, spec: AnySpecification, problem: Launch | FunctionLaunch, name: str
+) -> tuple[_Watch, torch.Tensor | None]:
+    """Run the problem watched; return the wrong elements of the output: unexpected NaN, or large errors."""
+    outputs = {n: x for n, x in problem.outputs.items() if x.element_size() in _MARKS and x.is_contiguous()}
     if name not in outputs:
         return _Watch({}), None
     marked = {}
     for n, x in outputs.items():
         marked[n] = x.isnan() if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
         _bits(x)[marked[n]] = _MARKS[x.element_size()]
-    arguments = given.arguments()
+    arguments = problem.arguments()
     watch = _Watch({n: arguments[n] for n in outputs})
     launch, _, _ = prepare(
         checked, arguments, schedule=Schedule.adversarial("engines_first"), detect=False, compiler=_Watched
-    )  # engines act at once: what changes is this statement's
+    )  # engines act at once, so that a change belongs to the current statement
     _Watched.watch = watch
     try:
         run_each(launch)
@@ -213,75 +236,78 @@ def _again(checked: Checked, spec: AnySpecification, given: Launch | FunctionLau
         _Watched.watch = None
     output = outputs[name].double()
     if isinstance(spec, FunctionSpecification):
-        assert isinstance(given, FunctionLaunch)
-        wanted = spec.exact(readable(checked, given), list(given.before)).get(name)
+        assert isinstance(problem, FunctionLaunch)
+        expected = spec.exact(readable(checked, problem), list(problem.before)).get(name)
     else:
-        assert isinstance(given, Launch) and isinstance(spec, Specification)
-        results = spec.reference(given.q, given.k, given.v, given.scale)
-        wanted = spec.most(given.q, given.k, given.scale) if name == MAX_SCORES else dict(zip(("O", "LSE"), results)).get(name)
-    if wanted is None:
+        assert isinstance(problem, Launch) and isinstance(spec, Specification)
+        results = spec.reference(problem.q, problem.k, problem.v, problem.scale)
+        expected = spec.most(problem.q, problem.k, problem.scale) if name == MAX_SCORES else dict(zip(("O", "LSE"), results)).get(name)
+    if expected is None:
         return watch, None
-    wanted = wanted.double()
-    bad = output.isnan() & ~wanted.isnan()
+    expected = expected.double()
+    bad = output.isnan() & ~expected.isnan()
     if bad.any():
         return watch, bad
-    same = (output == wanted) | wanted.isnan()
-    off = torch.where(same, 0.0, (output - wanted).abs().nan_to_num(nan=torch.inf))
+    same = (output == expected) | expected.isnan()
+    off = torch.where(same, 0.0, (output - expected).abs().nan_to_num(nan=torch.inf))
     eps = torch.finfo(outputs[name].dtype).eps if outputs[name].dtype.is_floating_point else 0
-    finite = wanted[wanted.isfinite()]
+    finite = expected[expected.isfinite()]
     rounding = 8 * eps * (finite.abs().max().item() if finite.numel() else 0.0)
     return watch, (off > 0) & (off > min(rounding, 0.25 * off.max().item()))
 
 
-def _told(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: torch.Tensor) -> Diagnostic:
+def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wrong: torch.Tensor) -> Diagnostic:
     last = watch.last[name]
     unwritten = wrong & (last == 0)
     if unwritten.any():
-        sites = stores_to(checked, name)
-        where = _pattern(unwritten)
+        sites = find_stores(checked, name)
+        pattern = _pattern(unwritten)
         text = (
             f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}"
-            + (f"; {where}" if where else "")
+            + (f"; {pattern}" if pattern else "")
         )
-        others = [Note(f"`{name}` is stored to here too", s) for s in sites[1:2]]
-        return replace(first, span=sites[0] if sites else first.span, notes=(Note(text), *others, *first.notes))
-    at = tuple(torch.nonzero(wrong)[0].tolist())  # the first in the order of memory
-    number = int(last[at])
+        other_stores = [Note(f"`{name}` is stored to here too", s) for s in sites[1:2]]
+        return replace(first, span=sites[0] if sites else first.span, notes=(Note(text), *other_stores, *first.notes))
+    index = tuple(torch.nonzero(wrong)[0].tolist())  # the first in memory order
+    number = int(last[index])
     step = watch.steps[number - 1]
-    where = _pattern(wrong)
-    notes = [Note(f"{_element(name, wrong)} was stored here by {step}{_share(watch, last, wrong)}" + (f"; {where}" if where else ""))]
+    pattern = _pattern(wrong)
+    notes = [Note(f"{_element(name, wrong)} was stored here by {step}{_share(watch, last, wrong)}" + (f"; {pattern}" if pattern else ""))]
     if first.code == "V302":
         overflow = _first_of(watch.overflowed, number, step)
         if overflow is not None:
-            made, target = overflow
-            assert isinstance(made.stmt, Assign)
-            dtype = getattr(made.stmt.value.type, "dtype", None)
+            cause, target = overflow
+            assert isinstance(cause.stmt, Assign)
+            dtype = getattr(cause.stmt.value.type, "dtype", None)
             beyond = f": beyond {dtype.largest}, the largest {dtype}" if dtype is not None else ""
             notes.append(
-                Note(f"an overflow: `{spoken(target, made.span)}` is not finite here, and all operands are{beyond}{made.where}", made.span)
+                Note(
+                    f"an overflow: `{spoken(target, cause.span)}` is not finite here, and all operands are{beyond}{cause.turns_text}",
+                    cause.span,
+                )
             )
             message = first.message.replace(_UNKNOWN, "after an overflow,")
             first = replace(first, message=message, hint="scale down, subtract the largest number before an exponential, or compute in f32")
-        own = _first_of(watch.began, number, step)
-        if own is not None:
-            began, target = own
+        first_nan = _first_of(watch.began, number, step)
+        if first_nan is not None:
+            began, target = first_nan
             notes.append(
                 Note(
-                    f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.where}",
+                    f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.turns_text}",
                     began.span,
                 )
             )
     return replace(first, span=step.span, notes=(*notes, *first.notes))
 
 
-def _first_of(seen: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
-    """Find the first step seen before a store in its unit of work, if possible of the same worker."""
-    mine = [(s, n) for before, s, n in seen if before < number and s.cluster == step.cluster and s.unit == step.unit]
-    return next((x for x in mine if x[0].label == step.label), mine[0] if mine else None)
+def _first_of(observations: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
+    """Return the first step before a store in its unit of work, preferably of the same worker."""
+    candidates = [(s, n) for before, s, n in observations if before < number and s.cluster == step.cluster and s.unit == step.unit]
+    return next((x for x in candidates if x[0].label == step.label), candidates[0] if candidates else None)
 
 
-def stores_to(checked: Checked, name: str) -> list[Span]:
-    """The statements that store to a tensor."""
+def find_stores(checked: Checked, name: str) -> list[Span]:
+    """Return the places of the statements that store to a tensor."""
     spans = []
     for role in checked.roles:
         for node in (n for stmt in role.body for n in walk(stmt)):
@@ -292,36 +318,36 @@ def stores_to(checked: Checked, name: str) -> list[Span]:
     return list(dict.fromkeys(spans))
 
 
-def _element(name: str, where: torch.Tensor) -> str:
-    return f"{name}{torch.nonzero(where)[0].tolist()}"
+def _element(name: str, selected: torch.Tensor) -> str:
+    return f"{name}{torch.nonzero(selected)[0].tolist()}"
 
 
 def _share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
-    """Whether all wrong elements are of one worker or unit, or of one statement, where others are right."""
+    """Describe whether all wrong elements are of one worker, unit or statement, and others are right."""
     steps = [watch.steps[n - 1] for n in torch.unique(last[wrong]).tolist() if n]
-    others = [watch.steps[n - 1] for n in torch.unique(last[~wrong]).tolist() if n]
-    said = []
-    for what, key in (
+    right_steps = [watch.steps[n - 1] for n in torch.unique(last[~wrong]).tolist() if n]
+    parts = []
+    for noun, key in (
         ("unit of work", lambda s: s.unit),
         ("worker", lambda s: s.label),
         ("statement", lambda s: (s.span.line, s.span.column)),
     ):
-        mine, all_ = {key(s) for s in steps}, {key(s) for s in (*steps, *others)}
-        if len(mine) == 1 and len(all_) > 1:
-            said.append(f"this {what}")
-        elif what == "unit of work" and None not in all_ and len(mine) < len(all_):
-            said.append(f"units of work {', '.join(sorted(map(str, mine)))} of {len(all_)}")
-    return f"; the wrong elements are all of {' and '.join(said)}" if said else ""
+        wrong_keys, all_keys = {key(s) for s in steps}, {key(s) for s in (*steps, *right_steps)}
+        if len(wrong_keys) == 1 and len(all_keys) > 1:
+            parts.append(f"this {noun}")
+        elif noun == "unit of work" and None not in all_keys and len(wrong_keys) < len(all_keys):
+            parts.append(f"units of work {', '.join(sorted(map(str, wrong_keys)))} of {len(all_keys)}")
+    return f"; the wrong elements are all of {' and '.join(parts)}" if parts else ""
 
 
 def _pattern(wrong: torch.Tensor) -> str:
-    """In which dims the wrong elements lie in a part of the places."""
-    said = []
+    """Describe the dims in which the wrong elements lie in a part of the places."""
+    parts = []
     for d, n in enumerate(wrong.shape):
         places = wrong.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().numpy()
         if 0 < len(places) < n:
-            said.append(f"dim {d} at {_places(places)} of {n}")
-    return f"wrong: {', '.join(said)}" if said else ""
+            parts.append(f"dim {d} at {_places(places)} of {n}")
+    return f"wrong: {', '.join(parts)}" if parts else ""
 
 
 def _places(places: Any) -> str:

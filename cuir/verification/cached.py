@@ -1,4 +1,4 @@
-"""Attention over a cache of keys and values as a function that verification can ask a kernel for: from mods, per sequence over the tokens that it has."""
+"""Attention over a paged cache as a function specification: mods applied per sequence to its tokens."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from ..spec.functions import FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..variants.rebuilt import bounded
 
-LONGEST = 5 * 64  # tokens of a sequence that is tried
+LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
 def function_of(spec: Specification, arguments: Arguments | None = None, scaled: bool = False) -> FunctionSpecification:
-    """O [B, H, M, DV] and LSE [B, H, M] of queries Q [B, H, M, D] over a cache: token t of sequence b is row t % PAGE of page PAGES[b, t // PAGE] of KEYS
-    [NP, HK, PAGE, D] and VALUES, and the sequence has LENGTHS[b] of them; `N` of a mod is that length.
+    """Return the specification of attention over a cache: O [B, H, M, DV] and LSE [B, H, M].
 
-    arguments: the kernel's values for what the mods capture, in a problem of some lengths. What a sequence has no token for is not read. scaled: KEYS and VALUES are
-    8-bit numbers, and times KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens, what the attention is of.
+    Queries are Q [B, H, M, D]; token t of sequence b is row t % PAGE of page PAGES[b, t // PAGE] of KEYS [NP, HK, PAGE,
+    D] and VALUES, and the sequence has LENGTHS[b] of them; `N` of a mod is that length. Rows without a token are not
+    read.
+
+    arguments: the kernel's values for the captured values of the mods, for lengths. scaled: KEYS and VALUES are 8-bit
+    numbers, multiplied by KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens.
     """
     spec = bounded(spec)
 
@@ -34,14 +37,22 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
         )
         for b, n in enumerate(lengths.tolist()):
             k, v = (x[pages[b].long()].transpose(0, 1).flatten(1, 2)[None, :, :n] for x in (keys, values))
-            every = (spec.reference if q.dtype == torch.float64 else spec.half)(q, k.expand(B, -1, -1, -1), v.expand(B, -1, -1, -1), scale)
-            o[b], lse[b] = (x[b] for x in every)  # the mods see which sequence of all it is
+            all_sequences = (spec.reference if q.dtype == torch.float64 else spec.half)(
+                q, k.expand(B, -1, -1, -1), v.expand(B, -1, -1, -1), scale
+            )
+            o[b], lse[b] = (x[b] for x in all_sequences)  # the mods see the number of the sequence
         return o, lse
 
     def reference_scaled(
-        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kscale: torch.Tensor, vscale: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        kscale: torch.Tensor,
+        vscale: torch.Tensor,
+        pages: torch.Tensor,
+        lengths: torch.Tensor,
         scale: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = torch.promote_types(q.dtype, torch.float32)
         k, v = ((x.to(wide) * of.to(wide)[..., None]).to(q.dtype) for x, of in ((keys, kscale), (values, vscale)))
         return reference(q, k, v, pages, lengths, scale)
@@ -62,15 +73,15 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
         }
 
     def inputs(sizes: Mapping[str, int], generator: torch.Generator) -> dict[str, Any]:
-        B, most = sizes["B"], sizes["MP"] * sizes["PAGE"]
-        order = torch.randperm(sizes["NP"], generator=generator)  # no page is of two sequences
-        lengths = torch.randint(most + 1, (B,), generator=generator)
-        lengths[0] = most
-        short = torch.randint(sizes["M"] + 1, (B,), generator=generator)  # queries before the first token, and none at all
-        lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=most), lengths)
-        given = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], most))) if arguments is not None else {}
+        B, longest = sizes["B"], sizes["MP"] * sizes["PAGE"]
+        order = torch.randperm(sizes["NP"], generator=generator)  # no page belongs to two sequences
+        lengths = torch.randint(longest + 1, (B,), generator=generator)
+        lengths[0] = longest
+        short = torch.randint(sizes["M"] + 1, (B,), generator=generator)  # queries before the first token, and sequences without tokens
+        lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=longest), lengths)
+        captured = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], longest))) if arguments is not None else {}
         begun = torch.randperm(B, generator=generator)
-        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **given}
+        return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **captured}
 
     return FunctionSpecification(f"{spec.name}_cached", reference_scaled if scaled else reference, inputs, sizes)
 

@@ -1,4 +1,7 @@
-"""Contracts of the splice points of a backward kernel, by enumeration: which blocks of queries a block of keys visits, and which of them without the mask."""
+"""Contracts of the splice points of a backward kernel, by enumeration.
+
+They are the blocks of queries that a block of keys visits, and those of them that it visits without the mask.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ..spec.specification import Lengths
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..variants.names import BACKWARD_POINTS
-from .contracts import CODES, kept, span_of
+from .contracts import CODES, evaluate_keep, span_of
 from .evaluate import Evaluator, Value, kernel_names
 from .sizes import Problem
 
@@ -23,32 +26,39 @@ def has_column_points(program: Program) -> bool:
 
 
 def column_problems(BM: int, BN: int) -> list[Problem]:
-    """Ragged ends, M != N both ways, one row, one column. At the kernel's own tile: lists of blocks are made for it."""
+    """Return problems with ragged ends, M != N both ways, one row, one column.
+
+    At the kernel's tile sizes: lists of blocks are made for it.
+    """
     lengths = (1, 1), (BM, BN), (BM + 9, 2 * BN + 3), (3 * BM - 1, BN), (2 * BM, 3 * BN + 5), (3 * BM, 3 * BM), (5, 2 * BN), (2 * BN, 5)
     return [Problem(Lengths(1, 2, 1, M, N), BM, BN) for M, N in lengths]
 
 
-def check_columns(checked: Checked, given: Mapping[Problem, Mapping[str, Value]]) -> int:
-    """Enumerates q_count and q_block; returns how many pairs were looked at. given: what the kernel reads for each problem besides the usual. Raises CuirError V101, V102, V103, V108."""
+def check_columns(checked: Checked, extra_values: Mapping[Problem, Mapping[str, Value]]) -> int:
+    """Enumerate q_count and q_block; return the number of pairs checked.
+
+    extra_values: the additional values that the kernel reads, for each problem. Raises CuirError V101, V102, V103,
+    V108.
+    """
     pairs = 0
-    for problem, extra in given.items():
-        at = problem.lengths
-        dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
+    for problem, extra in extra_values.items():
+        lengths = problem.lengths
+        dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
         run = Evaluator(checked.program, kernel_names(checked.origin, dims, dict(checked.consts), {"scale": 0.125, **extra}))
-        for b, h in itertools.product(range(at.B), range(at.H)):
-            _column(checked.program, run, kept(run, b, h, at), problem, b, h)
-        pairs += at.M * at.N
+        for b, h in itertools.product(range(lengths.B), range(lengths.H)):
+            _column(checked.program, run, evaluate_keep(run, b, h, lengths), problem, b, h)
+        pairs += lengths.M * lengths.N
     return pairs
 
 
 def _column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> None:
-    at, BM, BN = problem.lengths, problem.BM, problem.BN
-    blocks = -(-at.M // BM)
+    lengths, BM, BN = problem.lengths, problem.BM, problem.BN
+    blocks = -(-lengths.M // BM)
 
     def wrong(kind: str, point: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError([Diagnostic(CODES[kind], message, span_of(program, point), (Note(f"found for {problem}"),), hint)])
 
-    for j in range(-(-at.N // BN)):
+    for j in range(-(-lengths.N // BN)):
         partial, n = (int(np.asarray(x)) for x in run.call("q_count", b, h, j))
         if not 0 <= partial <= n <= blocks:
             raise wrong(
@@ -73,11 +83,19 @@ def _column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
             part = keep[m * BM : m * BM + BM, j * BN : j * BN + BN]
             if part.any() and m not in visited:
                 q, k = (int(x) for x in np.argwhere(part)[0])
-                raise wrong("cover", "q_count", f"query {m * BM + q} attends to key {j * BN + k}, but block {m} of queries is not visited by block of keys j={j}",
-                            "q_count gives too few blocks, or q_block others")  # fmt: skip
-            if m in visited[partial:] and (m * BM + BM > at.M or not part.all()):
-                raise wrong("full", "q_count", f"block {m} of queries is visited without the mask by block of keys j={j}, but not all of its pairs are kept",
-                            "the blocks that need keep() come first; q_count says how many")  # fmt: skip
+                raise wrong(
+                    "cover",
+                    "q_count",
+                    f"query {m * BM + q} attends to key {j * BN + k}, but block {m} of queries is not visited by block of keys j={j}",
+                    "q_count gives too few blocks, or q_block others",
+                )
+            if m in visited[partial:] and (m * BM + BM > lengths.M or not part.all()):
+                raise wrong(
+                    "full",
+                    "q_count",
+                    f"block {m} of queries is visited without the mask by block of keys j={j}, but not all of its pairs are kept",
+                    "the blocks that need keep() come first; q_count says how many",
+                )
 
 
 __all__ = ["check_columns", "column_problems", "has_column_points"]

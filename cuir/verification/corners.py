@@ -22,14 +22,14 @@ from ..variants.traced import Traced
 from .draws import Draw
 from .function_problems import says_something
 
-MOST = 4  # tensors that are replaced alone, where all of them together leave no finite numbers
+MOST = 4  # tensors that are replaced one at a time, if replacing all leaves no finite numbers
 Replaced = Callable[[torch.Tensor], torch.Tensor]
 
 
 def make_corner_specifications(spec: Specification) -> Iterator[tuple[str, list[Specification]]]:
-    """Make variants with other captured tensors, by a name in words.
+    """Make variants with other captured tensors, with a description of each.
 
-    Of each list the first one that gives numbers is to be tried: all tensors replaced, then one at a time.
+    Of each list the first variant that gives numbers is to be tried: all tensors replaced, then one at a time.
     """
     tensors = [
         p.value
@@ -39,18 +39,21 @@ def make_corner_specifications(spec: Specification) -> Iterator[tuple[str, list[
     if not tensors:
         return
     bounds = [*sorted(collect_compared_numbers(traced_apart(spec)) - {0.0}), 0.0]
-    for words, value in (("captured tensors of zeros", torch.zeros_like), ("captured tensors at bounds", _drawn_from(bounds))):
+    for words, value in (("captured tensors of zeros", torch.zeros_like), ("captured tensors at bounds", _cycle_through(bounds))):
         if value is torch.zeros_like or len(bounds) > 1:
             yield (
                 words,
-                [rebuilt(spec, _only(tensors, value)), *(rebuilt(spec, _only([t], value)) for t in tensors[:MOST] if len(tensors) > 1)],
+                [
+                    rebuilt(spec, _restrict_to(tensors, value)),
+                    *(rebuilt(spec, _restrict_to([t], value)) for t in tensors[:MOST] if len(tensors) > 1),
+                ],
             )
 
 
 def pick_corner_problem(cases: Iterable[object]) -> Draw | None:
     """Return the first problem with normal inputs and more than one of everything but batches and heads."""
-    wanted = (c for c in cases if isinstance(c, Draw) and c.kind == "normal")
-    return next((c for c in wanted if all(n > 1 for d, n in c.sizes.items() if d not in ("B", "H", "HK"))), None)
+    candidates = (c for c in cases if isinstance(c, Draw) and c.kind == "normal")
+    return next((c for c in candidates if all(n > 1 for d, n in c.sizes.items() if d not in ("B", "H", "HK"))), None)
 
 
 def find_first_defined(checked: Checked, specs: Iterable[FunctionSpecification], problem: Draw) -> FunctionSpecification | None:
@@ -59,36 +62,36 @@ def find_first_defined(checked: Checked, specs: Iterable[FunctionSpecification],
 
 
 def collect_compared_numbers(traced: Traced) -> set[float]:
-    """Collect numbers that a score compares floats with, as far as float32 has them exactly.
+    """Collect numbers that a score compares floats with, if float32 represents them exactly.
 
-    At others float32 and float64 may decide otherwise.
+    At others float32 and float64 may decide differently.
     """
-    known = {p.name: p.value for p in traced.parameters}
+    parameters = {p.name: p.value for p in traced.parameters}
     numbers: set[float] = set()
     for node in walk(traced.differentiated[0]):
         match = operation(node)
         if match is not None and (match[0].traits.compares or match[0].traits.extremum):
-            numbers |= {v for v in (_number(x, known) for x in match[1]) if v is not None}
+            numbers |= {v for v in (_number(x, parameters) for x in match[1]) if v is not None}
     return numbers
 
 
-def _number(e: Expr, known: Mapping[str, object]) -> float | None:
+def _number(e: Expr, parameters: Mapping[str, object]) -> float | None:
     if isinstance(e, Unary) and traits(e).linear:
-        positive = _number(e.operand, known)
+        positive = _number(e.operand, parameters)
         return None if positive is None else -positive
-    value: object = e.value if isinstance(e, Literal) else known.get(e.id) if isinstance(e, Name) else None
+    value: object = e.value if isinstance(e, Literal) else parameters.get(e.id) if isinstance(e, Name) else None
     return value if isinstance(value, float) and abs(value) < 1e30 and struct.unpack("f", struct.pack("f", value))[0] == value else None
 
 
-def _drawn_from(numbers: Sequence[float]) -> Replaced:
-    def drawn(x: torch.Tensor) -> torch.Tensor:
+def _cycle_through(numbers: Sequence[float]) -> Replaced:
+    def make(x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.numel()).view(x.shape) % len(numbers)
         return torch.tensor(numbers)[places].to(x)
 
-    return drawn
+    return make
 
 
-def _only(tensors: Sequence[torch.Tensor], value: Replaced) -> Replaced:
+def _restrict_to(tensors: Sequence[torch.Tensor], value: Replaced) -> Replaced:
     """Make a function that replaces these tensors and no others."""
     chosen = {id(t) for t in tensors}
     return lambda x: value(x.detach()) if id(x) in chosen else x

@@ -1,6 +1,6 @@
-"""How far the counters of a kernel's roles must come before everything that its text does by their values was done: a problem with fewer turns does not show what goes wrong at the seventeenth.
+"""Trip counts that a kernel's counters need to exercise everything that its text does by their values.
 
-Owns no problem.
+A problem with fewer turns does not show a fault in the seventeenth.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ from ..ops import OPERATORS
 from ..syntax.nodes import Assign, Binary, Expr, For, Literal, Name
 from ..syntax.walk import names_read, walk
 
-FARTHEST = 256  # turns: what comes about later is not looked for
+FARTHEST = 256  # turns: later effects are not searched
 
 
 def turns_of_counters(checked: Checked) -> int:
-    """The most turns within which a counter of a role, of units of work or of a loop, comes once through what it is divided by or compared with in the text; 1 if there is nothing of
-    that. Numbers beyond FARTHEST are left out."""
+    """Return the turns within which every counter passes through its period once; at least 1.
+
+    A counter of a role, of units of work or of a loop passes through what it is divided by or compared with in the
+    text. Numbers beyond FARTHEST are ignored.
+    """
     if turns_of_counters not in checked.made:
         checked.made[turns_of_counters] = max((n for n in _turns(checked) if n <= FARTHEST), default=1)
-    found: int = checked.made[turns_of_counters]
-    return found
+    turns: int = checked.made[turns_of_counters]
+    return turns
 
 
 def uses_of_rings(checked: Checked) -> int:
-    """Units of work, or turns, with which a CTA goes round every ring twice and begins once more; where its counters come through what the text does by them later, after that."""
+    """Return the units of work, or turns, with which a CTA goes round every ring twice and begins again.
+
+    Where its counters need more turns, these are counted before.
+    """
     rounds, turns = 2 * checked.longest_ring, turns_of_counters(checked)
     return rounds + 1 if turns <= rounds else turns + rounds + 1
 
@@ -42,23 +48,23 @@ def _turns(checked: Checked) -> Iterator[int]:
 
 
 def _period(e: Expr, counters: set[str]) -> int | None:
-    """In how many turns of a counter an expression takes each of its values, as far as numbers of the text say; None of what no counter is in."""
+    """Return the period of an expression in turns of a counter; None without a counter."""
     if isinstance(e, Name):
         return 1 if e.id in counters else None
     if not isinstance(e, Binary):
         return None
     left, right = _period(e.left, counters), _period(e.right, counters)
-    of = OPERATORS[e.op].traits
-    number = e.right if isinstance(e.right, Literal) else e.left if of.compares and isinstance(e.left, Literal) else None
+    operator = OPERATORS[e.op].traits
+    number = e.right if isinstance(e.right, Literal) else e.left if operator.compares and isinstance(e.left, Literal) else None
     turns = max(left or 0, right or 0)
     if not turns:
         return None
     if number is None or number.kind != "int":
         return turns
     value = abs(int(number.value))
-    if of.remainder or of.rounds is not None:
+    if operator.remainder or operator.rounds is not None:
         return turns * max(1, value)
-    return turns * (value + 1) if of.compares else turns
+    return turns * (value + 1) if operator.compares else turns
 
 
 __all__ = ["FARTHEST", "turns_of_counters", "uses_of_rings"]

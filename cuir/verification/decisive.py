@@ -1,8 +1,9 @@
 """Inputs at steps: of floor, round, fmod and casts to i32, and of comparisons of computed values.
 
-A rounding of the operand changes the result there. Such inputs are whole numbers and halves, over and times the numbers of the kernel's and the specification's
-text and its scalars, powers of 2 and their neighbours. A quotient of whole numbers is exact, or far from a step. So float64 and PyTorch's float32 agree, and a
-kernel that comes out on the other side is wrong. Elements for which the two do not agree are not compared.
+A rounding of the operand changes the result there. Such inputs are whole numbers and halves, divided and multiplied by
+the numbers of the kernel's and the specification's text and its scalars, powers of 2 and their neighbours. A quotient
+of whole numbers is exact, or far from a step. So float64 and PyTorch's float32 agree, and a kernel with a result on the
+other side is wrong. Elements for which the two do not agree are not compared.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ KIND = "decisive"
 QUICK, FULL = 3, 8  # problems
 
 _ENOUGH = 4096  # elements of a problem
-_MOST = 8  # numbers of the texts
-_FAR = 513  # whole numbers below
+_MOST = 8  # numbers of the texts that are used
+_FAR = 513  # whole numbers are below
 _NEAR = 41
 _WHOLE = (
     61.0,
@@ -40,27 +41,32 @@ _WHOLE = (
     10.0,
     55.0,
     6.0,
-)  # of most a product with the rounded inverse is off the quotient, of some above it, of others below
-_SMALL = (3.0, 7.0, 5.0)  # of which multiples have few bits
+)  # the product with the rounded inverse usually differs from the quotient, above or below
+_SMALL = (3.0, 7.0, 5.0)  # whose multiples have few bits
 _PARTS = (0.1, 0.7, 0.3, 1.0 / 3.0, 0.05, 1.7, 0.01)
 _BINARY = (2.0, 0.5, 4.0, 0.25, 1.0)
-_SHORT = 12  # bits and more: of how little a row's largest element falls short of a power of 2
-_APART = 2.0**-17  # relative: float32 and float64 are on two sides of a step
+_SHORT = 12  # bits: a row's largest element falls short of a power of 2 by at most 2^-12
+_APART = 2.0**-17  # relative difference of float32 and float64 on two sides of a step
 
 
-Given = Callable[
+ArgumentsOf = Callable[
     [], tuple[Mapping[str, Value], Sequence[str]] | None
-]  # what the function is asked with for a small problem, and for which outputs
+]  # arguments of the function for a small problem, and names of outputs
 
 
-def make_decisive_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, given: Given) -> list[Draw]:
-    """Problems whose inputs lie at steps, of the lengths of these problems; none where nothing decides by arithmetic, in the kernel or in the function."""
+def make_decisive_draws(
+    checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str, arguments_of: ArgumentsOf
+) -> list[Draw]:
+    """Make problems whose inputs lie at steps, with the lengths of these problems.
+
+    Empty where nothing decides by arithmetic, in the kernel or in the function.
+    """
     by_size = sorted((d for d in problems if min(d.sizes.values(), default=1) > 0), key=lambda d: _count_elements(checked, d))
-    if not _find_kernel_decisions(checked)[0] and not _find_function_decisions(checked, spec, given)[0]:
+    if not _find_kernel_decisions(checked)[0] and not _find_function_decisions(checked, spec, arguments_of)[0]:
         return []
     enough = [d for d in by_size if _count_elements(checked, d) >= _ENOUGH] or by_size[-1:]
-    at = [d.sizes for i, d in enumerate(enough) if all(d.sizes != e.sizes for e in enough[:i])][:3]
-    return [Draw(f"decisive {i}", at[i % len(at)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if at else 0)]
+    sizes = [d.sizes for i, d in enumerate(enough) if all(d.sizes != e.sizes for e in enough[:i])][:3]
+    return [Draw(f"decisive {i}", sizes[i % len(sizes)], KIND, i) for i in range((QUICK if level == "quick" else FULL) if sizes else 0)]
 
 
 def _count_elements(checked: Checked, draw: Draw) -> int:
@@ -75,20 +81,24 @@ def make_decisive_inputs(
     spec: FunctionSpecification,
     drawn: Mapping[str, Value],
     tensors: Iterable[TensorParam],
-    kept: Collection[str],
+    keep_scalars: Collection[str],
     seed: int,
-    given: Given,
+    arguments_of: ArgumentsOf,
 ) -> dict[str, Value]:
-    """Values at steps for floats that were drawn. kept: scalars that stay as they are; seed: scalars are whole, parts of 1 or powers of 2 in turn, tensors of all signs every second time."""
+    """Replace drawn floats by values at steps.
+
+    keep_scalars: scalars that stay as they are. seed: scalars are whole, fractions or powers of 2 in turn, tensors of
+    all signs every second time.
+    """
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Value] = {}
-    scalars = [s.name for s in checked.scalars if s.dtype == F32 and s.name not in kept]
+    scalars = [s.name for s in checked.scalars if s.dtype == F32 and s.name not in keep_scalars]
     choices = (_WHOLE, _PARTS, _WHOLE, _BINARY)[seed % 4]
     for i, name in enumerate(scalars):
         values[name] = float(np.float32(choices[(seed // 2 + i) % len(choices)]))
     numbers = [
         *_find_kernel_decisions(checked)[1],
-        *_find_function_decisions(checked, spec, given)[1],
+        *_find_function_decisions(checked, spec, arguments_of)[1],
         *(abs(float(values.get(n, drawn[n]))) for n in scalars),
     ]
     numbers = [n for n in dict.fromkeys(numbers) if 1e-6 < n < 1e6][: 2 * _MOST] or [1.0]
@@ -102,32 +112,34 @@ def make_decisive_inputs(
 def _draw_at_steps(
     shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float], generator: torch.Generator, signed: bool
 ) -> torch.Tensor:
-    """Numbers of a tensor: whole ones, halves, both over and times others, with others added, powers of 2 and what is beside them."""
+    """Draw numbers of a tensor at steps.
+
+    They are whole numbers, halves, quotients and products with `numbers`, sums with them, powers of 2 and their
+    neighbours.
+    """
 
     def draw(low: int, high: int) -> torch.Tensor:
         return torch.randint(low, high, list(shape), generator=generator).double()
 
     whole = torch.where(draw(0, 4) == 0, draw(1, _FAR), draw(1, _NEAR))
     half = whole - 0.5 * draw(0, 2)
-    known = torch.tensor(numbers, dtype=torch.float64)
-    a, b = known[draw(0, len(known)).long()], known[draw(0, len(known)).long()]
+    number_tensor = torch.tensor(numbers, dtype=torch.float64)
+    a, b = number_tensor[draw(0, len(number_tensor)).long()], number_tensor[draw(0, len(number_tensor)).long()]
     power = 2.0 ** draw(-3, 13)
-    beside = power + torch.where((power >= 4) & (power <= 256), draw(-1, 2), 0.0)
+    neighbour = power + torch.where((power >= 4) & (power <= 256), draw(-1, 2), 0.0)
     kind = draw(0, 10)
-    more = torch.where(draw(0, 2) == 0, b, -b)
+    addend = torch.where(draw(0, 2) == 0, b, -b)
     x = torch.where(kind < 4, whole, half)
-    for number, other in ((5, half * a), (6, half * a), (7, half / a), (8, (half + more) / a), (9, beside)):
-        x = torch.where(kind == number, other, x)
-    if (
-        len(shape) > 1
-    ):  # every second row as numbers are that its largest one scales: to a whole number, or it is a power of 2, or just below one
+    for number, values in ((5, half * a), (6, half * a), (7, half / a), (8, (half + addend) / a), (9, neighbour)):
+        x = torch.where(kind == number, values, x)
+    if len(shape) > 1:  # every second row is scaled by its largest element: a whole number, a power of 2, or just below one
         rows = torch.randint(0, 1 << 16, (*shape[:-1], 1), generator=generator)
         unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
         most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
         whole_most = rows % 4 == 0
         unit = torch.where(whole_most, unit[rows // 4 % len(unit)], 1.0)
         most = torch.where(whole_most, most[rows // 64 % len(most)], 2.0 ** (rows // 64 % 9))
-        short = torch.where((rows % 8 == 2), 2.0 ** -(_SHORT + rows // 1024 % 7), 0.0)  # a margin against errors must not reach these
+        short = torch.where((rows % 8 == 2), 2.0 ** -(_SHORT + rows // 1024 % 7), 0.0)  # smaller than an error margin
         scaled = torch.where(draw(0, 16) == 0, most * (1 - short), (half - 0.5).remainder(most) + 0.5) * unit
         x = torch.where(rows % 2 == 0, scaled, x)
     least = torch.finfo(dtype).smallest_normal
@@ -146,10 +158,10 @@ def _find_kernel_decisions(checked: Checked) -> tuple[bool, list[float]]:
             operands = [(i, a) for a in floats]
             if jumps(checked, e) or any(_is_rounded(checked, x) for x in feeding(checked, operands)):
                 deciding += operands
-        found = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
-        checked.made[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(found))[:_MOST])
-    known: tuple[bool, list[float]] = checked.made[_find_kernel_decisions]
-    return known
+        numbers = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
+        checked.made[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(numbers))[:_MOST])
+    decisions: tuple[bool, list[float]] = checked.made[_find_kernel_decisions]
+    return decisions
 
 
 def _is_rounded(checked: Checked, e: Expr) -> bool:
@@ -157,30 +169,48 @@ def _is_rounded(checked: Checked, e: Expr) -> bool:
     operation = entry(checked, e)
     if operation is None:
         return False
-    of = operation[0].traits
-    return bool(operation[0].ulps or of.multiplies or len(of.linear) > 1)
+    operator = operation[0].traits
+    return bool(operation[0].ulps or operator.multiplies or len(operator.linear) > 1)
 
 
-def _find_function_decisions(checked: Checked, spec: FunctionSpecification, given: Given) -> tuple[bool, list[float]]:
+def _find_function_decisions(checked: Checked, spec: FunctionSpecification, arguments_of: ArgumentsOf) -> tuple[bool, list[float]]:
     """Return whether the function has a step function, and the numbers that floats meet there."""
-    known: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_find_function_decisions, {})
-    if id(spec) not in known:
+    cache: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_find_function_decisions, {})
+    if id(spec) not in cache:
         mode = _Jumps()
-        with contextlib.suppress(CuirError):  # told where it is asked for its numbers
-            if (asked := given()) is not None:
+        with contextlib.suppress(CuirError):  # reported by the evaluation of its numbers
+            if (arguments := arguments_of()) is not None:
                 with mode:
-                    spec.single(*asked)
-        known[id(spec)] = (spec, mode.found, list(dict.fromkeys(mode.numbers))[:_MOST])
-    return known[id(spec)][1:]
+                    spec.single(*arguments)
+        cache[id(spec)] = (spec, mode.is_found, list(dict.fromkeys(mode.numbers))[:_MOST])
+    return cache[id(spec)][1:]
 
 
-JUMPS = frozenset(["floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "floor_divide", "floor_", "ceil_", "round_", "trunc_", "bucketize", "searchsorted"])  # fmt: skip
+JUMPS = frozenset(
+    [
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "fix",
+        "frac",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "floor_",
+        "ceil_",
+        "round_",
+        "trunc_",
+        "bucketize",
+        "searchsorted",
+    ]
+)
 
 _ARITHMETIC = frozenset(["add", "sub", "rsub", "mul", "div", "remainder", "fmod", "floor_divide"])
 
 
 def jumps_in_torch(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
-    """Return whether a rounding of the operands changes the integer that a PyTorch operation gives."""
+    """Return whether a rounding of the operands changes the integer that a PyTorch operation returns."""
     if not any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
         return False
     if name in JUMPS or (name in ("div", "div_") and kwargs.get("rounding_mode") is not None):
@@ -189,11 +219,11 @@ def jumps_in_torch(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 class _Jumps(TorchDispatchMode):
-    """Notes whether something jumps, and the numbers of Python's that floats meet."""
+    """Recorder of operations that jump, and of Python numbers that floats meet."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found, self.numbers = False, list[float]()
+        self.is_found, self.numbers = False, list[float]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -202,7 +232,7 @@ class _Jumps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        self.found = self.found or jumps_in_torch(name, args, kwargs or {}, result)
+        self.is_found = self.is_found or jumps_in_torch(name, args, kwargs or {}, result)
         if name.rstrip("_") in _ARITHMETIC:
             for a in args[:2]:
                 if isinstance(a, torch.Tensor) and not a.dim() and a.is_floating_point():
@@ -212,18 +242,23 @@ class _Jumps(TorchDispatchMode):
         return result
 
 
-def undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Elements for which PyTorch's float32 comes out on another side of a step than float64."""
+def find_undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return the elements for which PyTorch's float32 lies on another side of a step than float64."""
     x, w = single.double(), exact.double()
     return ~((x - w).abs() <= _APART * torch.maximum(x.abs(), w.abs())) & ~(x == w)
 
 
 def describe_steps(checked: Checked) -> list[Note]:
-    """Describe a wrong output for inputs at steps: notes on the deciding operation of the kernel."""
+    """Return notes on the deciding operation of the kernel, for a wrong output with inputs at steps."""
     first = next((e for _, e, _ in placed_deciders(checked) if jumps(checked, e)), None)
     if first is None:
         return []
-    return [Note("the inputs lie at steps: a quotient is whole there, or halfway, and a product with an inverse is beside it. This comes out on another side than the function's", first.span)]  # fmt: skip
+    return [
+        Note(
+            "the inputs lie at steps: a quotient is whole there, or halfway, and a product with an inverse is beside it. This comes out on another side than the function's",
+            first.span,
+        )
+    ]
 
 
-__all__ = ["KIND", "describe_steps", "jumps_in_torch", "make_decisive_draws", "make_decisive_inputs", "undecided"]
+__all__ = ["KIND", "describe_steps", "find_undecided", "jumps_in_torch", "make_decisive_draws", "make_decisive_inputs"]

@@ -13,14 +13,14 @@ from .inputs import function_launch
 def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
     """Return whether f32 tensors that `inputs` computes are rounded by less than one unit.
 
-    A logarithm of 1e12 has lost thousands of units, and no kernel gets them back: its exponentials say nothing. The reference
-    does not read such a tensor, so that PyTorch's own error does not show it.
+    A logarithm of 1e12 has lost thousands of units, and no kernel can recover them: its exponentials are meaningless.
+    The reference does not read such a tensor, so PyTorch's error does not show it.
     """
     if spec.inputs is None:
         return True
     launch = function_launch(checked, spec, draw)
-    kept = [x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
-    return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in kept)
+    tensors = [x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
+    return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in tensors)
 
 
 __all__ = ["keeps_units"]

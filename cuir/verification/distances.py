@@ -19,16 +19,16 @@ from .evaluate import Evaluator, kernel_names
 from .sizes import walk_with_callees
 
 LONGEST = 131_072
-_EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)  # where numbers of a text or of 16 bits would have an edge, beside those of the problem
-_DENSE = 3.0  # growth of a captured tensor, where both lengths are doubled, from which it is of pairs, and not made for long ones
-_SCORES = (-1000.0, 0.0, 1000.0)  # of which a threshold lets one pass
+_EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)  # edges of numbers in a text or of 16 bits, besides those of the problem
+_DENSE = 3.0  # growth of a captured tensor, when both lengths double, from which it is per pair, and not made for long problems
+_SCORES = (-1000.0, 0.0, 1000.0)  # at least one passes a threshold
 _RANDOM = {"quick": 20_000, "full": 1_000_000}
-_TILES = {"quick": 3, "full": 40}  # of queries, beside the first and the last
+_TILES = {"quick": 3, "full": 40}  # tiles of queries, besides the first and the last
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Counts of what was compared, or the reason why nothing was."""
+    """Counts of comparisons, or the reason why nothing was compared."""
 
     pairs: int = 0
     blocks: int = 0
@@ -37,22 +37,23 @@ class Distances:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Splice points of a program for a long problem, and what they are compared with."""
+    """Splice points of a program for a long problem, and the specification."""
 
     program: Program
     spec: Specification | None
     at: Lengths
     run: Evaluator
 
-    def kept(self, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    def evaluate_keep(self, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
         shape = np.broadcast_shapes(q.shape, k.shape)
         return np.broadcast_to(np.asarray(self.run.call("keep", b, h, q, k), bool), shape)
 
 
 def check_distances(program: Program, checked: Checked, spec: Specification | None, level: str) -> Distances:
-    """Compare `keep` with the mask of the specification at every distance up to LONGEST, and the blocks of long rows with `keep`.
+    """Compare `keep` with the specification's mask, and blocks with `keep`, at distances up to LONGEST.
 
-    spec: None where no mods say what is kept; then blocks are asked alone. Raises CuirError V101 to V103, V107, V108 with the first pair, block or tile that is wrong.
+    spec: None where no mods tell what is kept; then only blocks are checked. Raises CuirError V101 to V103, V107, V108
+    with the first pair, block or tile that is wrong.
     """
     pairs = blocks = 0
     try:
@@ -83,15 +84,15 @@ def _list_lengths(level: str) -> Iterator[Lengths]:
 
 
 def _choose_heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
-    """One, or another one too where a splice point may give each head pairs and blocks of its own."""
+    """Choose one head, or two where pairs and blocks of a splice point may differ between heads."""
     funcs = program.funcs()
     points = [n for n in ("keep", "kv_count", "kv_block") if n in funcs]
-    own = any(parameter_matters(funcs, n, p) for n in points for p in funcs[n].params[:2])
-    return [(0, 0), (at.B - 1, at.H - 1)] if own else [(0, 0)]
+    varies = any(parameter_matters(funcs, n, p) for n in points for p in funcs[n].params[:2])
+    return [(0, 0), (at.B - 1, at.H - 1)] if varies else [(0, 0)]
 
 
 def _make_problem(program: Program, checked: Checked, spec: Specification | None, at: Lengths) -> _Problem | str:
-    """The evaluator of a problem; or why there is none, in words."""
+    """Return the evaluator of a problem, or the reason why there is none."""
     kernel, consts = checked.origin, dict(checked.consts)
     captured: Mapping[str, Any] = {}
     if spec is not None:
@@ -128,30 +129,36 @@ def _grows(values: Any) -> bool:
 
 
 def _evaluate_mask(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
-    """The mask at pairs (q[i], k[i]), with what the score hides whatever it was; None for mods that cannot be asked for many pairs at once."""
-    kept = _evaluate_mask_mod(spec, at, b, h, q, k)
-    shown = None if kept is None else _find_shown(spec, at, b, h, q, k)
-    return None if kept is None or shown is None else kept & shown
+    """Evaluate the mask at pairs (q[i], k[i]), without pairs that the score drops at any score.
+
+    None for mods that cannot be evaluated for many pairs at once.
+    """
+    mask = _evaluate_mask_mod(spec, at, b, h, q, k)
+    visible = None if mask is None else _find_visible(spec, at, b, h, q, k)
+    return None if mask is None or visible is None else mask & visible
 
 
-def _find_shown(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
-    """Pairs to which the score_mod gives more than -inf for some score; None where it cannot be asked for many pairs at once."""
+def _find_visible(spec: Specification, at: Lengths, b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray | None:
+    """Return pairs to which the score_mod gives more than -inf for some score.
+
+    None where it cannot be evaluated for many pairs at once.
+    """
     if spec.score_mod is None:
         return np.ones(q.shape, bool)
     index = [torch.full(q.shape, b), torch.full(q.shape, h), torch.from_numpy(q), torch.from_numpy(k)]
-    shown = torch.zeros(q.shape, dtype=torch.bool)
+    visible = torch.zeros(q.shape, dtype=torch.bool)
     for as_tensors in (False, True):
         mod = spec.mods(at, as_tensors=as_tensors)[1]
         assert mod is not None
         try:
             for s in _SCORES:
-                found = torch.as_tensor(mod(torch.full(q.shape, s), *index))
-                if found.dim() > 1:
+                score = torch.as_tensor(mod(torch.full(q.shape, s), *index))
+                if score.dim() > 1:
                     return None
-                shown |= (found > -torch.inf).expand(q.shape)
+                visible |= (score > -torch.inf).expand(q.shape)
         except (TypeError, ValueError, RuntimeError, IndexError):
             continue
-        return shown.numpy()
+        return visible.numpy()
     return None
 
 
@@ -165,30 +172,33 @@ def _evaluate_mask_mod(spec: Specification, at: Lengths, b: int, h: int, q: np.n
         mod = spec.mods(at, as_tensors=as_tensors)[0]
         assert mod is not None
         try:
-            found = torch.as_tensor(mod(*index))
+            mask = torch.as_tensor(mod(*index))
         except (TypeError, ValueError, RuntimeError, IndexError):
             continue
-        return found.to(torch.bool).expand(q.shape).numpy() if found.dim() <= 1 else None
+        return mask.to(torch.bool).expand(q.shape).numpy() if mask.dim() <= 1 else None
     return None
 
 
 # ---- pairs
 def _check_pairs(problem: _Problem, b: int, h: int, level: str) -> int:
     assert problem.spec is not None
-    asked = 0
+    count = 0
     for q, k in _pairs(problem.at, level):
-        wanted = _evaluate_mask(problem.spec, problem.at, b, h, q, k)
-        if wanted is None:
-            return asked
-        asked += len(q)
-        differs = problem.kept(b, h, q, k) != wanted
+        expected = _evaluate_mask(problem.spec, problem.at, b, h, q, k)
+        if expected is None:
+            return count
+        count += len(q)
+        differs = problem.evaluate_keep(b, h, q, k) != expected
         if differs.any():
-            raise _find_wrong_pairs(problem, b, h, q[differs], k[differs], bool(wanted[differs][0]))
-    return asked
+            raise _find_wrong_pairs(problem, b, h, q[differs], k[differs], bool(expected[differs][0]))
+    return count
 
 
 def _pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every distance twice: with the last query and the first key, and with the first query and the last key; edges; pairs at random."""
+    """Yield pairs to compare: every distance twice, edges, and random pairs.
+
+    Each distance is tried with the last query and the first key, and with the first query and the last key.
+    """
     queries, keys = np.arange(at.M), np.arange(at.N)
     for q in (at.M - 1, 0):
         yield np.full(at.N, q), keys
@@ -208,14 +218,14 @@ def _places(length: int) -> np.ndarray:
     return np.array([0, length // 2, length - 1, *(e for e in _EDGES if e < length), *(length - e for e in _EDGES if e < length)])
 
 
-def _find_wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray, wanted: bool) -> CuirError:
-    """At the pair that differs with the shortest distance."""
+def _find_wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.ndarray, expected: bool) -> CuirError:
+    """Return the error at the wrong pair with the shortest distance."""
     assert problem.spec is not None
     distance = q + problem.at.N - problem.at.M - k
     i = int(np.argmin(np.abs(distance)))
     message = (
-        f"query {q[i]} {'does not attend' if wanted else 'also attends'} to key {k[i]}, which the specification `{problem.spec.name}` "
-        f"{'keeps' if wanted else 'drops'}; they are {int(distance[i]):,} apart, the ends aligned, and {len(q):,} of the pairs in line with it differ"
+        f"query {q[i]} {'does not attend' if expected else 'also attends'} to key {k[i]}, which the specification `{problem.spec.name}` "
+        f"{'keeps' if expected else 'drops'}; they are {int(distance[i]):,} apart, the ends aligned, and {len(q):,} of the pairs in line with it differ"
     )
     return _make_error("keep", problem, message, "keep", b, h, "compare `<` with `<=`, and numbers of the text with those of the mask")
 
@@ -223,14 +233,14 @@ def _find_wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.nd
 # ---- blocks
 @dataclass(frozen=True)
 class _Side:
-    """Tiles of one side, and the blocks of the other one that each visits."""
+    """Tiles of one side, and the blocks of the other side that each visits."""
 
-    count: str  # the splice point that gives how many; the other gives which
+    count: str  # the splice point of the number of blocks
     block: str
     tile: int
     size: int
-    length: int  # of the tiles' side
-    others: int
+    length: int  # of the side with tiles
+    other_length: int
     by_keys: bool = False  # tiles are of keys, blocks of queries
 
     def words(self, row: int, col: int, verb: str) -> str:
@@ -248,11 +258,11 @@ def _list_sides(program: Program, checked: Checked, at: Lengths) -> Iterator[_Si
 
 
 def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) -> int:
-    """Blocks of some tiles against what their first and last rows keep; returns how many blocks."""
+    """Check the blocks of some tiles against their first and last rows; return the number of blocks."""
     run = problem.run
-    tiles, blocks = -(-side.length // side.tile), -(-side.others // side.size)
-    some = _some(_places(side.length) // side.tile, _TILES[level])
-    chosen = np.unique(np.clip([0, *some, tiles - 1], 0, tiles - 1)).tolist()
+    tiles, blocks = -(-side.length // side.tile), -(-side.other_length // side.size)
+    places = _spread(_places(side.length) // side.tile, _TILES[level])
+    chosen = np.unique(np.clip([0, *places, tiles - 1], 0, tiles - 1)).tolist()
     for m in chosen:
         partial, count = (int(np.asarray(x)) for x in run.call(side.count, b, h, m))
         if not 0 <= partial <= count <= blocks:
@@ -268,34 +278,41 @@ def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) ->
     return len(chosen) * blocks
 
 
-def _some(values: np.ndarray, count: int) -> list[int]:
-    """At most so many of the values, spread over them."""
-    found = np.unique(values)
-    return found[np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).astype(int))].tolist()
+def _spread(values: np.ndarray, count: int) -> list[int]:
+    """Choose at most `count` of the values, spread over them."""
+    unique = np.unique(values)
+    return unique[np.unique(np.linspace(0, len(unique) - 1, min(count, len(unique))).astype(int))].tolist()
 
 
 def _check_tile(problem: _Problem, side: _Side, m: int, visited: np.ndarray, partial: int, b: int, h: int) -> None:
-    size, blocks = side.size, -(-side.others // side.size)
-    rows, cols = np.unique([m * side.tile, min(side.length, (m + 1) * side.tile) - 1])[:, None], np.arange(side.others)[None, :]
+    size, blocks = side.size, -(-side.other_length // side.size)
+    rows, cols = np.unique([m * side.tile, min(side.length, (m + 1) * side.tile) - 1])[:, None], np.arange(side.other_length)[None, :]
     keep = np.zeros((len(rows), blocks * size), bool)
-    keep[:, : side.others] = problem.kept(b, h, *((cols, rows) if side.by_keys else (rows, cols)))
+    keep[:, : side.other_length] = problem.evaluate_keep(b, h, *((cols, rows) if side.by_keys else (rows, cols)))
     by_block = keep.reshape(len(rows), blocks, size)
     some, every = np.asarray(by_block.any((0, 2))), np.asarray(by_block.all((0, 2)))
-    there = np.zeros(blocks, bool)
-    there[visited] = True
-    for x in np.flatnonzero(some & ~there)[:1].tolist():
+    is_visited = np.zeros(blocks, bool)
+    is_visited[visited] = True
+    for x in np.flatnonzero(some & ~is_visited)[:1].tolist():
         r, c = (int(i[0]) for i in np.nonzero(by_block[:, x]))
         message = f"{side.words(int(rows[r, 0]), x * size + c, 'attends')}, but block {x} of tile {m} is not visited"
         raise _make_error("cover", problem, message, side.count, b, h, f"{side.count} gives too few blocks, or {side.block} others")
     unmasked = visited[partial:]
     for x in unmasked[~every[unmasked]][:1].tolist():
         r, c = (int(i[0]) for i in np.nonzero(~by_block[:, x]))
-        other = x * size + c
-        what = side.words(int(rows[r, 0]), other, "must not attend")
-        if other >= side.others:
-            what = f"{'query' if side.by_keys else 'key'} {other} does not exist"
-        raise _make_error("full", problem, f"block {x} of tile {m} is visited without the mask, but {what}", side.count, b, h,
-                     f"the blocks that need keep() come first; {side.count} says how many")  # fmt: skip
+        column = x * size + c
+        detail = side.words(int(rows[r, 0]), column, "must not attend")
+        if column >= side.other_length:
+            detail = f"{'query' if side.by_keys else 'key'} {column} does not exist"
+        raise _make_error(
+            "full",
+            problem,
+            f"block {x} of tile {m} is visited without the mask, but {detail}",
+            side.count,
+            b,
+            h,
+            f"the blocks that need keep() come first; {side.count} says how many",
+        )
 
 
 def _make_error(rule: str, problem: _Problem, message: str, func: str, b: int, h: int, hint: str | None = None) -> CuirError:

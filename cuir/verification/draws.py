@@ -1,4 +1,4 @@
-"""One problem of a kernel that a function specifies: lengths of its dims, the kind of its inputs, and whether it fits."""
+"""One problem of a function specification: lengths of its dims, and the kind of its inputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_ELEMENTS = 6_000_000  # of one tensor
 
 @dataclass(frozen=True)
 class Draw:
-    """One problem: lengths of the kernel's run-time dims, and how inputs are drawn (`Case` says what the kinds are)."""
+    """One problem: lengths of the kernel's run-time dims, and the kind of its inputs (see `Case`)."""
 
     name: str
     sizes: Mapping[str, int]
     kind: str = "normal"
     seed: int = 0
-    corners: bool = False  # scores lie exactly where a mod decides
-    scalars: tuple[tuple[str, int | float | bool], ...] = ()  # values of some, instead of drawn ones
+    corners: bool = False  # scores lie exactly at the decisions of a mod
+    scalars: tuple[tuple[str, int | float | bool], ...] = ()  # fixed values of some scalars
 
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.seed else ""
@@ -29,13 +29,17 @@ class Draw:
 
 
 def known_sizes(checked: Checked) -> dict[str, int]:
-    """Integer consts."""
+    """Return the integer consts."""
     return {n: v for n, v in checked.consts.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
 def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
-    """Those that the specification admits, with the lengths that it gives them; and those whose largest tensor has too many elements, with how many and its name."""
-    kept: list[Draw] = []
+    """Split draws into those that fit, and those whose largest tensor has too many elements.
+
+    Only those that the specification admits, with its lengths. The second list has the number of elements and the
+    tensor's name.
+    """
+    fits: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []
     for d in draws:
         needed = {n: admitted_length(checked, n) for n in d.sizes}
@@ -46,12 +50,12 @@ def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]
         if elements > MOST_ELEMENTS:
             large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
             continue
-        same = replace(d, sizes={n: sizes[n] for n in checked.dims})
+        admitted = replace(d, sizes={n: sizes[n] for n in checked.dims})
         if not any(
-            (k.sizes, k.kind, k.seed, k.scalars) == (same.sizes, d.kind, d.seed, d.scalars) for k in kept
-        ):  # lengths that the specification made alike
-            kept.append(same)
-    return kept, large
+            (k.sizes, k.kind, k.seed, k.scalars) == (admitted.sizes, d.kind, d.seed, d.scalars) for k in fits
+        ):  # the specification may map lengths to the same
+            fits.append(admitted)
+    return fits, large
 
 
 def elements_of(t: TensorParam, sizes: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
-"""Values of splice points: evaluates @funcs over NumPy arrays, for the enumeration of contracts. Pure expressions only.
+"""Evaluation of splice points over NumPy arrays, for the enumeration of contracts.
 
-What an operation gives is its entry's in the table of primitives. Owns statements, calls and names; memory and synchronisation belong to the interpreter.
+Pure expressions only: memory and synchronisation belong to the interpreter. The meaning of operations comes from the
+table of primitives.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ..syntax.types import DTYPES
 from ..text.diagnostics import CuirError
 
 Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a tuple of these
-_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # but for D
+_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # without D
 _ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
 
 
@@ -54,15 +55,16 @@ class _Returned(Exception):
 
 @dataclass
 class Evaluator:
-    """Calls @funcs of a program. `names`: values of dims, consts, scalars (numbers) and tensors (arrays) of the kernel.
+    """Evaluator of the @funcs of a program.
 
-    Arguments and results are numbers or broadcasting arrays: i32 as int64 (within 32 bits), f32 as float32. Reads of a tensor outside of it give 0, as a gather does.
-    Raises CuirError X140 for what is no pure arithmetic.
+    names: values of dims, consts, scalars (numbers) and tensors (arrays) of the kernel. Arguments and results are
+    numbers or broadcasting arrays: i32 as int64 (within 32 bits), f32 as float32. Reads outside of a tensor give 0, as
+    a gather does. Raises CuirError X140 for what is not pure arithmetic.
     """
 
     program: Program
     names: Mapping[str, Value]
-    rank: int = 0  # what cta_rank() gives
+    rank: int = 0  # the value of cta_rank()
     funcs: dict[str, Func] = field(init=False)
     constants: dict[str, Value] = field(init=False)
 
@@ -119,27 +121,27 @@ class Evaluator:
         if isinstance(e, Tuple):
             return tuple(self.expr(i, local) for i in e.items)
         if isinstance(e, Unary):
-            return self.applied(e, self.expr(e.operand, local))
+            return self.apply(e, self.expr(e.operand, local))
         if isinstance(e, Binary):
             return self.binary(e, local)
         if isinstance(e, IfExp):
             cond = self.expr(e.cond, local)
             if not np.ndim(cond):
                 return self.expr(e.then if cond else e.other, local)
-            return self.chosen(e, cond, self.expr(e.then, local), self.expr(e.other, local))
+            return self.choose(e, cond, self.expr(e.then, local), self.expr(e.other, local))
         if isinstance(e, Subscript):
             return self.subscript(e, local)
         if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
-            return self.called(e, e.func.id, local)
+            return self.evaluate_call(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
 
-    def chosen(self, e: IfExp, cond: Value, then: Value, other: Value) -> Value:
-        """A choice for each of the values enumerated; of tuples part by part."""
+    def choose(self, e: IfExp, cond: Value, then: Value, other: Value) -> Value:
+        """Choose for each of the enumerated values; for tuples part by part."""
         if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
-            return tuple(self.chosen(e, cond, a, b) for a, b in zip(then, other))
-        return self.applied(e, cond, then, other)
+            return tuple(self.choose(e, cond, a, b) for a, b in zip(then, other))
+        return self.apply(e, cond, then, other)
 
-    def applied(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
+    def apply(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
         operation = operator(e)
         assert operation is not None
         return _apply(operation[0], e, *operands)
@@ -150,15 +152,15 @@ class Evaluator:
                 return place[e.id]
         if e.id == "inf":
             return np.inf
-        known = sorted({*local, *self.names, *getattr(self, "constants", {})})
-        raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(known)}")
+        names = sorted({*local, *self.names, *getattr(self, "constants", {})})
+        raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(names)}")
 
     def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
         left = self.expr(e.left, local)
-        of = traits(e)
-        if of.lazy and not np.ndim(left) and bool(left) == of.decided_by:
+        operator = traits(e)
+        if operator.lazy and not np.ndim(left) and bool(left) == operator.decided_by:
             return left
-        return self.applied(e, left, self.expr(e.right, local))
+        return self.apply(e, left, self.expr(e.right, local))
 
     def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
         value = self.expr(e.value, local)
@@ -175,7 +177,7 @@ class Evaluator:
             safe.append(np.where(ok, i, 0))
         return np.where(inside, value[tuple(safe)], value.dtype.type(0))
 
-    def called(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
+    def evaluate_call(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
         op = called(e)
         if op is not None and op.traits.converts:
             x, dtype = self.expr(e.args[0], local), e.args[1]
@@ -195,9 +197,12 @@ class Evaluator:
 
 
 def _apply(entry: Op, e: Expr, *operands: Value) -> Value:
-    """What an entry of the table gives. Raises CuirError X140 for one that is of tiles alone, T154 for a divisor of 0."""
+    """Apply an entry of the table.
+
+    Raises CuirError X140 for an operation of tiles alone, T154 for a divisor of 0.
+    """
     assert entry.evaluate is not None
-    values = [_plain(x) for x in operands]
+    values = [_normalise(x) for x in operands]
     if entry.evaluate.divides and not np.all(values[-1]):
         if np.ndim(values[-1]) == 0:
             raise CuirError.of("T154", "the divisor is 0", e.span)
@@ -208,20 +213,21 @@ def _apply(entry: Op, e: Expr, *operands: Value) -> Value:
         raise CuirError.of("X140", f"`{entry.name}` is no pure arithmetic here", e.span) from None
 
 
-def _plain(x: Value) -> Value:
-    """One number of NumPy's as Python's; arrays as i32, f32 or bool are held."""
+def _normalise(x: Value) -> Value:
+    """Convert a NumPy scalar to a Python number, and arrays to those of i32, f32 or bool."""
     if not isinstance(x, (np.generic, np.ndarray)):
         return x
     if np.ndim(x) == 0:
         return x.item()
-    held = {"i": np.int64, "u": np.int64, "f": np.float32}.get(x.dtype.kind, x.dtype)
-    return x.astype(held, copy=False)
+    dtype = {"i": np.int64, "u": np.int64, "f": np.float32}.get(x.dtype.kind, x.dtype)
+    return x.astype(dtype, copy=False)
 
 
 def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
-    """Values of a kernel's names: consts (defaults filled in), scalars, tensors and every dim of the signature.
+    """Return the values of a kernel's names: consts with defaults, scalars, tensors and dims.
 
-    dims: lengths by what they are of an attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors are those of their values.
+    dims: lengths by their meaning for attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors
+    are those of their values.
     """
     names: dict[str, Value] = {n: v for n, v in (with_defaults(kernel, consts) | dict(consts)).items() if isinstance(v, (int, float, bool))}
     names |= dims
@@ -235,8 +241,11 @@ def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, V
 
 
 def _array(x: Any) -> np.ndarray:
-    """A tensor as NumPy holds it; of dtypes that it lacks (bfloat16, 8-bit floats) as float32, which has all their values."""
+    """Convert a tensor to NumPy.
+
+    Dtypes that NumPy lacks (bfloat16, 8-bit floats) become float32, which represents all their values.
+    """
     try:
         return np.asarray(x)
-    except (RuntimeError, TypeError):  # of those that learn, and of those dtypes
+    except (RuntimeError, TypeError):  # tensors that require gradients, and those dtypes
         return np.asarray(x.detach().to(torch.float32).cpu())

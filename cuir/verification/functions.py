@@ -14,7 +14,7 @@ from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.user_code import function_span
 from .decisive import KIND as STEPS
-from .decisive import describe_steps, undecided
+from .decisive import describe_steps, find_undecided
 from .draws import Draw
 from .inputs import FunctionLaunch, half_dtype, readable
 from .integer_outputs import collect_right_integers, find_out_of_range
@@ -203,7 +203,7 @@ class _Measure:
     def undecided(self, name: str, wanted: torch.Tensor) -> torch.Tensor:
         """Elements of inputs at steps about which nothing is asked: PyTorch's float32 comes out on another side than float64."""
         try:
-            return undecided(self.of_single().plain[name], wanted)
+            return find_undecided(self.of_single().plain[name], wanted)
         except CuirError:
             return torch.ones_like(wanted, dtype=torch.bool)
 

@@ -24,7 +24,7 @@ from ..syntax.walk import walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 from ..variants import captured_arguments
-from .blame import stores_to
+from .blame import find_stores
 from .contracts import describe_difference, has_splice_points, result_span
 from .evaluate import Evaluator, kernel_names
 from .inputs import FunctionLaunch, function_launch, readable
@@ -133,7 +133,7 @@ class _Read:
     def cause(self, pair: tuple[int, int, int, int], kept: bool) -> tuple[Span, list[Note]]:
         """The statement to look at, by what `keep` says of a pair of which the kernel attends to the wrong one."""
         kernel, funcs = self.checked.origin, self.program.funcs()
-        stores = stores_to(self.checked, "O")
+        stores = find_stores(self.checked, "O")
         if not has_splice_points(self.program):
             return stores[0] if stores else kernel.span, []
         try:

@@ -24,7 +24,7 @@ from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
 from ..variants.ranges import traced_apart
 from ..variants.rebuilt import bounded, made_at
-from .blame import blamed
+from .blame import blame
 from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
 from .counters import uses_of_rings
 from .draws import Draw
@@ -332,7 +332,7 @@ def smallest(
         except CuirError as other:
             if other.diagnostics[0].code == code:
                 latest, now, trying = other, candidate, _simpler(checked, spec, candidate)
-    latest = blamed(checked, spec, launch_of(program, checked, spec, now), latest)
+    latest = blame(checked, spec, launch_of(program, checked, spec, now), latest)
     return latest if now is case else with_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
 
 

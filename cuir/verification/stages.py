@@ -251,7 +251,7 @@ class _Verification:
                 )  # lists are made for the tiles of the kernel
                 problems = column_problems(*tile) if own else problems_for(None, *tile, self.level, self.program)
                 given = contract_problems(checked, self.spec, problems)
-                pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
+                pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, extra_values=given.__getitem__)
                 judged = "judged by the numbers" if is_backward(checked.origin) else "not compared with a function, but read out below"
                 stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is {judged}{self.far(checked)}"
             return

@@ -14,7 +14,7 @@ from cuir.checking.checker import check
 from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.verification import verify
-from cuir.verification.decisive import KIND, _draw_at_steps, jumps_in_torch, make_decisive_draws, undecided
+from cuir.verification.decisive import KIND, _draw_at_steps, jumps_in_torch, make_decisive_draws, find_undecided
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import ask_small
 from cuir.verification.report import VerifyReport
@@ -206,4 +206,4 @@ def test_what_jumps_in_pytorch(call: Any, wanted: bool) -> None:
 
 def test_what_float32_and_float64_disagree_on_is_not_asked() -> None:
     exact, single = torch.tensor([1.0, 2.0, 0.0, 1e-9, torch.nan]).double(), torch.tensor([1.0000001, 3.0, 0.0, 1.0, 1.0])
-    assert undecided(single, exact).tolist() == [False, True, False, True, True]
+    assert find_undecided(single, exact).tolist() == [False, True, False, True, True]

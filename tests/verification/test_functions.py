@@ -378,10 +378,10 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
     spec = as_any(corpus.specification("causal_document_spans"), "causal_document_spans", {"length": 20})
     assert isinstance(spec, FunctionSpecification) and spec.inputs is not None
     given = contract_problems(checked, spec, problems)
-    assert check_contracts(checked.program, checked.origin, None, given, checked.consts, given=given.__getitem__)
+    assert check_contracts(checked.program, checked.origin, None, given, checked.consts, extra_values=given.__getitem__)
     late = {p: {**values, "span": values["span"] + 1} for p, values in given.items()}  # type: ignore[operator]
     with pytest.raises(CuirError, match="V101"):
-        check_contracts(checked.program, checked.origin, None, late, checked.consts, given=late.__getitem__)
+        check_contracts(checked.program, checked.origin, None, late, checked.consts, extra_values=late.__getitem__)
 
 
 def test_schedules_use_rings_over_and_over() -> None:
