@@ -1,4 +1,7 @@
-"""Every schedule of small launches of a kernel. Owns the order and the end; which launches are small and telling is problems.py's, how schedules are explored cuir/explore's."""
+"""Exploration of every schedule of small launches of a kernel.
+
+problems.py chooses the launches; cuir/explore explores their schedules.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from .spec_dispatch import AnyCase, launch_of, small_launches
 
 @dataclass(frozen=True)
 class Explored:
-    """One launch, and what its exploration came to."""
+    """One launch and the result of its exploration."""
 
     case: AnyCase
     grid: int
@@ -22,22 +25,30 @@ class Explored:
 
 
 def check_exhaustively(
-    program: Program, checked: Checked, spec: AnySpecification, tiles: int = 2, blocks: int = 4, *,
-    classes: int | None = None, seconds: float | None = None, progress: Callable[[str], None] = lambda text: None,
-) -> list[Explored]:  # fmt: skip
-    """Explores every schedule of small launches, up to the first that is not clean.
+    program: Program,
+    checked: Checked,
+    spec: AnySpecification,
+    tiles: int = 2,
+    blocks: int = 4,
+    *,
+    classes: int | None = None,
+    seconds: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Explored]:
+    """Explore every schedule of small launches, up to the first that is not clean.
 
-    tiles: units of work of a CTA in the main launch; blocks: key blocks of each. classes, seconds: the budget of each launch. Raises CuirError as `explore` does.
+    tiles: units of work of a CTA in the main launch; blocks: key blocks of each. classes, seconds: the budget of each
+    launch. Raises CuirError as `explore` does.
     """
     launches = []
     for case, grid in small_launches(checked, spec, tiles, blocks):
         progress(case.name)
         arguments = launch_of(program, checked, spec, case).arguments()
 
-        def tell(text: str, name: str = case.name) -> None:
+        def report(text: str, name: str = case.name) -> None:
             progress(f"{name}: {text}")
 
-        result = explore(checked, arguments, grid=grid, classes=classes, seconds=seconds, progress=tell)
+        result = explore(checked, arguments, grid=grid, classes=classes, seconds=seconds, progress=report)
         launches.append(Explored(case, grid, result))
         if not result.ok:
             break

@@ -1,4 +1,4 @@
-"""Problems for the numbers where a specification is a function: lengths of lengths.py, with the kinds of inputs that matter for each."""
+"""Problems for the numbers of a function specification: lengths with the kinds of inputs that matter."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ from .lengths import all_draws
 from .problems import is_attention
 from .special_problems import make_special_draws
 
-_SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may leave nothing
-_PLAIN = 3_000_000  # elements of all tensors of a problem that is tried with other values once more
+_SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may drop everything
+_PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values
 
 
 def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
-    """Problems for the numbers: those of lengths.py about which the specification says something, and small ones of them with other values."""
+    """Return problems for the numbers: those of lengths.py for which the specification is defined.
+
+    With small ones among them repeated with other values.
+    """
     problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
     special = make_special_draws(checked, spec, special_plan(checked, spec), level)
-    tried = with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems) + special)
-    return tried + _at_steps(checked, spec, problems, level)
+    problems_of_kinds = with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems) + special)
+    return problems_of_kinds + _at_steps(checked, spec, problems, level)
 
 
 def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
-    """Problems whose inputs lie where functions that jump do so."""
+    """Return problems whose inputs lie at jumps of functions."""
     if is_attention(checked.origin) or set(BACKWARD) <= {p.name for p in checked.origin.params}:  # LSE must be that of Q and K
         return []
     return [
@@ -42,36 +45,43 @@ def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[
 
 
 def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:
-    """The problems, with normal inputs where their kind does not apply, or the specification gives NaN alone for it, as where `mask > 0.5` holds nowhere."""
+    """Return the problems, with normal inputs where their kind does not apply.
+
+    Nor where the specification gives only NaN for it, as where `mask > 0.5` holds nowhere.
+    """
     kinds, small = applicable(checked, spec), small_problem(checked, spec)
     tensors = sum(t.dtype.is_float and not t.scratch for t in checked.tensors) or 1
-    known: dict[tuple[str, int], bool] = {}
+    cache: dict[tuple[str, int], bool] = {}
 
-    def defined(draw: Draw) -> bool:
+    def is_defined(draw: Draw) -> bool:
         if small is None or draw.kind not in _SMALL:
             return True
         form = (draw.kind, draw.seed % tensors)  # seeds choose the tensor
-        if form not in known:
-            known[form] = says_something(checked, spec, replace(small, kind=draw.kind, seed=form[1]))
-        return known[form]
+        if form not in cache:
+            cache[form] = says_something(checked, spec, replace(small, kind=draw.kind, seed=form[1]))
+        return cache[form]
 
-    return [d if d.kind in kinds and defined(d) else replace(d, kind="normal") for d in problems]
+    return [d if d.kind in kinds and is_defined(d) else replace(d, kind="normal") for d in problems]
 
 
 def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
-    """Problems of the kinds that are not among those found: of each tensor in turn where a mean far above the deviation, or a scalar below a root, matters; of some tensor for the others."""
+    """Return problems of the remaining kinds.
+
+    Where a mean far above the deviation, or a scalar below a root, matters, each tensor takes its turn; for the other
+    kinds one tensor.
+    """
     if is_attention(checked.origin):
         return []
     small, kinds = small_scalars(checked, spec), applicable(checked, spec)
     plain = sorted((d for d in problems if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(problems)
-    at = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
+    bases = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
     shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written and not t.scratch]
-    each = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
-    wanted = [("offset", i) for i in range(2 * each)]
-    wanted += [("faint", i) for i in range(max(each, min(4, 4 * len(small))))]
-    wanted += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
-    found = [Draw(f"{kind} {i}", at[n % len(at)].sizes, kind, i) for n, (kind, i) in enumerate(wanted) if kind in kinds]
-    return [d for d in found if d.kind != "largest" or keeps_units(checked, spec, d)]
+    tensor_count = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
+    kinds_and_seeds = [("offset", i) for i in range(2 * tensor_count)]
+    kinds_and_seeds += [("faint", i) for i in range(max(tensor_count, min(4, 4 * len(small))))]
+    kinds_and_seeds += [(kind, i) for i, kind in enumerate(("largest", "ties", "onehot", "equal", "growing", "wide"))]
+    candidates = [Draw(f"{kind} {i}", bases[n % len(bases)].sizes, kind, i) for n, (kind, i) in enumerate(kinds_and_seeds) if kind in kinds]
+    return [d for d in candidates if d.kind != "largest" or keeps_units(checked, spec, d)]
 
 
 def _has_nan(x: object) -> bool:
@@ -84,12 +94,15 @@ def _elements(checked: Checked, draw: Draw) -> int:
 
 
 def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
-    """Return whether the specification gives numbers for a problem: with a length of 0 many fail or give NaN."""
+    """Return whether the specification gives numbers for a problem.
+
+    With a length of 0 many fail or give NaN.
+    """
     try:
-        given = function_launch(checked, spec, draw)
-        if not min(draw.sizes.values(), default=1) and any(_has_nan(given.inputs.get(n)) for n in given.given):
+        launch = function_launch(checked, spec, draw)
+        if not min(draw.sizes.values(), default=1) and any(_has_nan(launch.inputs.get(n)) for n in launch.given):
             return False
-        return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, given), list(given.before)).values())
+        return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, launch), list(launch.before)).values())
     except CuirError as error:
         if error.diagnostics[0].code != "X113":
             raise

@@ -24,23 +24,25 @@ from .problems import Case, parts_of
 from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
-HIDDEN = 2.0**-8  # of the output's rounding: what may be wrong in all elements alike, beside what rounding explains of each
-FLUSHED = 2.0**-126  # what exponentials give as 0
+HIDDEN = 2.0**-8  # of the output's rounding: allowed error common to all elements, besides the rounding of each
+FLUSHED = 2.0**-126  # exponentials below are 0
 _CANCELLED = (
     2.0**-20
-)  # of the largest input: what a kernel that rounds to 16 bits in between leaves of a row whose terms cancel, as those of a gradient that is 0 do
-_MASK = 1e30  # beyond it a number hides what it is added to
-_NEAR = 0.5  # of what is allowed by PyTorch's plain error: from there on the errors of the language's own operations count as well
-_EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between a number and infinity
-_BROKEN = 1 / 8  # relative error of a row in PyTorch's float32, of which nothing can be asked where intermediate values overflow
+)  # of the largest input: the remainder of a row whose terms cancel, as in a gradient of 0, in a kernel with 16-bit intermediates
+_MASK = 1e30  # larger numbers absorb what is added to them
+_NEAR = 0.5  # share of the allowed error from which the errors of the language's operations count as well
+_EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between finite and infinite
+_BROKEN = 1 / 8  # relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
 
 
 @dataclass(frozen=True)
 class OutputNumbers:
-    """Errors of one output against float64, relative in the norm, and what was allowed: of all of it, of its worst row (along the last dim), and beyond what rounding the output explains.
+    """Relative errors (2-norm) of one output against float64, and the allowed errors.
 
-    yardstick, row_yardstick: PyTorch's own error. share: the largest quotient of an error and what is allowed, at most 1.
-    outside: elements that the function gives as NaN, or as an infinity where inputs are, so that nothing is asked of them.
+    Of the whole output, of its worst row (along the last dim), and beyond the rounding of the output. yardstick,
+    row_yardstick: PyTorch's own error. share: the largest quotient of an error and its allowed value, at most 1.
+    outside: elements that the function gives as NaN, or as an infinity where inputs are infinite, which are not
+    compared.
     """
 
     name: str
@@ -55,74 +57,78 @@ class OutputNumbers:
 
 
 def check_function(
-    checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw, run: Callable[[FunctionLaunch], None]
+    checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, case: Draw, run: Callable[[FunctionLaunch], None]
 ) -> list[Mapping[str, object]]:
-    """Runs a problem and judges its outputs; gives rows of the table. Raises CuirError as `judge_function`, and what `run` raises; V302 that comes of reading what the function does not says so."""
-    run(given)
+    """Run a problem and judge its outputs; return rows of the table.
+
+    Raises CuirError as `judge_function`, and as `run`. A V302 that comes from reading elements that the function does
+    not read says so.
+    """
+    run(launch)
     try:
-        numbers = judge_function(checked, spec, given, case)
+        numbers = judge_function(checked, spec, launch, case)
     except CuirError as error:
-        if given.poisoned and error.diagnostics[0].code in ("V301", "V302"):
-            raise _blamed(checked, spec, given, case, run, error) from error
+        if launch.poisoned and error.diagnostics[0].code in ("V301", "V302"):
+            raise _blame_unread_input(checked, spec, launch, case, run, error) from error
         raise
-    left = {t.name for t in checked.outputs} - {n.name for n in numbers}
-    scratch = spec.scratch(readable(checked, given), list(given.before)) if left else []
-    return table_rows(case, numbers, given.positive, scratch)
+    not_compared = {t.name for t in checked.outputs} - {n.name for n in numbers}
+    scratch = spec.scratch(readable(checked, launch), list(launch.before)) if not_compared else []
+    return table_rows(case, numbers, launch.positive, scratch)
 
 
-def _blamed(
+def _blame_unread_input(
     checked: Checked,
     spec: FunctionSpecification,
-    given: FunctionLaunch,
+    launch: FunctionLaunch,
     case: Draw,
     run: Callable[[FunctionLaunch], None],
     error: CuirError,
 ) -> CuirError:
-    """The error, told as one of reading an element that the function does not read, if there is none without NaN there."""
+    """Return the error as one of reading an unread element, if it disappears without NaN there."""
 
     def fails(places: Mapping[str, torch.Tensor]) -> bool:
-        now = given.poisoned_only(places)
+        variant = launch.poisoned_only(places)
         try:
-            run(now)
-            judge_function(checked, spec, now, case)
+            run(variant)
+            judge_function(checked, spec, variant, case)
         except CuirError:
             return True
         return False
 
     if fails({}):
         return error
-    name = next((n for n, x in given.poisoned.items() if fails({n: x})), None)
+    name = next((n for n, x in launch.poisoned.items() if fails({n: x})), None)
     if name is None:
         return error
-    places = given.poisoned[name].nonzero()
-    while len(places) > 1:  # one of them is enough
+    places = launch.poisoned[name].nonzero()
+    while len(places) > 1:  # reduce to one element
         half = places[: len(places) // 2]
-        mine = torch.zeros_like(given.poisoned[name])
-        mine[tuple(half.T)] = True
-        places = half if fails({name: mine}) else places[len(places) // 2 :]
-    at, first = places[0].tolist(), error.diagnostics[0]
-    message = f"{first.message}; the NaN comes from the input element {name}{at}, which `{spec.name}` does not read"
+        selected = torch.zeros_like(launch.poisoned[name])
+        selected[tuple(half.T)] = True
+        places = half if fails({name: selected}) else places[len(places) // 2 :]
+    index, first = places[0].tolist(), error.diagnostics[0]
+    message = f"{first.message}; the NaN comes from the input element {name}{index}, which `{spec.name}` does not read"
     hint = "what lies beyond a length, in an unused page or in padding may be NaN, and 0 * NaN is NaN: leave it out with where(...), or clear it before the product"
     return CuirError([Diagnostic("V302", message, first.span, first.notes, hint)])
 
 
-def judge_function(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw) -> list[OutputNumbers]:
-    """The verdict on outputs that are there already, one entry for each that the specification gives.
+def judge_function(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, case: Draw) -> list[OutputNumbers]:
+    """Judge computed outputs; return one entry for each that the specification gives.
 
     Raises CuirError: V301 wrong numbers, V302 unwritten outputs, X105 to X107 and X113 of the specification.
     """
-    names, inputs = list(given.before), readable(checked, given)
-    exact = given.exact if given.exact is not None else spec.exact(inputs, names)
-    _require_shapes(spec, exact, given, case)
+    names, inputs = list(launch.before), readable(checked, launch)
+    exact = launch.exact if launch.exact is not None else spec.exact(inputs, names)
+    _require_shapes(spec, exact, launch, case)
     require_defined(spec, exact, case)
-    measure = _Measure(checked, spec, inputs, names, exact, case.corners or given.special, given.special)
-    return [_Judged(checked, given.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
+    measure = _Measure(checked, spec, inputs, names, exact, case.corners or launch.special, launch.special)
+    return [_Judgement(checked, launch.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
 
 
 def require_defined(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], case: Draw | Case) -> None:
     """Raise CuirError X106 for an output that the specification gives as NaN alone."""
-    for name, wanted in exact.items():
-        if wanted.numel() and bool(wanted.isnan().all()):
+    for name, expected in exact.items():
+        if expected.numel() and bool(expected.isnan().all()):
             raise CuirError.of(
                 "X106",
                 f"the specification `{spec.name}` gives NaN for all of {name} in the case {case}",
@@ -131,26 +137,32 @@ def require_defined(spec: FunctionSpecification, exact: Mapping[str, torch.Tenso
             )
 
 
-def require_outputs(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, case: Draw | Case) -> None:
-    """Evaluate the specification once. Raises CuirError X105, X106, X113 for names that the kernel lacks, other shapes, and an exception."""
-    _require_shapes(spec, spec.exact(readable(checked, given), list(given.before)), given, case)
+def require_outputs(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, case: Draw | Case) -> None:
+    """Evaluate the specification once.
+
+    Raises CuirError X105, X106, X113 for names that the kernel lacks, other shapes, and an exception.
+    """
+    _require_shapes(spec, spec.exact(readable(checked, launch), list(launch.before)), launch, case)
 
 
-def _require_shapes(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], given: FunctionLaunch, case: Draw | Case) -> None:
-    for name, wanted in exact.items():
-        output = given.outputs[name]
-        if wanted.shape != output.shape:
-            message = f"the specification `{spec.name}` gives {name} of shape {list(wanted.shape)}, the kernel's is {list(output.shape)} in the case {case}"
+def _require_shapes(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], launch: FunctionLaunch, case: Draw | Case) -> None:
+    for name, expected in exact.items():
+        output = launch.outputs[name]
+        if expected.shape != output.shape:
+            message = f"the specification `{spec.name}` gives {name} of shape {list(expected.shape)}, the kernel's is {list(output.shape)} in the case {case}"
             raise CuirError.of("X106", message, function_span(spec.reference), "the kernel's signature gives the shape")
-        if wanted.is_floating_point() and output.is_floating_point() and torch.finfo(wanted.dtype).eps > torch.finfo(output.dtype).eps:
-            coarse, fine = (str(x.dtype).removeprefix("torch.") for x in (wanted, output))
+        if expected.is_floating_point() and output.is_floating_point() and torch.finfo(expected.dtype).eps > torch.finfo(output.dtype).eps:
+            coarse, fine = (str(x.dtype).removeprefix("torch.") for x in (expected, output))
             message = f"the specification `{spec.name}` gives {name} rounded to {coarse}, and the kernel's is {fine}"
             raise CuirError.of("X106", message, function_span(spec.reference), "leave the dtype to the inputs, which are float64")
 
 
 class _Measure:
-    """PyTorch's own error: in float32 where the kernel computes in f32 from what it is given, with products of TF32 where the kernel's are; in the kernel's dtype where it rounds to it in
-    between, or float32 says nothing."""
+    """PyTorch's own error.
+
+    In float32 where the kernel computes in f32 from its inputs, with products of TF32 where the kernel's are; in the
+    kernel's dtype where it rounds to it in between, or float32 is undefined.
+    """
 
     def __init__(
         self,
@@ -179,11 +191,11 @@ class _Measure:
         self.products = self.coarse and rounds_for_products(checked)
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
-        ]  # of 8 bits PyTorch does not say what is finite
+        ]  # PyTorch has no isfinite for 8-bit floats
         counted = [x[x.abs() < (_MASK if special else torch.inf)] for x in floats]
         largest = max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
         self.endless = any(bool(x.isinf().any()) for x in floats)
-        self.below = not any(bool((x == torch.inf).any()) for x in floats)  # then -inf is a mask, or the logarithm of 0, and counts
+        self.below = not any(bool((x == torch.inf).any()) for x in floats)  # then -inf is a mask, or the logarithm of 0, and is compared
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 
     @property
@@ -200,12 +212,15 @@ class _Measure:
             self.single = SingleError(self.spec, self.inputs, self.names, steps=self.steps)  # type: ignore[arg-type]
         return self.single
 
-    def undecided(self, name: str, wanted: torch.Tensor) -> torch.Tensor:
-        """Elements of inputs at steps about which nothing is asked: PyTorch's float32 comes out on another side than float64."""
+    def undecided(self, name: str, expected: torch.Tensor) -> torch.Tensor:
+        """Return elements of inputs at steps that are not compared.
+
+        PyTorch's float32 lies on another side of the step than float64.
+        """
         try:
-            return find_undecided(self.of_single().plain[name], wanted)
+            return find_undecided(self.of_single().plain[name], expected)
         except CuirError:
-            return torch.ones_like(wanted, dtype=torch.bool)
+            return torch.ones_like(expected, dtype=torch.bool)
 
     def off(self, name: str, decided: bool = False) -> list[torch.Tensor]:
         """Return other right values: of float32, and with the errors that the language's operations may have.
@@ -216,26 +231,32 @@ class _Measure:
             single = self.of_single()
             if decided:
                 return [single.plain[name], *(x[name] for x in single.off_between_steps())]
-            more = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
-            return [single.plain[name], *(x[name] for x in (*single.off(), *more))]
+            coarser = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            return [single.plain[name], *(x[name] for x in (*single.off(), *coarser))]
         except CuirError:
             return []
 
     def overflows(self, name: str) -> torch.Tensor:
-        """Elements that PyTorch gives as no finite number in the kernel's dtype, where products leave a kernel no other one."""
+        """Return elements that PyTorch gives as not finite in the kernel's dtype.
+
+        Only for kernels whose products must be in that dtype.
+        """
         if not self.products:
             return torch.zeros((), dtype=torch.bool)
         return ~self.spec.half(self.inputs, self.names, self.dtype)[name].isfinite()  # type: ignore[arg-type]
 
     def turned(self, name: str) -> torch.Tensor:
-        """Elements that hang on decisions which rounding turns; none where float32 cannot be evaluated so."""
+        """Return elements that depend on decisions which rounding changes; none where float32 cannot tell."""
         try:
             return self.of_single().turned()[name]
         except CuirError:
             return torch.zeros((), dtype=torch.bool)
 
     def right_integers(self, name: str, output: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Elements of an output of integers that are as float arithmetic of the kernel's precision gives them, or that nothing is asked of."""
+        """Yield masks of right elements of an integer output.
+
+        Right is what float arithmetic of the kernel's precision gives, and what is not compared.
+        """
         if self.coarse:
             yield output == self.first[name]
         with contextlib.suppress(CuirError):
@@ -244,25 +265,25 @@ class _Measure:
             yield find_out_of_range(self.of_single(), name)
 
     def undefined(self, name: str) -> torch.Tensor:
-        """Elements that hang on integers made of NaN or infinities; none where float32 cannot be evaluated so."""
+        """Return elements that depend on integers made of NaN or infinities; none where float32 cannot tell."""
         try:
             return find_out_of_range(self.of_single(), name)
         except CuirError:
             return torch.zeros((), dtype=torch.bool)
 
     def ordered(self, name: str) -> torch.Tensor | None:
-        """Elements that hang on the order of a sum; nothing where float32 cannot be evaluated."""
+        """Return elements that depend on the order of a sum; None where float32 cannot be evaluated."""
         try:
             return self.of_single().ordered()[name]
         except CuirError:
             return None
 
 
-class _Judged:
-    """One output of one problem."""
+class _Judgement:
+    """Judgement of one output of one problem."""
 
-    def __init__(self, checked: Checked, output: torch.Tensor, wanted: torch.Tensor, measure: _Measure, name: str, case: Draw):
-        self.checked, self.output, self.wanted, self.measure, self.name, self.case = checked, output, wanted, measure, name, case
+    def __init__(self, checked: Checked, output: torch.Tensor, expected: torch.Tensor, measure: _Measure, name: str, case: Draw):
+        self.checked, self.output, self.expected, self.measure, self.name, self.case = checked, output, expected, measure, name, case
 
     def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError(
@@ -278,124 +299,140 @@ class _Judged:
         )
 
     def numbers(self) -> OutputNumbers:
-        """Raises CuirError V301, V302."""
+        """Judge the output. Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
             return self.integers()
-        none = torch.zeros_like(self.wanted, dtype=torch.bool)
+        none = torch.zeros_like(self.expected, dtype=torch.bool)
         try:
             return self.floats(none)
         except CuirError:
             ordered = self.measure.ordered(self.name)
-            left = none if ordered is None else ordered
+            not_compared = none if ordered is None else ordered
             if self.measure.special:
-                left = left | self.measure.turned(self.name) | self.unsteady() | self.measure.undefined(self.name)
-            if not left.any():
+                not_compared = not_compared | self.measure.turned(self.name) | self.unsteady() | self.measure.undefined(self.name)
+            if not not_compared.any():
                 raise
-            return self.floats(left)
+            return self.floats(not_compared)
 
     def unsteady(self) -> torch.Tensor:
-        """Elements of which special values leave little: float32 has no number in their row, or another one once its operations are off by a few units."""
+        """Return elements that special values leave undetermined.
+
+        float32 has no number in their row, or another one once its operations are off by a few units.
+        """
         rounded = [x.to(self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.off(self.name))]
-        wanted = self.wanted.double()
-        free = torch.zeros_like(wanted, dtype=torch.bool)
+        expected = self.expected.double()
+        free = torch.zeros_like(expected, dtype=torch.bool)
         for x in rounded:
-            endless = ~x.isfinite() & wanted.isfinite()
-            far = _norms(torch.where(endless | ~wanted.isfinite(), 0.0, x - wanted)) > _BROKEN * _norms(
-                torch.where(wanted.isfinite(), wanted, 0.0)
+            endless = ~x.isfinite() & expected.isfinite()
+            far = _norms(torch.where(endless | ~expected.isfinite(), 0.0, x - expected)) > _BROKEN * _norms(
+                torch.where(expected.isfinite(), expected, 0.0)
             )
-            far &= _norms(self.output.double()).isfinite()  # a number that is not steady is still a number
-            free |= (endless.any(-1) | far)[..., None] if wanted.dim() else endless | far
+            far &= _norms(self.output.double()).isfinite()  # an undetermined number must still be finite
+            free |= (endless.any(-1) | far)[..., None] if expected.dim() else endless | far
         return free
 
     def floats(self, ordered: torch.Tensor) -> OutputNumbers:
-        """ordered: elements about which nothing is asked, since a sum in another order leaves float32, or rounding decides between numbers that are far apart."""
+        """Judge an output of floats.
+
+        ordered: elements that are not compared, since a sum in another order leaves float32, or rounding decides
+        between numbers that are far apart.
+        """
         name, output, measure = self.name, self.output, self.measure
-        x, w = output.double(), self.wanted.double()
+        x, w = output.double(), self.expected.double()
         limit = torch.finfo(output.dtype).max
-        own = self.own_error(measure.first[name])
-        broken = ~own.isfinite() & w.isfinite() & (w.abs() < limit)
+        own_errors = self.error_of(measure.first[name])
+        broken = ~own_errors.isfinite() & w.isfinite() & (w.abs() < limit)
         if not measure.coarse and measure.of_single().overflows:
-            own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own, w))
+            own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own_errors, w))
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
-        if (lost := ~x.isfinite() & w.isfinite()).any():
-            broken |= lost & measure.overflows(name)
+        if (not_finite := ~x.isfinite() & w.isfinite()).any():
+            broken |= not_finite & measure.overflows(name)
         self.outside = int((w.isnan() | (w.isinf() & measure.open)).sum())
         free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
-        unasked = w.isinf() & measure.open
+        infinite = w.isinf() & measure.open
         if measure.below:  # NaN is wrong where float32 has the same infinity
-            unasked = unasked & ~(x.isnan() & (measure.first[name].double() == w))
-        free = free | unasked
-        if measure.special:  # how far beyond the dtype a sum lies hangs on what is lost in it
+            infinite = infinite & ~(x.isnan() & (measure.first[name].double() == w))
+        free = free | infinite
+        if measure.special:  # rounding decides whether a sum lies beyond the dtype
             free = free | (w.isfinite() & (w.abs() >= limit))
         if (unwritten := x.isnan() & ~free).any():
-            raise self.wrong("V302", f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
-                             "every element is stored, and nothing divides 0 by 0")  # fmt: skip
-        endless = ~free & (w.abs() >= limit)
-        if (differs := endless & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
-            at = torch.nonzero(differs)[0].tolist()
-            found, expected = show_different(x[tuple(at)].item(), w[tuple(at)].item())
-            raise self.wrong("V301", f"{name}{at} is {found}, the specification gives {expected}; {int(differs.sum())} such elements")
-        self.free = free | endless
+            raise self.wrong(
+                "V302",
+                f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
+                "every element is stored, and nothing divides 0 by 0",
+            )
+        overflowing = ~free & (w.abs() >= limit)
+        if (differs := overflowing & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
+            index = torch.nonzero(differs)[0].tolist()
+            actual, expected = show_different(x[tuple(index)].item(), w[tuple(index)].item())
+            raise self.wrong("V301", f"{name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} such elements")
+        self.free = free | overflowing
         steps = self.case.kind == STEPS and not measure.coarse
         if steps:
-            self.free = self.free | measure.undecided(name, self.wanted)
-        verdict = self.compared(own, measure.first[name])
+            self.free = self.free | measure.undecided(name, self.expected)
+        verdict = self.compare(own_errors, measure.first[name])
         if verdict.share > _NEAR and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
-            more = [self.own_error(o) for o in off]
-            self.free = self.free | ~torch.stack(more).isfinite().all(0)  # float32 has no number there: a difference of logits of 1e18, say
+            errors = [self.error_of(o) for o in off]
+            self.free = self.free | ~torch.stack(errors).isfinite().all(
+                0
+            )  # float32 has no number there, such as a difference of logits of 1e18
             beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
-            verdict = self.compared(torch.stack([own, *more]).amax(0), None, beyond)
+            verdict = self.compare(torch.stack([own_errors, *errors]).amax(0), None, beyond)
         if not verdict.share <= 1:
-            raise self.refused(verdict)
+            raise self.make_refusal(verdict)
         return verdict
 
     def integers(self) -> OutputNumbers:
-        differs = self.output != self.wanted
+        differs = self.output != self.expected
         if self.case.kind == STEPS:
-            differs &= ~self.measure.undecided(self.name, self.wanted)
+            differs &= ~self.measure.undecided(self.name, self.expected)
         for right in self.measure.right_integers(self.name, self.output) if differs.any() else ():
             differs &= ~right
             if not differs.any():
                 break
         if differs.any():
-            at = torch.nonzero(differs)[0].tolist()
-            found, expected = show_different(self.output[tuple(at)].item(), self.wanted[tuple(at)].item())
+            index = torch.nonzero(differs)[0].tolist()
+            actual, expected = show_different(self.output[tuple(index)].item(), self.expected[tuple(index)].item())
             raise self.wrong(
                 "V301",
-                f"{self.name}{at} is {found}, the specification gives {expected}; {int(differs.sum())} of {self.output.numel()} differ",
+                f"{self.name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} of {self.output.numel()} differ",
             )
         return OutputNumbers(self.name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
-    def own_error(self, own: torch.Tensor) -> torch.Tensor:
-        """PyTorch's error of each element, in the output's dtype."""
-        return (own.to(self.output.dtype).double() - self.wanted.double()).abs()
+    def error_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Return PyTorch's error of each element, in the output's dtype."""
+        return (values.to(self.output.dtype).double() - self.expected.double()).abs()
 
-    def compared(self, own: torch.Tensor, plain: torch.Tensor | None, beyond: torch.Tensor | None = None) -> OutputNumbers:
-        """own: PyTorch's error of each element; plain, or beyond: what it gives before the output is rounded, or the error of that."""
+    def compare(self, own_errors: torch.Tensor, plain: torch.Tensor | None, beyond: torch.Tensor | None = None) -> OutputNumbers:
+        """Compare the output.
+
+        own: PyTorch's error of each element. plain: PyTorch's values before the output is rounded; or beyond: their
+        errors.
+        """
         output, measure = self.output, self.measure
-        x, w, own = (torch.where(self.free, 0.0, y) for y in (output.double(), self.wanted.double(), own))
-        unit = torch.finfo(output.dtype).eps / 2  # what rounding the output costs
+        x, w, own_errors = (torch.where(self.free, 0.0, y) for y in (output.double(), self.expected.double(), own_errors))
+        unit = torch.finfo(output.dtype).eps / 2  # the error of rounding the output
         size, sizes = w.norm().item() or 1.0, _norms(w)
         sizes = torch.where(sizes == 0, 1.0, sizes)  # rows whose output is 0 count absolutely
-        off = x - w
-        rows, own_rows = _norms(off), _norms(own)
+        difference = x - w
+        rows, own_row_errors = _norms(difference), _norms(own_errors)
         bad = (rows - measure.floor).clamp(min=0)
-        yardstick, row_yardstick = own.norm().item() / size, _largest(own_rows / sizes)
-        least = max(
+        yardstick, row_yardstick = own_errors.norm().item() / size, _largest(own_row_errors / sizes)
+        smallest = max(
             torch.finfo(output.dtype).smallest_normal * unit * 2, FLUSHED
         )  # half of the distance of the smallest numbers, for each element
-        allowed = RATIO * yardstick + unit + least * x.numel() ** 0.5 / size
+        allowed = RATIO * yardstick + unit + smallest * x.numel() ** 0.5 / size
         row_allowed = RATIO_ROW * row_yardstick + 2 * unit
         shares = [share(bad.norm().item() / size, allowed)]
-        each = (bad - 2 * least * max(1, x.shape[-1] if x.dim() else 1) ** 0.5).clamp(min=0) / sizes
-        shares.append(share(_largest(each), row_allowed))
-        self.each, self.row_allowed, self.hidden = each, row_allowed, (0.0, 0.0)
+        excess = (bad - 2 * smallest * max(1, x.shape[-1] if x.dim() else 1) ** 0.5).clamp(min=0) / sizes
+        shares.append(share(_largest(excess), row_allowed))
+        self.each, self.row_allowed, self.hidden = excess, row_allowed, (0.0, 0.0)
         if not measure.coarse and output.dtype.itemsize < 4:
             if beyond is None:
                 assert plain is not None
-                beyond = (plain.double() - self.wanted.double()).abs()
+                beyond = (plain.double() - self.expected.double()).abs()
             beyond = torch.where(self.free, 0.0, beyond)
-            unexplained = (off.abs() - _half_steps(output, self.wanted.to(output.dtype))).clamp(min=0)
+            unexplained = (difference.abs() - _half_steps(output, self.expected.to(output.dtype))).clamp(min=0)
             unexplained = torch.where(self.free, 0.0, unexplained)
             self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
             shares.append(share(*self.hidden))
@@ -412,9 +449,9 @@ class _Judged:
             self.outside,
         )
 
-    def refused(self, n: OutputNumbers) -> CuirError:
+    def make_refusal(self, n: OutputNumbers) -> CuirError:
         words, name = self.measure.words, self.name
-        overflow = describe_overflow(name, self.output, torch.where(self.free, torch.nan, self.wanted.double()))
+        overflow = describe_overflow(name, self.output, torch.where(self.free, torch.nan, self.expected.double()))
         if overflow is not None:
             return self.wrong("V301", overflow, "scale down, subtract the largest number before an exponential, or compute in f32")
         message = f"{name} differs from float64 by {n.error:.2e}, allowed {n.allowed:.2e} ({RATIO} x PyTorch's own error in {words}, {n.yardstick:.2e}, and the rounding of the output)"
@@ -426,12 +463,12 @@ class _Judged:
 
 
 def _norms(x: torch.Tensor) -> torch.Tensor:
-    """Of each row."""
+    """Compute the norm of each row."""
     return x.norm(dim=-1) if x.dim() else x.abs()
 
 
 def _half_steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Half of the distance to the next number of the dtype, for each element the larger of both tensors'."""
+    """Return half of the distance to the next number of the dtype, for the larger of both elements."""
     larger = torch.maximum(x.abs(), y.abs())
     return (torch.nextafter(larger, torch.full_like(larger, torch.inf)).double() - larger.double()) / 2
 
@@ -440,34 +477,52 @@ def _largest(x: torch.Tensor) -> float:
     return x.max().item() if x.numel() else 0.0
 
 
-def _worst(name: str, output: torch.Tensor, wanted: torch.Tensor, bad: torch.Tensor) -> str:
-    """Where an output is farthest off: a row, or the element of an output of one dim."""
+def _worst(name: str, output: torch.Tensor, expected_values: torch.Tensor, bad: torch.Tensor) -> str:
+    """Describe the largest error: a row, or the element of an output of one dim."""
     if output.dim() > 1:
         return f"the worst row is {_place(~(bad < _largest(bad)))}"
-    at = int((output - wanted).abs().argmax())
-    found, expected = show_different(output.flatten()[at].item(), wanted.flatten()[at].item())
-    return f"{name}[{at}] is {found}, the specification gives {expected}"
+    index = int((output - expected_values).abs().argmax())
+    actual, expected = show_different(output.flatten()[index].item(), expected_values.flatten()[index].item())
+    return f"{name}[{index}] is {actual}, the specification gives {expected}"
 
 
-def _place(where: torch.Tensor) -> str:
-    return str(torch.nonzero(where)[0].tolist()) if where.any() else "no place"
+def _place(selected: torch.Tensor) -> str:
+    return str(torch.nonzero(selected)[0].tolist()) if selected.any() else "no place"
 
 
 def _pattern(bad: torch.Tensor, name: str) -> str | None:
-    """Which rows are wrong, dim by dim, if that says something."""
+    """Describe the wrong rows, dim by dim, if they lie in a part of a dim."""
     if not bad.any() or bad.all() or not bad.dim():
         return None
-    said = []
+    parts = []
     for d, n in enumerate(bad.shape):
         places = bad.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().tolist()
         if len(places) < n:
-            said.append(f"of dim {d}: {places[0]} to {places[-1]} ({len(places)} of {n})")
-    return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(said) if said else "")
+            parts.append(f"of dim {d}: {places[0]} to {places[-1]} ({len(places)} of {n})")
+    return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(parts) if parts else "")
 
 
 def table_rows(
     case: Draw, numbers: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
 ) -> list[Mapping[str, object]]:
-    """Rows for the table of the numbers stage; positive: scalars that had to be; scratch: tensors of which the function says that they are nobody's business."""
-    return [{"case": str(case), "output": n.name, "error": n.error, "allowed": n.allowed, "PyTorch's own": n.yardstick, "worst row": n.row, "allowed of a row": n.row_allowed,
-             "worst row, PyTorch's own": n.row_yardstick, "error / allowed": n.share, "not asked": n.outside, "made positive": ", ".join(positive), "scratch": ", ".join(scratch)} for n in numbers]  # fmt: skip
+    """Return rows for the table of the numbers stage.
+
+    positive: scalars that had to be positive; scratch: tensors that the function declares scratch.
+    """
+    return [
+        {
+            "case": str(case),
+            "output": n.name,
+            "error": n.error,
+            "allowed": n.allowed,
+            "PyTorch's own": n.yardstick,
+            "worst row": n.row,
+            "allowed of a row": n.row_allowed,
+            "worst row, PyTorch's own": n.row_yardstick,
+            "error / allowed": n.share,
+            "not asked": n.outside,
+            "made positive": ", ".join(positive),
+            "scratch": ", ".join(scratch),
+        }
+        for n in numbers
+    ]

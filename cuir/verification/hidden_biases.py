@@ -15,14 +15,14 @@ from .problems import Case
 from .special_plan import DTYPES
 from .special_values import hide
 
-MOST = 3  # variants that are tried
-_TURNS = (0, 2)  # rows begin with a run of -inf, or end with one, in the first head
+MOST = 3  # the largest number of variants
+_TURNS = (0, 2)  # rows of the first head begin or end with a run of -inf
 
 
 def make_hidden_biases(spec: Specification, BM: int, BN: int) -> Iterator[tuple[str, Specification, Case]]:
-    """Make variants whose captured tensors have runs of -inf: all of them together, or one, where scores stay numbers or -inf.
+    """Make variants whose captured tensors have runs of -inf: all of them together, or one.
 
-    Gives a name in words, the variant, and a problem of more than two blocks of keys.
+    Scores must stay numbers or -inf. Yields a description, the variant, and a problem of more than two blocks of keys.
     """
     if spec.score_mod is None:
         return
@@ -31,43 +31,48 @@ def make_hidden_biases(spec: Specification, BM: int, BN: int) -> Iterator[tuple[
     except CuirError:  # a mod that no kernel can have: its captured values are not known
         return
     tensors = [(p.name, p.value) for p in parameters if isinstance(p.value, torch.Tensor) and _may_hide(p.value)]
-    every = [*(n for n, _ in tensors), *(n for n, v in spec.captured.items() if callable(v))]  # some follow the lengths
-    at = Lengths(1, 4, 2, min(BM + 9, 80), 2 * BN + 17)
-    tried = [(every, None, turn) for turn in _TURNS] + [([n], x, 0) for n, x in tensors if len(tensors) > 1]
-    made = 0
-    for names, alone, turn in tried:
+    all_names = [*(n for n, _ in tensors), *(n for n, v in spec.captured.items() if callable(v))]  # some are functions of the lengths
+    lengths = Lengths(1, 4, 2, min(BM + 9, 80), 2 * BN + 17)
+    choices = [(all_names, None, turn) for turn in _TURNS] + [([n], x, 0) for n, x in tensors if len(tensors) > 1]
+    count = 0
+    for names, single, turn in choices:
 
-        def changed(x: torch.Tensor, alone: torch.Tensor | None = alone, turn: int = turn) -> torch.Tensor:
-            return _hidden(x, at.N, BN, turn) if _may_hide(x) and (alone is None or x is alone) else x
+        def change(x: torch.Tensor, single: torch.Tensor | None = single, turn: int = turn) -> torch.Tensor:
+            return _hide(x, lengths.N, BN, turn) if _may_hide(x) and (single is None or x is single) else x
 
-        if not names or made == MOST or not hides(spec, variant := rebuilt(spec, changed), replace(at, M=9)):
+        if not names or count == MOST or not hides(spec, variant := rebuilt(spec, change), replace(lengths, M=9)):
             continue
-        made += 1
-        yield f"runs of -inf in {', '.join(names)}", bounded(variant), Case("hidden keys", at, seed=turn)
+        count += 1
+        yield f"runs of -inf in {', '.join(names)}", bounded(variant), Case("hidden keys", lengths, seed=turn)
 
 
 def _may_hide(x: torch.Tensor) -> bool:
     return x.dtype in (*DTYPES, torch.float64) and x.dim() > 0 and x.numel() > 1 and not x.is_meta
 
 
-def _hidden(x: torch.Tensor, keys: int, block: int, turn: int) -> torch.Tensor:
-    """The tensor with runs in its first columns, as many as there are keys."""
+def _hide(x: torch.Tensor, keys: int, block: int, turn: int) -> torch.Tensor:
+    """Return the tensor with runs of -inf in its first columns, as many as there are keys."""
     plain = x.detach().cpu()
     columns = min(keys, plain.shape[-1])
     hidden = hide(plain[..., :columns], turn, block, torch.Generator().manual_seed(0))
-    hidden = torch.where(hidden.isfinite(), plain[..., :columns], hidden)  # the dtype's lowest number is no mask of a score
+    hidden = torch.where(hidden.isfinite(), plain[..., :columns], hidden)  # the dtype's lowest number does not mask a score
     return torch.cat([hidden, plain[..., columns:]], -1).to(x.device)
 
 
 def hides(spec: Specification, variant: Specification, at: Lengths) -> bool:
-    """Check that scores of the variant are -inf where the plain ones are not, NaN or inf nowhere, and numbers somewhere."""
+    """Return whether scores of the variant are -inf where the plain ones are not.
+
+    NaN and inf must not occur, and numbers must remain.
+    """
     scores = torch.randn(at.B, at.H, at.M, at.N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     try:
-        plain, found = (bounded(s).scores(scores.clone(), at) for s in (spec, variant))
+        plain, scores_of_variant = (bounded(s).scores(scores.clone(), at) for s in (spec, variant))
     except (CuirError, RuntimeError, IndexError):
         return False
     return bool(
-        ((found < torch.inf) & ~found.isnan()).all() and ((found == -torch.inf) & plain.isfinite()).any() and found.isfinite().any()
+        ((scores_of_variant < torch.inf) & ~scores_of_variant.isnan()).all()
+        and ((scores_of_variant == -torch.inf) & plain.isfinite()).any()
+        and scores_of_variant.isfinite().any()
     )
 
 

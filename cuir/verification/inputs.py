@@ -1,4 +1,4 @@
-"""Arguments of a kernel for one problem, drawn from its signature for a function.
+"""Arguments of a kernel for one problem, drawn from its signature for a function specification.
 
 Outputs are full of NaN. Kinds of values are defined in kinds.py, lengths in lengths.py.
 """
@@ -39,58 +39,68 @@ from .underflowing_sums import KIND as UNDERFLOW
 from .underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
-_SECONDS = 3.0  # of all trials
-_TRIAL = 200_000  # elements of a tensor, of the problem on which special values are tried
+_SECONDS = 3.0  # processor time of all trials
+_TRIAL = 200_000  # elements of a tensor in the problem on which special values are tried
 _ANOTHER = 1_000_003  # added to a seed
-_VAST = 1e30  # of a scalar: far beyond whatever it is added to
-_POISONED = ("normal", "strided", "ties")  # kinds in which no derivative is 0 but where nothing is read
+_VAST = 1e30  # of a scalar: larger than everything that it is added to
+_POISONED = ("normal", "strided", "ties")  # kinds in which derivatives are 0 only for unread elements
 
 
 @dataclass
 class FunctionLaunch:
-    """Arguments of a run by name: what the kernel reads, and the tensors that it writes as they were before: what the function asks for, or gives as an input, has values; the others are NaN, or 0 if it adds to them.
+    """Arguments of a run by name: inputs of the kernel, and its outputs before the run.
 
-    undefined: tensors that the kernel writes and reads, and of which the specification says nothing before the run: like scratch, each element is written first.
-    poisoned: where elements of inputs are NaN since the function does not read them; clean: these inputs without.
+    Outputs that the function reads, or that `inputs` gives, have values; the others are NaN, or 0 if the kernel adds to
+    them.
+
+    undefined: tensors that the kernel writes and reads, and that the specification does not define before the run: as
+    in scratch, each element must be written first.
+    poisoned: elements of inputs that are NaN since the function does not read them; clean: these inputs without NaN.
     """
 
     inputs: dict[str, Value]
     before: dict[str, torch.Tensor]
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    positive: tuple[str, ...] = ()  # scalars that were drawn negative, for which the specification says less
+    positive: tuple[str, ...] = ()  # scalars that were drawn negative, for which the specification is less defined
     poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
     clean: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    given: Collection[str] = ()  # what the specification's `inputs` gave
-    exact: Mapping[str, torch.Tensor] | None = None  # what the function gives for these inputs, where it was asked already
+    given: Collection[str] = ()  # names of the results of the specification's `inputs`
+    exact: Mapping[str, torch.Tensor] | None = None  # the function's results for these inputs, if already computed
     undefined: Collection[str] = ()
-    redraw: Callable[[], Mapping[str, Value]] = dict  # what the specification's `inputs` gives with another generator
-    special: bool = False  # values that verification has chosen, for which the function may give infinities: these are not asked
+    redraw: Callable[[], Mapping[str, Value]] = dict  # results of the specification's `inputs` with another generator
+    special: bool = False  # values chosen by verification, for which infinities of the function are not compared
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
 
     def arguments(self) -> dict[str, Any]:
-        """Of one run: copies of the inputs, since a kernel may write them, and the specification is asked about what they were."""
+        """Return the arguments of one run.
+
+        Inputs are copied, since a kernel may write them, and the specification needs their values before the run.
+        """
         return {**{n: copy_of(x) if isinstance(x, torch.Tensor) else x for n, x in self.inputs.items()}, **self.outputs}
 
     def fresh(self) -> FunctionLaunch:
-        """The same inputs, outputs as before."""
+        """Return a launch with the same inputs, and outputs as before the run."""
         return replace(self, outputs={})
 
-    def poisoned_only(self, wanted: Mapping[str, torch.Tensor]) -> FunctionLaunch:
-        """The same problem, with NaN in these elements alone; outputs as before."""
-        inputs = {**self.inputs, **{n: _with_nan(x, wanted.get(n)) for n, x in self.clean.items()}}
+    def poisoned_only(self, places: Mapping[str, torch.Tensor]) -> FunctionLaunch:
+        """Return the same problem with NaN in these elements alone, and outputs as before the run."""
+        inputs = {**self.inputs, **{n: _with_nan(x, places.get(n)) for n, x in self.clean.items()}}
         before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
-        return replace(self, inputs=inputs, before=before, outputs={}, poisoned=wanted)  # type: ignore[arg-type]
+        return replace(self, inputs=inputs, before=before, outputs={}, poisoned=places)  # type: ignore[arg-type]
 
 
-def _with_nan(x: torch.Tensor, where: torch.Tensor | None) -> torch.Tensor:
-    """As masked_fill, which 8-bit floats do not have; the strides stay."""
-    return x if where is None else torch.empty_like(x).copy_(torch.where(where, torch.nan, x))
+def _with_nan(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """Apply masked_fill, which 8-bit floats do not have; the strides stay."""
+    return x if places is None else torch.empty_like(x).copy_(torch.where(places, torch.nan, x))
 
 
 def half_dtype(checked: Checked) -> DType:
-    """The dtype in which PyTorch would compute: that of the kernel's 16-bit tensors, else of what its products multiply, which they take in no other, else f32."""
+    """Return the dtype in which PyTorch would compute.
+
+    That is the dtype of the kernel's 16-bit tensors, else that of the operands of its products, else f32.
+    """
     tensors = (t.dtype for t in checked.tensors)
     products = (c for c in checked.calls() if c.op.sums and len(c.op.params) > 1)
     operands = (checked.find_type(e) for c in products for e in c.args.values())
@@ -98,68 +108,77 @@ def half_dtype(checked: Checked) -> DType:
 
 
 def added(checked: Checked) -> set[str]:
-    """Tensors that atomic additions write, in any order."""
+    """Return the tensors that atomic additions write, in any order."""
     names = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
     return {name for name in names if name is not None}
 
 
 def overwritten(checked: Checked) -> set[str]:
-    """Names of outputs that the kernel neither reads nor adds to, so that their values before a run do not matter."""
+    """Return names of outputs whose values before a run do not matter.
+
+    The kernel neither reads them nor adds to them.
+    """
     return {t.name for t in checked.outputs} - _read_tensors(checked) - added(checked)
 
 
 def function_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None = None, poison: bool = False
 ) -> FunctionLaunch:
-    """Arguments for one problem; tile: other values of BM and BN than the kernel's, for inputs that depend on them. poison: NaN in what was drawn and the function does not read.
+    """Return the arguments for one problem.
 
-    A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for twice as much. One that keeps a root away from 0 (an `eps`) is positive
-    and small. Raises CuirError: X105, X106, X113 of the specification's functions, X108 for inputs that nothing gives.
+    tile: other values of BM and BN than the kernel's, for inputs that depend on them. poison: NaN in elements that were
+    drawn and that the function does not read.
+    A negative float scalar is made positive where the specification fails for it, or gives more NaN, or does so for
+    twice its value. One that keeps a root away from 0 (an `eps`) is positive and small. Raises CuirError: X105, X106,
+    X113 of the specification's functions, X108 for inputs that nothing defines.
     """
     if draw.kind == UNDERFLOW:
         return _underflowing_launch(checked, spec, draw, tile)
     if draw.kind in SPECIAL:
         return _special_launch(checked, spec, draw, tile, poison)
     small = small_scalars(checked, spec)
-    given = _launch(checked, spec, draw, tile, {}, small)
-    negative = [s.name for s in checked.scalars if s.dtype == F32 and given.inputs[s.name] < 0]
+    launch = _launch(checked, spec, draw, tile, {}, small)
+    negative = [s.name for s in checked.scalars if s.dtype == F32 and launch.inputs[s.name] < 0]
 
     def open_places(factors: Mapping[str, float]) -> float:
         """How much is not asked of the kernel."""
         try:
-            made = _launch(checked, spec, draw, tile, factors, small)
-            return _unasked(checked, spec, made)
+            variant = _launch(checked, spec, draw, tile, factors, small)
+            return _count_undefined(checked, spec, variant)
         except CuirError:
             return math.inf
 
-    def turned(names: Iterable[str]) -> dict[str, float]:
+    def negate(names: Iterable[str]) -> dict[str, float]:
         return dict.fromkeys(names, -1.0)
 
     positive: list[str] = []
     if negative:
-        least = open_places(turned(negative))
-        positive = [n for n in negative if any(open_places({**turned(negative), n: times}) > least for times in (1.0, 2.0))]
-        if open_places(turned(positive)) > least:  # some are right only together
+        least = open_places(negate(negative))
+        positive = [n for n in negative if any(open_places({**negate(negative), n: factor}) > least for factor in (1.0, 2.0))]
+        if open_places(negate(positive)) > least:  # some are defined only together
             positive = negative
     if positive:
-        given = _launch(checked, spec, draw, tile, turned(positive), small)
-    given = replace(given, positive=(*(n for n, is_root in small.items() if is_root), *positive))
-    return _poisoned(checked, spec, given) if poison and draw.kind in _POISONED else given
+        launch = _launch(checked, spec, draw, tile, negate(positive), small)
+    launch = replace(launch, positive=(*(n for n, is_root in small.items() if is_root), *positive))
+    return _poisoned(checked, spec, launch) if poison and draw.kind in _POISONED else launch
 
 
 def _underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None) -> FunctionLaunch:
-    """Inputs of f32 whose products are subnormal where the outputs that the kernel adds to are sums of such; else the normal ones."""
+    """Return f32 inputs whose products are subnormal; the normal inputs if there are none.
+
+    Only where the outputs that the kernel adds to are sums of such products.
+    """
     normal = replace(draw, kind="normal")
     plain = function_launch(checked, spec, normal, tile)
     drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.given}, added(checked)
 
-    def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor]:
-        made = _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
-        return {n: x for n, x in spec.exact(readable(checked, made), list(made.before)).items() if n in names}
+    def evaluate(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor]:
+        launch = _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
+        return {n: x for n, x in spec.exact(readable(checked, launch), list(launch.before)).items() if n in names}
 
     floats = {n: x for n, x in drawn.items() if isinstance(x, torch.Tensor) and x.dtype == torch.float32 and n not in plain.before}
     try:
-        values = make_underflowing(floats, tried)
+        values = make_underflowing(floats, evaluate)
     except CuirError:
         return plain
     return plain if values is None else _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
@@ -168,83 +187,83 @@ def _underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Dr
 def _special_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, poison: bool
 ) -> FunctionLaunch:
-    """Normal inputs with special values in them, where the specification still gives numbers; else the normal ones."""
+    """Return normal inputs with special values in them; the normal ones where the specification fails."""
     plan, plain = special_plan(checked, spec), function_launch(checked, spec, replace(draw, kind="normal"), tile)
     if not plan.count(draw.kind):
         return plain
     block = known_sizes(checked).get("BN", 0) or 16
-    for turn in range(3):  # of few rows, all may be hidden
+    for turn in range(3):  # if there are few rows, all may be hidden
         values = plan.values(draw.kind, draw.seed + turn * plan.count(draw.kind), plain.inputs, block)
         drawn = {n: v for n, v in plain.inputs.items() if n not in plain.given}
         try:
-            made = _launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
-            exact = spec.exact(readable(checked, made), list(made.before))
+            launch = _launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
+            exact = spec.exact(readable(checked, launch), list(launch.before))
         except CuirError:
             continue
         if has_numbers(exact):
-            made = replace(made, positive=plain.positive, exact=exact, special=True)
-            return _poisoned(checked, spec, made, always=True) if poison and draw.kind == "edges" else made
+            launch = replace(launch, positive=plain.positive, exact=exact, special=True)
+            return _poisoned(checked, spec, launch, always=True) if poison and draw.kind == "edges" else launch
     return plain
 
 
 def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     """Return which inputs of the kernel may hold which special values, by trial on a small problem."""
-    known: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.made.setdefault("special values", {})
-    if id(spec) not in known:
-        known[id(spec)] = (spec, SpecialPlan())  # of problems that are drawn on the way
-        known[id(spec)] = (spec, _planned(checked, spec))
-    return known[id(spec)][1]
+    cache: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.made.setdefault("special values", {})
+    if id(spec) not in cache:
+        cache[id(spec)] = (spec, SpecialPlan())  # for problems that are drawn meanwhile
+        cache[id(spec)] = (spec, _make_plan(checked, spec))
+    return cache[id(spec)][1]
 
 
-def _planned(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
+def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     draw, comparisons = small_problem(checked, spec), Comparisons()
     if draw is None:
         return SpecialPlan()
     try:
-        given = function_launch(checked, spec, draw)
+        launch = function_launch(checked, spec, draw)
         with comparisons:
-            spec.exact(readable(checked, given), list(given.before))
+            spec.exact(readable(checked, launch), list(launch.before))
     except CuirError:
         return SpecialPlan()
-    plain = {n: v for n, v in given.inputs.items() if n not in given.given}
+    plain = {n: v for n, v in launch.inputs.items() if n not in launch.given}
 
     begin = time.process_time()
 
-    def tried(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
-        if time.process_time() - begin > _SECONDS:  # a function that takes long is asked for fewer values
+    def evaluate(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
+        if time.process_time() - begin > _SECONDS:  # a slow function is tried with fewer values
             return None
         try:
-            made = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
-            return {n: widen(x) for n, x in spec.exact(readable(checked, made), list(made.before)).items()}
+            variant = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
+            return {n: widen(x) for n, x in spec.exact(readable(checked, variant), list(variant.before)).items()}
         except CuirError:
             return None
 
     def uses(name: str) -> Uses:
-        leaf = given.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
+        leaf = launch.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
         try:
-            found = find_uses(spec.attached({**readable(checked, given), name: leaf}, list(given.before)).values(), leaf)
+            uses_of_leaf = find_uses(spec.attached({**readable(checked, launch), name: leaf}, list(launch.before)).values(), leaf)
         except (CuirError, RuntimeError):
-            found = None
-        return found or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
+            uses_of_leaf = None
+        return uses_of_leaf or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
 
     attention = is_attention(checked.origin)
-    fixed = {*given.given, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
-    drawn = {n: v for n, v in given.inputs.items() if n not in fixed}
+    fixed = {*launch.given, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
+    drawn = {n: v for n, v in launch.inputs.items() if n not in fixed}
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
     mentioned = collect_from_source(spec.reference) | comparisons.found | collect_from_kernel(checked)
     exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
-    plan = make_plan(tensors, scalars, tried, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
+    plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
     if attention:
         return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
-    floats = {n: x for n in given.given if isinstance(x := given.inputs.get(n), torch.Tensor) and x.is_floating_point()}
-    if exponential and len(floats) == 1:  # others may follow from it
-        plan = replace(plan, steep=plan.steep + find_steep_sums(floats, tried))
+    floats = {n: x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
+    if exponential and len(floats) == 1:  # with several, some may follow from others
+        plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))
     return replace(plan, derived=bool(floats))
 
 
 def small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | None:
-    """A problem of few elements, with room for several forms of rows."""
+    """Return a problem of few elements, with room for several forms of rows."""
     for n in (12, 16, 64, 128):
         sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
         with contextlib.suppress(CuirError):
@@ -254,35 +273,39 @@ def small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | None:
     return None
 
 
-def _unasked(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> int:
-    return sum(int(x.isnan().sum()) for x in spec.exact(readable(checked, given), list(given.before)).values())
+def _count_undefined(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> int:
+    return sum(int(x.isnan().sum()) for x in spec.exact(readable(checked, launch), list(launch.before)).values())
 
 
 def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bool]:
-    """Scalars that keep a root, a logarithm or a quotient away from 0, by what the function gives for vast values of both signs, or by the name `eps`; and whether the function says less for a negative one."""
-    asked = [s.name for s in checked.scalars if s.dtype == F32 and s.name != "scale" and spec.asks(s.name)]
-    if not asked:
+    """Return the scalars that keep a root, a logarithm or a quotient away from 0.
+
+    They are found by the function's results for large values of both signs, or by the name `eps`. The value tells
+    whether the function is less defined for a negative one.
+    """
+    names = [s.name for s in checked.scalars if s.dtype == F32 and s.name != "scale" and spec.asks(s.name)]
+    if not names:
         return {}
-    known: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.made.setdefault("small scalars", {})
-    if id(spec) not in known:
-        known[id(spec)] = (spec, _tried(checked, spec, asked))
-    return known[id(spec)][1]
+    cache: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.made.setdefault("small scalars", {})
+    if id(spec) not in cache:
+        cache[id(spec)] = (spec, _find_small_scalars(checked, spec, names))
+    return cache[id(spec)][1]
 
 
-def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) -> dict[str, bool]:
+def _find_small_scalars(checked: Checked, spec: FunctionSpecification, names: Sequence[str]) -> dict[str, bool]:
     draw = _smallest(checked, spec, 2)
     if draw is None:
         return {}
 
     def open_places(name: str, value: float) -> float | None:
         try:
-            made = _launch(checked, spec, draw, None, {}, {}, {**dict.fromkeys(asked, 1.0), name: value})
-            return _unasked(checked, spec, made)
+            launch = _launch(checked, spec, draw, None, {}, {}, {**dict.fromkeys(names, 1.0), name: value})
+            return _count_undefined(checked, spec, launch)
         except CuirError:
             return None
 
     scalars: dict[str, bool] = {}
-    for name in asked:
+    for name in names:
         below, above = open_places(name, -_VAST), open_places(name, _VAST)
         fails, less = below is None and above is not None, below is not None and above is not None and below > above
         if less or name.lower().startswith(_EPSILON):
@@ -290,43 +313,56 @@ def _tried(checked: Checked, spec: FunctionSpecification, asked: Sequence[str]) 
     return scalars
 
 
-def _poisoned(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch, always: bool = False) -> FunctionLaunch:
-    """NaN in what the function does not read of the floats that were drawn, by verification or at random by its `inputs`."""
-    drawn = [n for n, x in given.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in given.given]
-    own = {n: x for n, x in given.inputs.items() if n in given.given and n not in given.before}
-    empty = any(x.numel() == 0 for x in given.inputs.values() if isinstance(x, torch.Tensor))  # nothing is read of anything then
-    arbitrary = [] if empty else find_arbitrary(own, given.redraw)
-    where, exact = unread(checked, spec, readable(checked, given), list(given.before), [*drawn, *arbitrary], always)
-    given = replace(given, exact=exact)
-    filled = {n: x for n, x in where.items() if n in arbitrary}
-    where = {n: x for n, x in where.items() if n not in arbitrary} | without_fillers(own, filled)
-    if not where:
-        return given
-    clean = {n: x for n, x in given.inputs.items() if n in where and isinstance(x, torch.Tensor)}
-    return replace(given, clean=clean).poisoned_only(where)
+def _poisoned(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, always: bool = False) -> FunctionLaunch:
+    """Put NaN in elements of drawn floats that the function does not read.
+
+    They are drawn by verification, or at random by the specification's `inputs`.
+    """
+    drawn = [n for n, x in launch.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in launch.given]
+    from_inputs = {n: x for n, x in launch.inputs.items() if n in launch.given and n not in launch.before}
+    empty = any(x.numel() == 0 for x in launch.inputs.values() if isinstance(x, torch.Tensor))  # then nothing is read
+    arbitrary = [] if empty else find_arbitrary(from_inputs, launch.redraw)
+    places, exact = unread(checked, spec, readable(checked, launch), list(launch.before), [*drawn, *arbitrary], always)
+    launch = replace(launch, exact=exact)
+    filled = {n: x for n, x in places.items() if n in arbitrary}
+    places = {n: x for n, x in places.items() if n not in arbitrary} | without_fillers(from_inputs, filled)
+    if not places:
+        return launch
+    clean = {n: x for n, x in launch.inputs.items() if n in places and isinstance(x, torch.Tensor)}
+    return replace(launch, clean=clean).poisoned_only(places)
 
 
 def _launch(
-    checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, factors: Mapping[str, float],
-    small: Collection[str], values: Mapping[str, Value] | None = None, turn: int = 0,
-) -> FunctionLaunch:  # fmt: skip
-    """The arguments that the draw says; factors: of float scalars that are drawn; small: those that are drawn small; values: of some scalars and tensors instead; turn: how many tensors before the one of the kind are given by the specification."""
+    checked: Checked,
+    spec: FunctionSpecification,
+    draw: Draw,
+    tile: Mapping[str, int] | None,
+    factors: Mapping[str, float],
+    small: Collection[str],
+    values: Mapping[str, Value] | None = None,
+    turn: int = 0,
+) -> FunctionLaunch:
+    """Return the arguments of a draw.
+
+    factors: of float scalars that are drawn. small: scalars that are drawn small. values: replace some scalars and
+    tensors. turn: how many tensors before the one of the kind the specification gives.
+    """
     generator = torch.Generator().manual_seed(draw.seed)
     reads, adds = _read_tensors(checked), added(checked)
     lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
     outputs = list(checked.outputs)
-    kept = {t.name for t in outputs if _asks(checked, spec, t)}  # their values before the run matter
+    initialised = {t.name for t in outputs if _asks(checked, spec, t)}  # outputs whose values before the run matter
     drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
     drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
-    drawn |= {n: drawn[n] * times for n, times in factors.items()}
+    drawn |= {n: drawn[n] * factor for n, factor in factors.items()}
     drawn |= dict(draw.scalars)
     drawn |= {n: v for n, v in (values or {}).items() if not isinstance(v, torch.Tensor)}
     if draw.kind == "scaled" and "scale" in drawn and spec.asks("scale"):
         drawn["scale"] *= SCALED
-    needed = [t for t in checked.tensors if not t.scratch and (not t.written or t.name in kept)]
+    needed = [t for t in checked.tensors if not t.scratch and (not t.written or t.name in initialised)]
     floats = [t for t in needed if t.dtype != I32]
     attention = is_attention(checked.origin)
-    chosen, form = (None, 0) if attention else _chosen(floats, draw.kind, draw.seed + turn)
+    chosen, form = (None, 0) if attention else _choose_tensor(floats, draw.kind, draw.seed + turn)
     top = _find_largest_exponent(checked, spec, chosen, lengths) if draw.kind == "largest" and chosen is not None else LARGEST
     least = [float(drawn[n]) for n in small]
     for t in floats:
@@ -336,15 +372,15 @@ def _launch(
         q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
         drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
-        at = make_decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
-        drawn |= {n: x * factors[n] if n in factors else x for n, x in at.items()} | dict(values or {})
+        inputs_at_steps = make_decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
+        drawn |= {n: x * factors[n] if n in factors else x for n, x in inputs_at_steps.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
     drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)}
     params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
         s.name.lower(): s for s in checked.scalars
     }
-    made = set()
+    from_inputs = set()
 
     def redraw() -> Mapping[str, Value]:
         return spec.made(lengths, torch.Generator().manual_seed(draw.seed + _ANOTHER), independent)
@@ -352,32 +388,44 @@ def _launch(
     independent = dict(drawn)
     for name, value in spec.made(lengths, generator, drawn).items():
         p = params.get(name.lower())
-        if p is None or (isinstance(p, TensorParam) and p.written and p.name not in kept | reads | adds):
-            raise CuirError.of("X108", f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read", checked.origin.span,
-                               f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}")  # fmt: skip
-        made.add(p.name)
+        if p is None or (isinstance(p, TensorParam) and p.written and p.name not in initialised | reads | adds):
+            raise CuirError.of(
+                "X108",
+                f"inputs of `{spec.name}` gives `{name}`, which `{checked.name}` does not read",
+                checked.origin.span,
+                f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}",
+            )
+        from_inputs.add(p.name)
         if not _is_of_nothing(value, drawn.get(p.name), draw):
             drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
-    if chosen is not None and chosen.name in made and turn < len(floats):  # the kind is of a tensor that is drawn
+    if chosen is not None and chosen.name in from_inputs and turn < len(floats):  # the kind applies to a drawn tensor
         return _launch(checked, spec, draw, tile, factors, small, values, turn + 1)
     missing = [t.name for t in needed if t.name not in drawn]
     if missing:
-        raise CuirError.of("X108", f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say", checked.origin.span,
-                           f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})")  # fmt: skip
-    drawn |= {n: v for n, v in (values or {}).items() if n in made and isinstance(v, torch.Tensor)}
-    known = [(t, drawn[t.name]) for t in checked.tensors if t.name in made]
-    actual = {d: x.shape[i] for t, x in known if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
-    before = {t.name: drawn[t.name] if t.name in kept or t.name in made else _output(t, {**lengths, **actual}, adds) for t in outputs}
+        raise CuirError.of(
+            "X108",
+            f"`{checked.name}` reads `{missing[0]}`, integers whose meaning its signature does not say",
+            checked.origin.span,
+            f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{missing[0]!r}: ...}})",
+        )
+    drawn |= {n: v for n, v in (values or {}).items() if n in from_inputs and isinstance(v, torch.Tensor)}
+    tensors = [(t, drawn[t.name]) for t in checked.tensors if t.name in from_inputs]
+    actual = {d: x.shape[i] for t, x in tensors if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
+    before = {
+        t.name: drawn[t.name] if t.name in initialised or t.name in from_inputs else _output(t, {**lengths, **actual}, adds)
+        for t in outputs
+    }
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
-    undefined = {t.name for t in outputs if t.name in reads and t.name not in kept | made}
-    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=made, redraw=redraw)
+    undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
+    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=from_inputs, redraw=redraw)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 
 def _find_largest_exponent(checked: Checked, spec: FunctionSpecification, t: TensorParam, lengths: Mapping[str, int]) -> int:
-    """Return the power of 2 up to which a tensor is drawn, so that f32 holds what a right kernel makes of it.
+    """Return the power of 2 up to which a tensor is drawn, so that f32 holds right results.
 
-    A kernel that adds up elements may add all of the tensor's, also where PyTorch's function adds them in double precision.
+    A kernel that adds up elements may add all of the tensor's, also where PyTorch's function adds them in double
+    precision.
     """
     if _gives_statistics(checked, spec, t):
         return SQUARED
@@ -387,40 +435,49 @@ def _find_largest_exponent(checked: Checked, spec: FunctionSpecification, t: Ten
 
 
 def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
-    """Return whether `inputs` makes floats of a tensor, as the statistics of a forward pass, which squares it in f32."""
+    """Return whether `inputs` computes floats from a tensor, such as statistics of a forward pass.
+
+    Those square it in f32.
+    """
     if spec.inputs is None or not any(n.lower() == t.name.lower() for n in inspect.signature(spec.inputs).parameters):
         return False
-    given = _given(checked, spec)
-    return any(other.dtype.is_float and other.name in given for other in checked.tensors)
+    names = _names_from_inputs(checked, spec)
+    return any(second.dtype.is_float and second.name in names for second in checked.tensors)
 
 
 def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:
-    """Return whether `inputs` gives only NaN since a dim is 0, as the mean over an empty batch: the drawn numbers then stand."""
+    """Return whether `inputs` gives only NaN since a dim is 0, such as the mean over an empty batch.
+
+    The drawn numbers are then used.
+    """
     if 0 not in draw.sizes.values() or not isinstance(value, torch.Tensor) or not isinstance(drawn, torch.Tensor):
         return False
     return value.is_floating_point() and value.numel() > 0 and value.shape == drawn.shape and bool(value.isnan().all())
 
 
 def _compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
-    """Tensors that the kernel adds to and the function gives, so that they are 0 before the run."""
-    known: dict[int, tuple[FunctionSpecification, set[str]]] = checked.made.setdefault("compared sums", {})
-    if id(spec) not in known:
-        given: set[str] = set()
-        with contextlib.suppress(CuirError):  # told where the outputs are compared
-            given = set(spec.exact(readable(checked, launch), list(launch.before)))
-        known[id(spec)] = (spec, given & added(checked))
-    return known[id(spec)][1]
+    """Return the tensors that the kernel adds to and the function gives; they are 0 before the run."""
+    cache: dict[int, tuple[FunctionSpecification, set[str]]] = checked.made.setdefault("compared sums", {})
+    if id(spec) not in cache:
+        names: set[str] = set()
+        with contextlib.suppress(CuirError):  # reported by the comparison of outputs
+            names = set(spec.exact(readable(checked, launch), list(launch.before)))
+        cache[id(spec)] = (spec, names & added(checked))
+    return cache[id(spec)][1]
 
 
 def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:
-    """Whether the function asks for the tensor, and not for a dim or a const whose name differs in the case of letters alone."""
+    """Return whether the function reads the tensor, not a dim or a const of the same name up to case."""
     return spec.asks(t.name) and not any(
         spec.asks_exactly(n) for n in (*checked.dims, *checked.consts) if n != t.name and n.lower() == t.name.lower()
     )
 
 
-def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
-    """The tensor that a kind is about, another one for each seed: of those with rows, if there are any; and how often each had its turn before."""
+def _choose_tensor(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[TensorParam | None, int]:
+    """Choose the tensor that a kind is about, another one for each seed; also return its number of turns.
+
+    Tensors with rows come first.
+    """
     if kind not in SHAPED:
         return None, 0
     tensors = [t for t in floats if deep_enough(kind, len(t.dims))]
@@ -429,17 +486,21 @@ def _chosen(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple[Tensor
 
 
 def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
-    """The kinds of inputs that such a kernel can be given: `faint` needs a scalar that keeps a root away from 0, `scaled` one called scale, most a tensor of floats that the specification does not give itself."""
+    """Return the kinds of inputs that apply to a kernel.
+
+    `faint` needs a scalar that keeps a root away from 0, `scaled` one called scale, most a tensor of floats that the
+    specification does not give.
+    """
     small = small_scalars(checked, spec)
     scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
     plan = special_plan(checked, spec)
     if is_attention(checked.origin):
         return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale) and (k not in SPECIAL or plan.count(k)))
-    given = _given(checked, spec)
+    names = _names_from_inputs(checked, spec)
     floats = [
         t
         for t in checked.tensors
-        if t.dtype.is_float and not t.scratch and (not t.written or _asks(checked, spec, t)) and t.name not in given
+        if t.dtype.is_float and not t.scratch and (not t.written or _asks(checked, spec, t)) and t.name not in names
     ]
 
     def fits(kind: str) -> bool:
@@ -452,19 +513,19 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
     return tuple(k for k in KINDS if fits(k))
 
 
-def _given(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
-    """Tensors that the specification gives itself."""
+def _names_from_inputs(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
+    """Return the names of tensors that the specification's `inputs` gives."""
     if spec.inputs is None:
         return ()
     draw = _smallest(checked, spec, 1)
     try:
         return _launch(checked, spec, draw, None, {}, ()).given if draw is not None else ()
-    except CuirError:  # told where a problem is made
+    except CuirError:  # reported when a problem is made
         return ()
 
 
 def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Draw | None:
-    """The first problem that the specification admits for dims of that length, or longer ones."""
+    """Return the first problem that the specification admits for dims of that length, or longer ones."""
     for n in (length, 16, 64, 128):
         sizes = dict.fromkeys(checked.dims, n)
         with contextlib.suppress(CuirError):
@@ -481,19 +542,25 @@ def ask_small(checked: Checked, spec: FunctionSpecification) -> tuple[dict[str, 
     draw = _smallest(checked, spec, 2)
     if draw is None:
         return None
-    given = function_launch(checked, spec, draw)
-    return readable(checked, given), list(given.before)
+    launch = function_launch(checked, spec, draw)
+    return readable(checked, launch), list(launch.before)
 
 
 def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
-    """What a reference may ask for: what the kernel reads (before the run), dims, and consts that are integers or booleans."""
+    """Return what a reference may read, by name.
+
+    That is what the kernel reads (before the run), dims, and consts that are integers or booleans.
+    """
     tensors = {n: x for n, x in {**launch.inputs, **launch.outputs}.items() if isinstance(x, torch.Tensor)}
     dims = {d: tensors[t.name].shape[i] for t in checked.tensors if t.name in tensors for i, d in enumerate(t.dims) if isinstance(d, str)}
     return {**launch.inputs, **dims, **{n: v for n, v in checked.consts.items() if isinstance(v, int)}}
 
 
 def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:
-    """Problems for the contracts of an attention kernel, those and with those lengths that the specification admits; and the integers that the kernel reads for each."""
+    """Return problems for the contracts of an attention kernel, as the specification admits them.
+
+    With each, the integers that the kernel reads.
+    """
     extras: dict[Problem, Mapping[str, Value]] = {}
     for p in problems:
         tile = {"BM": p.BM, "BN": p.BN}
@@ -509,7 +576,7 @@ def contract_problems(checked: Checked, spec: FunctionSpecification, problems: I
 
 
 def _strided(x: torch.Tensor) -> torch.Tensor:
-    """The same values, the two dims before the last in the other order in memory."""
+    """Return the same values with the two dims before the last exchanged in memory."""
     return x.transpose(-2, -3).contiguous().transpose(-2, -3) if x.dim() > 2 else x
 
 
@@ -523,9 +590,9 @@ def _scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.
     return float(torch.randn((), generator=generator))
 
 
-def _output(t: TensorParam, sizes: Mapping[str, int], added: set[str]) -> torch.Tensor:
-    """Poisoned, so that what is not written shows; zeros if the kernel adds to it."""
+def _output(t: TensorParam, sizes: Mapping[str, int], accumulated: set[str]) -> torch.Tensor:
+    """Return an output before the run: NaN, so that unwritten elements show, or zeros for sums."""
     shape, dtype = shape_of_tensor(t, sizes), TORCH[t.dtype]
-    if t.name in added:
+    if t.name in accumulated:
         return torch.zeros(shape, dtype=dtype)
     return torch.full(shape, -(2**31) if t.dtype == I32 else torch.nan, dtype=dtype)

@@ -20,9 +20,9 @@ ORDERS = 4  # evaluations with other orders of sums
 
 
 def collect_right_integers(single: SingleError, name: str, tf32: bool) -> Iterator[torch.Tensor]:
-    """Yield an output of integers as float32 gives it: as it is, with its sums in other orders, and with factors in TF32.
+    """Yield an integer output as float32 gives it: plain, with sums in other orders, with factors in TF32.
 
-    A quotient or a product that is exact stays so: an integer beside it is wrong.
+    An exact quotient or product stays exact: a neighbouring integer is wrong.
     """
     yield single.plain[name]
     evaluations: list[Callable[[], Any]] = [lambda seed=seed: _reordered(single, seed) for seed in range(ORDERS)]  # type: ignore[misc]
@@ -32,14 +32,14 @@ def collect_right_integers(single: SingleError, name: str, tf32: bool) -> Iterat
         try:
             for outputs in evaluate():
                 yield outputs[name]
-        except CuirError:  # a decision in Python that leads elsewhere, and fails there
+        except CuirError:  # a branch in Python may be taken otherwise, and fail
             continue
 
 
 def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
-    """Return elements that hang on an integer made of NaN, an infinity, or a float beyond 32 bits: it is not defined.
+    """Return elements that depend on an integer made of NaN, an infinity, or a float beyond 32 bits.
 
-    So are the results of conversions, and the exponents of `frexp`, of which C says nothing there.
+    They are undefined. So are the results of conversions, and the exponents of `frexp`, which C leaves undefined there.
     """
     evaluated = []
     for number in _OTHERS:
@@ -55,7 +55,7 @@ def _reordered(single: SingleError, seed: int) -> list[Any]:
 
 
 class _Converted(Undisturbed):
-    """Put a number in place of each integer that a float has no place among."""
+    """Mode that replaces each integer converted from a float outside of its range."""
 
     def __init__(self, number: int):
         super().__init__()
@@ -64,18 +64,18 @@ class _Converted(Undisturbed):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
         if name == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
-            return self.put((args[0] >= -_WORD) & (args[0] < _WORD), result)
+            return self.replace_outside((args[0] >= -_WORD) & (args[0] < _WORD), result)
         if name == "frexp":
             mantissa, exponent = result
-            return mantissa, self.put(args[0].isfinite(), exponent)
+            return mantissa, self.replace_outside(args[0].isfinite(), exponent)
         return result
 
-    def put(self, inside: torch.Tensor, integers: torch.Tensor) -> torch.Tensor:
-        return torch.where(inside, integers, torch.tensor(self.number).to(integers.dtype))
+    def replace_outside(self, is_inside: torch.Tensor, integers: torch.Tensor) -> torch.Tensor:
+        return torch.where(is_inside, integers, torch.tensor(self.number).to(integers.dtype))
 
 
 class _OtherOrder(Undisturbed):
-    """Add up the terms of sums, and of products of matrices, in another order."""
+    """Mode that adds up the terms of sums and matrix products in another order."""
 
     def __init__(self, generator: torch.Generator):
         super().__init__()
@@ -85,8 +85,8 @@ class _OtherOrder(Undisturbed):
         name = func.overloadpacket.__name__
         if name in ("sum", "mean") and args[0].is_floating_point():
             x, dims = args[0], args[1] if len(args) > 1 and args[1] is not None else None
-            each = range(x.dim()) if dims is None or not isinstance(dims, (list, tuple)) or not dims else dims
-            for d in each:
+            reduced_dims = range(x.dim()) if dims is None or not isinstance(dims, (list, tuple)) or not dims else dims
+            for d in reduced_dims:
                 x = x.index_select(d, self.order(x.shape[d]))
             args = (x, *args[1:])
         elif name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"):

@@ -1,4 +1,7 @@
-"""Values of a tensor, by the kind of inputs that a problem asks for. Owns what the kinds mean where a specification is a function; problems.py says it of Q, K and V."""
+"""Values of a tensor, by the kind of inputs of a problem, for function specifications.
+
+problems.py defines the kinds for Q, K and V.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,45 @@ from ..calls.binding import TORCH
 from ..checking.checked import TensorParam
 from ..syntax.types import DType
 
-SHAPED = ("large", "wide", "zero", "constant", "equal", "growing", "offset", "largest", "ties", "onehot", "faint")  # kinds of one tensor
+SHAPED = (
+    "large",
+    "wide",
+    "zero",
+    "constant",
+    "equal",
+    "growing",
+    "offset",
+    "largest",
+    "ties",
+    "onehot",
+    "faint",
+)  # kinds that concern one tensor
 MEAN = 1020.0  # of `offset`, about a thousand times the deviation
-_STEP = {"f16": 0.5, "bf16": 4.0}  # between numbers below it
+_STEP = {"f16": 0.5, "bf16": 4.0}  # the distance of numbers below MEAN
 SQUARED = 60  # the exponent of values whose squares f32 holds
 _FAR = (17, 40, SQUARED)  # exponents beyond f16
-LARGEST = 125  # another, up to 8.5e37, which may be doubled; its square is beyond f32
-_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # of the rows of `equal`: where functions saturate or underflow
-_FAINT = 1e-6  # the second moment of faint rows where no scalar says one
+LARGEST = 125  # largest exponent: up to 8.5e37, which may be doubled; its square overflows f32
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # levels of the rows of `equal`: functions saturate or underflow there
+_FAINT = 1e-6  # the second moment of faint rows without a scalar
 
 SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0
 
 
 def tensor_of(
-    t: TensorParam, shape: Sequence[int], kind: str, generator: torch.Generator, chosen: bool, small: Sequence[float] = (), turn: int = 0,
+    t: TensorParam,
+    shape: Sequence[int],
+    kind: str,
+    generator: torch.Generator,
+    chosen: bool,
+    small: Sequence[float] = (),
+    turn: int = 0,
     top: int = LARGEST,
-) -> torch.Tensor:  # fmt: skip
-    """Floats of a kind, in the tensor's dtype. chosen: whether the tensor is the one that kinds in SHAPED are about, the others stay N(0, 1), so that products stay far from an overflow.
+) -> torch.Tensor:
+    """Return floats of a kind, in the tensor's dtype.
 
-    small: scalars of the problem that are added to something squared; faint rows are as small as they are. turn: of kinds that have two forms.
-    top: the exponent of the largest values, at most that of LARGEST.
+    chosen: the tensor is the one that kinds in SHAPED are about; others stay N(0, 1), so that products do not overflow.
+    small: scalars of the problem that are added to something squared; faint rows are as small. turn: for kinds that
+    have two forms. top: the exponent of the largest values, at most LARGEST.
     """
     x = torch.randn(list(shape), generator=generator)
     if kind == "tiny":
@@ -72,9 +94,9 @@ def _shaped(
     if kind == "ties":
         return torch.randint(-2, 3, x.shape, generator=generator).float()
     if kind == "onehot" and columns:
-        at = torch.randint(columns, rows, generator=generator)
-        return torch.zeros_like(x).scatter(-1, at, torch.where(torch.rand(rows, generator=generator) < 0.5, 1.0, -3.0))
-    if kind == "faint":  # as deep as the root of the scalar, deeper, 0, and as deep as the scalar itself
+        columns_of_ones = torch.randint(columns, rows, generator=generator)
+        return torch.zeros_like(x).scatter(-1, columns_of_ones, torch.where(torch.rand(rows, generator=generator) < 0.5, 1.0, -3.0))
+    if kind == "faint":  # of the size of the scalar's root, larger, 0, smaller, and of the size of the scalar
         least = min(small, default=_FAINT)
         depth = torch.tensor([least**0.5, 4 * least**0.5, 0.0, 0.25 * least**0.5, least])
         return x * depth[_count(rows) % len(depth)]
@@ -82,28 +104,29 @@ def _shaped(
 
 
 def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
-    """Every second row all about MEAN, the others about -MEAN. even: each row off by pairs of opposite deviations, so that its mean is one that the dtype holds and half precision makes no error of it.
+    """Return rows around MEAN and -MEAN in turn.
 
-    The deviations are a few steps of the dtype, in fewer elements where these are large.
+    even: each row has pairs of opposite deviations, so that the dtype represents its mean exactly and half precision
+    makes no error. The deviations are a few steps of the dtype, in fewer elements where these are large.
     """
     columns, step = x.shape[-1], _STEP.get(dtype.name, 0.0)
-    some = columns if dtype.name != "bf16" else min(columns, max(1 + even, columns // 32))
+    count = columns if dtype.name != "bf16" else min(columns, max(1 + even, columns // 32))
     off = torch.zeros_like(x)
     if step:
         most = 4 if dtype.name != "bf16" else 2
-        off[..., :some] = torch.sign(x[..., :some]) * step * torch.randint(1, most, x[..., :some].shape, generator=generator)
+        off[..., :count] = torch.sign(x[..., :count]) * step * torch.randint(1, most, x[..., :count].shape, generator=generator)
     else:
         off = x * MEAN / 1000
     if even:
-        half = some // 2
-        off[..., half : 2 * half], off[..., 2 * half : some] = -off[..., :half], 0.0
+        half = count // 2
+        off[..., half : 2 * half], off[..., 2 * half : count] = -off[..., :half], 0.0
     order = torch.rand(x.shape, generator=generator).argsort(-1)
     side = torch.where(_count(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
     return side + off.gather(-1, order)
 
 
 def _count(rows: Sequence[int]) -> torch.Tensor:
-    """The number of each row."""
+    """Return the number of each row."""
     total = 1
     for n in rows:
         total *= n
@@ -111,11 +134,14 @@ def _count(rows: Sequence[int]) -> torch.Tensor:
 
 
 def deep_enough(kind: str, dims: int) -> bool:
-    """Whether a tensor of so many dims can be of the kind."""
+    """Return whether a tensor of so many dims can be of the kind."""
     return dims >= {"strided": 3, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
 
 
 def small_value(index: int, generator: torch.Generator) -> float:
-    """A value for a scalar that keeps a root away from 0: those that people write, and one between 1e-12 and 1, evenly in its logarithm."""
+    """Return a value for a scalar that keeps a root away from 0.
+
+    Usual values, and one between 1e-12 and 1, evenly in its logarithm.
+    """
     drawn = float(10 ** (-12 * torch.rand((), generator=generator, dtype=torch.float64)))
     return (*SMALL, drawn)[index % (len(SMALL) + 1)]

@@ -1,4 +1,4 @@
-"""Problems that are too large for the time of a run: they are left out of the verdict."""
+"""Problems that are too large for the time of a run; they do not count in the verdict."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .draws import elements_of
 from .spec_dispatch import AnyCase
 from .synchronisation import collect_sizes
 
-SMALL = 50_000  # elements of all tensors: a run of so few that takes too long is a fault
+SMALL = 50_000  # elements of all tensors: a slow run of a smaller problem is a fault
 
 
 def is_too_large(checked: Checked, case: AnyCase, error: CuirError) -> bool:
-    """Check for a run that took too long on a problem that is not small."""
+    """Return whether a run took too long on a problem that is not small."""
     if any(d.code != "D402" for d in error.diagnostics):
         return False
     sizes = collect_sizes(checked, case)
     return sum(elements_of(t, sizes) for t in checked.tensors) > SMALL
 
 
-def describe_left(left: list[AnyCase]) -> str:
-    """Describe the problems that were left out, "" if none was."""
-    return f"{len(left)} not asked, where the function fails or the run takes too long, the first {left[0]}" if left else ""
+def describe_left(skipped: list[AnyCase]) -> str:
+    """Describe the problems that were not run; "" if there are none."""
+    return f"{len(skipped)} not asked, where the function fails or the run takes too long, the first {skipped[0]}" if skipped else ""

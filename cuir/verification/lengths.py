@@ -1,4 +1,7 @@
-"""Problems for any kernel, drawn from its signature: lengths of dims, and which kind of inputs goes with them. Owns which lengths are tried where a specification is a function; values are inputs.py's."""
+"""Problems for any kernel, drawn from its signature: lengths of dims, and the kinds of their inputs.
+
+inputs.py draws the values.
+"""
 
 from __future__ import annotations
 
@@ -20,87 +23,99 @@ from .problems import Case, cases, is_attention, less_than
 from .steps import steps_of_dims, with_heads
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
-_SHORT = (1, 2, 3)  # lengths of dims that the kernel only steps through
-_LONG = 2051  # of a dim that grows until a loop turns
+_SHORT = (1, 2, 3)  # lengths of dims without tiles
+_LONG = 2051  # the largest length of a dim that grows until a loop turns
 
 
 def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
-    """Problems for the numbers: one of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and drawn ones."""
+    """Return problems for the numbers.
+
+    One of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and random ones.
+    """
     if is_attention(checked.origin):
         BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
         draws = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
     else:
         steps = steps_of_dims(checked, spec)
         draws = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps, level)]
-    return _admitted(checked, spec, draws)
+    return _require_admitted(checked, spec, draws)
 
 
 def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
-    """Problems for many schedules: one dim after the other so long that short rings are used over and over; short rows, of which a CTA has several."""
+    """Return problems for many schedules.
+
+    One dim after the other is so long that short rings are reused many times; short rows, of which a CTA has several.
+    """
     tiles = steps_of_dims(checked, spec)
     stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
-    each = [d for d in checked.dims if tiles[d]]
+    tiled = [d for d in checked.dims if tiles[d]]
     lengths = functools.partial(_lengths, checked, stepped)
-    draws = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in each})) for d in each]
-    draws.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in each}), "strided"))
+    draws = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in tiled})) for d in tiled]
+    draws.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in tiled}), "strided"))
     if len(stepped) > 1:
         draws.append(
             Draw(
                 "more of every step",
-                _paired({d: tiles[d] + 9 if tiles[d] else 2 for d in checked.dims} | ({"H": 1} if "HK" in checked.dims else {})),
+                _pair_heads({d: tiles[d] + 9 if tiles[d] else 2 for d in checked.dims} | ({"H": 1} if "HK" in checked.dims else {})),
             )
         )
-    return _admitted(checked, spec, draws)
+    return _require_admitted(checked, spec, draws)
 
 
 def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
-    """Problems for a few schedules: one dim after the other so long that each of two CTAs, whose units of work or whose steps it makes, comes to the third round of every ring."""
-    tiles = steps_of_dims(checked, spec)
-    each, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    least = 2 * uses_of_rings(checked)
+    """Return problems for a few schedules in which each of two CTAs reaches the third round of every ring.
 
-    def drawn(many: int) -> list[Draw]:
+    One dim after the other is long; it determines the units of work or the steps.
+    """
+    tiles = steps_of_dims(checked, spec)
+    tiled, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
+    minimum = 2 * uses_of_rings(checked)
+
+    def make(count: int) -> list[Draw]:
         draws = [
-            Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (many - 1) * tiles[x] + 3 if x == d else 1 for x in each}))
-            for d in each
+            Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (count - 1) * tiles[x] + 3 if x == d else 1 for x in tiled}))
+            for d in tiled
         ]
         if stepped:
-            draws.append(Draw("rings go round by steps", _lengths(checked, stepped, many, **dict.fromkeys(each, 1))))
-            if each:  # what one step leaves behind, several full rings later: lengths that data give some steps may be 0
+            draws.append(Draw("rings go round by steps", _lengths(checked, stepped, count, **dict.fromkeys(tiled, 1))))
+            if tiled:  # state left by one step, several full rings later: lengths in data may be 0 for some steps
                 draws.append(
                     Draw(
                         "rings go round under steps",
-                        _lengths(checked, stepped, 5, **{d: (many - 1) * tiles[d] + 3 if d == each[0] else 1 for d in each}),
+                        _lengths(checked, stepped, 5, **{d: (count - 1) * tiles[d] + 3 if d == tiled[0] else 1 for d in tiled}),
                     )
                 )
         return fitting(checked, spec, draws)[0]
 
-    return drawn(max(10, least)) or drawn(least)  # may be none: the stage says so
+    return make(max(10, minimum)) or make(minimum)  # may be empty: the stage reports it
 
 
 def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
-    """`short` in one of the dims that the kernel steps through, so that the number of units of work stays small."""
-    return _paired({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
+    """Return lengths with `short` in one of the dims without tiles, so that there are few units of work."""
+    return _pair_heads({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
 
 
 def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
-    """An attention problem as lengths of the kernel's dims; dims of other tensors are 1, or a few or many steps, by the case, where the specification admits that."""
-    at, steps = case.lengths, steps_of_dims(checked, spec)
-    others = [d for d in checked.dims if not hasattr(at, d)]
+    """Convert an attention problem to lengths of the kernel's dims.
+
+    Dims of other tensors are 1, or a few or many steps, by the case, where the specification admits that.
+    """
+    lengths, steps = case.lengths, steps_of_dims(checked, spec)
+    other_dims = [d for d in checked.dims if not hasattr(lengths, d)]
     count = (1, 2, 9)[zlib.crc32(case.name.encode()) % 3]
-    sizes = {d: getattr(at, d, 1) for d in checked.dims}
-    more = {**sizes, **{d: count * max(1, steps[d]) - (count > 2) for d in others}}
+    sizes = {d: getattr(lengths, d, 1) for d in checked.dims}
+    more = {**sizes, **{d: count * max(1, steps[d]) - (count > 2) for d in other_dims}}
     if admitted := fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
         return admitted[0]
-    return _admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
+    return _require_admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
 
 
 def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
-    """Problems a little smaller or plainer than one, the boldest first."""
+    """Yield problems a little smaller or simpler than one, the largest reductions first."""
     for name, n in draw.sizes.items():
         for less in less_than(n):
             with contextlib.suppress(CuirError):  # lengths that the specification refuses
-                simpler = _admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
+                simpler = _require_admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
                 if sum(simpler.sizes.values()) < sum(draw.sizes.values()):
                     yield simpler
     if draw.kind != "normal":
@@ -110,7 +125,7 @@ def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> 
 
 
 def _multiple(sizes: dict[str, int]) -> dict[str, int]:
-    """H a multiple of HK after one of them has shrunk."""
+    """Make H a multiple of HK after one of them has shrunk."""
     H, HK = sizes.get("H", 1), sizes.get("HK", 1)
     return sizes if not HK or H % HK == 0 else {**sizes, "HK": 1}
 
@@ -118,64 +133,82 @@ def _multiple(sizes: dict[str, int]) -> dict[str, int]:
 def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Draw]:
     rng = random.Random(0)
 
-    def every(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
+    def make(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
         sizes = {d: length(tiles[d]) if tiles[d] else rng.choice(short) for d in checked.dims}
-        return Draw(name, _paired(sizes, rng), kind)
+        return Draw(name, _pair_heads(sizes, rng), kind)
 
     draws = [
-        every("whole tiles", lambda n: 2 * n, kind="large"),
-        every("one more", lambda n: n + 1),
-        every("one less", lambda n: max(1, 2 * n - 1), kind="strided"),
-        every("ragged", lambda n: 2 * n + 17),
-        every("one of each", lambda n: 1, (1,)),
-        every("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
+        make("whole tiles", lambda n: 2 * n, kind="large"),
+        make("one more", lambda n: n + 1),
+        make("one less", lambda n: max(1, 2 * n - 1), kind="strided"),
+        make("ragged", lambda n: 2 * n + 17),
+        make("one of each", lambda n: 1, (1,)),
+        make("less than a tile", lambda n: max(1, n // 2 - 1), kind="constant"),
     ]
-    for none in (d for d in checked.dims if tiles[d]):
-        draws.append(Draw(f"no {none}", _paired({d: 0 if d == none else n + 1 for d, n in tiles.items()}, rng)))
-    draws += [every(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
+    for empty_dim in (d for d in checked.dims if tiles[d]):
+        draws.append(Draw(f"no {empty_dim}", _pair_heads({d: 0 if d == empty_dim else n + 1 for d, n in tiles.items()}, rng)))
+    draws += [make(kind, lambda n: n + 9, kind=kind) for kind in ("tiny", "spikes", "zero", "wide")]
     for i in range(4 if level == "quick" else 24):
-        d = every(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
+        d = make(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
         draws.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
     return draws
 
 
 def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
-    """One dim after the other much longer than the others, so that what belongs to it shows: more steps than rings, masks of bits and tiles of partial results in kernels hold; fewer only where memory forbids."""
+    """Yield problems in which one dim is much longer than the others.
+
+    It has more steps than rings, bit masks and partial-result tiles of kernels hold; fewer only where memory forbids.
+    """
     counts = (*((130,) if level == "full" else ()), 33, 8, 5, 3, 2)
     for t, step in steps.items():
-        for count, others in itertools.product(counts, (2, 1024)):
-            sizes = {d: n // others + 1 for d, n in steps.items()}
-            draw = Draw(f"long {t}", _paired({**sizes, t: count * step + 3 if step else count + 1}))
-            if kept := fitting(checked, spec, [draw])[0]:
-                yield kept[0]
+        for count, divisor in itertools.product(counts, (2, 1024)):
+            sizes = {d: n // divisor + 1 for d, n in steps.items()}
+            draw = Draw(f"long {t}", _pair_heads({**sizes, t: count * step + 3 if step else count + 1}))
+            if admitted := fitting(checked, spec, [draw])[0]:
+                yield admitted[0]
                 break
 
 
 def wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[[Draw], bool]) -> Iterator[Draw]:
-    """Longer and longer problems, all dims together and one after the other, each kept if it is `enough` for something that no other one has shown."""
+    """Yield longer and longer problems, all dims together and one after the other, that are `enough`.
+
+    `enough` tells whether a problem shows something that no earlier one has shown.
+    """
     steps = steps_of_dims(checked, spec)
     for names, count in itertools.product((list(checked.dims), *([d] for d in checked.dims)), (4, 16, 64, 256)):
         sizes = {d: min(count * max(1, n) + 3, _LONG) if d in names else max(1, n // 2) for d, n in steps.items()}
-        for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _paired(sizes))])[0]:
+        for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _pair_heads(sizes))])[0]:
             if max(elements_of(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
                 yield draw
 
 
-def _paired(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
-    """H a multiple of HK, where a kernel has both."""
+def _pair_heads(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
+    """Make H a multiple of HK, where a kernel has both."""
     drawn = rng is not None and "H" in sizes and "HK" in sizes
     return with_heads({**sizes, "H": rng.choice((1, 2, 3))} if drawn and rng else sizes)
 
 
-def _admitted(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw], required: bool = False) -> list[Draw]:
-    """Those that the specification admits, with the lengths that it gives them. Raises CuirError X108 if there is none."""
-    kept, large = fitting(checked, spec, draws)
-    if not kept and large:
-        elements, name, draw = min(large, key=lambda one: one[0])
-        raise CuirError.of("X108", f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {MOST_ELEMENTS:,}", checked.origin.span,
-                           "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors")  # fmt: skip
-    if not kept:
+def _require_admitted(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw], required: bool = False) -> list[Draw]:
+    """Return the draws that the specification admits, with its lengths.
+
+    Raises CuirError X108 if there is none.
+    """
+    admitted, large = fitting(checked, spec, draws)
+    if not admitted and large:
+        elements, name, draw = min(large, key=lambda entry: entry[0])
+        raise CuirError.of(
+            "X108",
+            f"`{name}` has {elements:,} elements in the problem {draw}, and problems are tried with tensors of at most {MOST_ELEMENTS:,}",
+            checked.origin.span,
+            "let `sizes` of the specification give shorter lengths" if spec.sizes is not None else "smaller consts make smaller tensors",
+        )
+    if not admitted:
         if required:
             raise CuirError.of("X108", f"sizes of `{spec.name}` refuses the lengths {draws[0]}", checked.origin.span)
-        raise CuirError.of("X108", f"sizes of `{spec.name}` refuses every problem that was drawn", checked.origin.span, "let it give near lengths instead of None")  # fmt: skip
-    return kept
+        raise CuirError.of(
+            "X108",
+            f"sizes of `{spec.name}` refuses every problem that was drawn",
+            checked.origin.span,
+            "let it give near lengths instead of None",
+        )
+    return admitted

@@ -1,6 +1,7 @@
-"""The mask read out of a running kernel, exactly: with all products alike weights do not depend on K, and with one-hot V each output tells whether one key was kept.
+"""Readout of the mask of a running kernel, exact for each pair.
 
-Owns the probe; needs no splice points, so it reads programs from anywhere.
+With equal products the weights do not depend on K, and with one-hot V each output tells whether one key was kept. No
+splice points are needed, so programs from anywhere can be read.
 """
 
 from __future__ import annotations
@@ -32,88 +33,93 @@ from .lengths import from_case
 from .numeric import with_note
 from .problems import Case, dtype_of, head_dims, outputs
 
-_READABLE = 2.0**-14  # a weight beside the largest of its query that half precision still shows
-_VISIBLE = 2.0**-20  # an output that half precision still shows
-_PRODUCT = {"softmax": 0.0, "sigmoid": 0.0, "relu": 1.0}  # of all queries and keys: one that gives a kept pair a weight
+_READABLE = 2.0**-14  # smallest weight, relative to the largest of its query, that half precision shows
+_VISIBLE = 2.0**-20  # smallest output that half precision shows
+_PRODUCT = {"softmax": 0.0, "sigmoid": 0.0, "relu": 1.0}  # a product of all queries and keys that gives a kept pair a weight
 
 
 @dataclass(frozen=True)
 class Readout:
-    """Pairs that were read, and pairs whose weight is too small beside others to be seen (a steep score_mod)."""
+    """Numbers of pairs that were read, and of pairs whose weight is too small to be seen.
+
+    A steep score_mod makes weights small.
+    """
 
     read: int
     hidden: int
 
 
 def check_mask(program: Program, checked: Checked, spec: Specification, lengths: Lengths) -> Readout:
-    """Reads the mask of batch 0 for every head and query, in one launch with a batch entry for each DV keys.
+    """Read the mask of batch 0 for every head and query in one launch.
 
-    Raises CuirError V305 with the first pair that differs from the specification's mask, or a fault of the program.
+    It has a batch entry for each DV keys. Raises CuirError V305 with the first pair that differs from the
+    specification's mask, or a fault of the program.
     """
     dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
     dim = dims[1]  # a column of V for each key
     passes = max(1, -(-lengths.N // dim))
-    at = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
-    wanted, visible = _expected(spec, at)
-    if bool((wanted == wanted[:1]).all()):
-        runs = [(at, list(range(passes)))]
+    lengths_of_launch = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
+    expected, visible = _expected(spec, lengths_of_launch)
+    if bool((expected == expected[:1]).all()):
+        runs = [(lengths_of_launch, list(range(passes)))]
     else:  # the mask depends on the batch: one launch for each DV keys, of batch 0
-        at = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
-        wanted, visible = _expected(spec, at)
-        runs = [(at, [p]) for p in range(passes)]
-    kept, seen = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
-    captured = captured_arguments(program, checked.origin, spec, at, consts=checked.consts)
+        lengths_of_launch = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
+        expected, visible = _expected(spec, lengths_of_launch)
+        runs = [(lengths_of_launch, [p]) for p in range(passes)]
+    mask, readable = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
+    captured = captured_arguments(program, checked.origin, spec, lengths_of_launch, consts=checked.consts)
     for sizes, windows in runs:
-        kept_of = _launch(checked, spec, sizes, windows, dtype, dims, padded(checked, captured))
+        masks = _launch(checked, spec, sizes, windows, dtype, dims, padded(checked, captured))
         for b, p in enumerate(windows):
             window = slice(p * dim, min(lengths.N, (p + 1) * dim))
-            kept[:, :, p * dim : (p + 1) * dim] = kept_of[b]
-            seen[:, :, window] = visible[b, :, :, window]  # a score_mod may give each batch weights of its own
-    kept, seen = kept[:, :, : lengths.N], seen[:, :, : lengths.N]
-    _agree(_Read(program, checked, spec.name, lengths, captured), kept[None], wanted[:1], seen[None])
-    return Readout(int(seen.sum()), int((~seen).sum()))
+            mask[:, :, p * dim : (p + 1) * dim] = masks[b]
+            readable[:, :, window] = visible[b, :, :, window]  # a score_mod may give each batch weights of its own
+    mask, readable = mask[:, :, : lengths.N], readable[:, :, : lengths.N]
+    _compare(_Read(program, checked, spec.name, lengths, captured), mask[None], expected[:1], readable[None])
+    return Readout(int(readable.sum()), int((~readable).sum()))
 
 
 def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecification, lengths: Lengths) -> Readout | None:
-    """Reads which keys each query attends to, of a kernel and of a function of the inputs, by the same probe: all products alike, one-hot V.
+    """Read which keys each query attends to, of a kernel and of a function, by the same probe.
 
-    None where that says nothing: an output that is not linear in V, as far as float64 shows. Raises CuirError V305, a fault of the program or of the specification.
+    None where the output is not linear in V, judged in float64, so that the probe does not apply. Raises CuirError
+    V305, a fault of the program or of the specification.
     """
     dims = head_dims(checked.consts)
     dim = dims[1]
     case = from_case(checked, spec, Case("mask", lengths))
-    given = function_launch(checked, spec, case)
-    at = Lengths(*(case.sizes[n] for n in LENGTHS))
-    if not _linear(checked, spec, given):
+    launch = function_launch(checked, spec, case)
+    admitted = Lengths(*(case.sizes[n] for n in LENGTHS))
+    if not _is_linear(checked, spec, launch):
         return None
     read, weights = [], []
-    for p in range(max(1, -(-at.N // dim))):
-        now = given.fresh()
-        probe = _probe(at, [p] * at.B, TORCH[dtype_of(checked.consts)], dims, 1.0)
-        now.inputs = {**given.inputs, **padded(checked, probe), "scale": 1.0}
+    for p in range(max(1, -(-admitted.N // dim))):
+        probed = launch.fresh()
+        probe = _probe(admitted, [p] * admitted.B, TORCH[dtype_of(checked.consts)], dims, 1.0)
+        probed.inputs = {**launch.inputs, **padded(checked, probe), "scale": 1.0}
         try:
-            run(checked, now.arguments())
+            run(checked, probed.arguments())
         except CuirError as error:
             raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
-        read.append(now.outputs["O"] != 0)
-        weights.append(spec.exact(readable(checked, now), list(now.before))["O"])
-    kept, weight = (torch.cat(x, -1)[..., : at.N] for x in (read, weights))
+        read.append(probed.outputs["O"] != 0)
+        weights.append(spec.exact(readable(checked, probed), list(probed.before))["O"])
+    mask, weight = (torch.cat(x, -1)[..., : admitted.N] for x in (read, weights))
     weight = weight.abs()
-    wanted, most = weight != 0, weight.amax(-1, keepdim=True)  # NaN, and so not seen, where the function gives NaN
-    seen = (most > 0) & (~wanted | (weight >= _READABLE * most) & (weight >= _VISIBLE))
-    _agree(_Read(program, checked, spec.name, at, readable(checked, given)), kept, wanted, seen)
-    return Readout(int(seen.sum()), int((~seen).sum()))
+    expected, largest = weight != 0, weight.amax(-1, keepdim=True)  # NaN, and so not readable, where the function gives NaN
+    readable_pairs = (largest > 0) & (~expected | (weight >= _READABLE * largest) & (weight >= _VISIBLE))
+    _compare(_Read(program, checked, spec.name, admitted, readable(checked, launch)), mask, expected, readable_pairs)
+    return Readout(int(readable_pairs.sum()), int((~readable_pairs).sum()))
 
 
-def _linear(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch) -> bool:
-    """Whether O is linear in V: tried with two random values of it in float64."""
-    values = readable(checked, given)
+def _is_linear(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> bool:
+    """Return whether O is linear in V, tried with two random values of it in float64."""
+    values = readable(checked, launch)
     v = values["V"]
     assert isinstance(v, torch.Tensor)
-    other = torch.randn(v.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    second = torch.randn(v.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     a, b, both, none = (
-        spec.exact({**values, "V": x}, list(given.before)).get("O")
-        for x in (v.double(), other, v.double() - 3 * other, torch.zeros_like(other))
+        spec.exact({**values, "V": x}, list(launch.before)).get("O")
+        for x in (v.double(), second, v.double() - 3 * second, torch.zeros_like(second))
     )
     if a is None or b is None or both is None or none is None:
         return False
@@ -122,7 +128,7 @@ def _linear(checked: Checked, spec: FunctionSpecification, given: FunctionLaunch
 
 @dataclass(frozen=True)
 class _Read:
-    """Whose mask was read out, and for which values of what its splice points read."""
+    """The program whose mask was read, and the values of what its splice points read."""
 
     program: Program
     checked: Checked
@@ -130,21 +136,21 @@ class _Read:
     at: Lengths
     values: Mapping[str, Any]
 
-    def cause(self, pair: tuple[int, int, int, int], kept: bool) -> tuple[Span, list[Note]]:
-        """The statement to look at, by what `keep` says of a pair of which the kernel attends to the wrong one."""
+    def cause(self, pair: tuple[int, int, int, int], attends: bool) -> tuple[Span, list[Note]]:
+        """Return the statement that may be wrong, by the value of `keep` for a pair with the wrong mask."""
         kernel, funcs = self.checked.origin, self.program.funcs()
         stores = find_stores(self.checked, "O")
         if not has_splice_points(self.program):
             return stores[0] if stores else kernel.span, []
         try:
-            says = bool(
+            is_kept = bool(
                 Evaluator(self.program, kernel_names(kernel, asdict(self.at), self.checked.consts, self.values)).call("keep", *pair)
             )
         except CuirError:
             return kernel.span, []
-        if says == kept:
-            return result_span(funcs["keep"]), [Note(f"`keep` is {str(says).lower()} for this pair")]
-        if says:
+        if is_kept == attends:
+            return result_span(funcs["keep"]), [Note(f"`keep` is {str(is_kept).lower()} for this pair")]
+        if is_kept:
             return result_span(funcs["kv_count"]), [Note("`keep` is true for this pair: its block is not visited, or its weight is lost")]
         body = [*(s for f in funcs.values() for s in f.body), *kernel.body]
         calls = [n for s in body for n in walk(s) if isinstance(n, Call) and n.func == Name("keep")]
@@ -153,50 +159,53 @@ class _Read:
         ]
 
 
-def _agree(read: _Read, kept: torch.Tensor, wanted: torch.Tensor, seen: torch.Tensor) -> None:
-    """Compares masks [B, H, M, N] where they are seen. Raises CuirError V305 with the first pair that differs."""
-    differs = (kept != wanted) & seen
+def _compare(read: _Read, mask: torch.Tensor, expected: torch.Tensor, readable_pairs: torch.Tensor) -> None:
+    """Compare masks [B, H, M, N] where they are readable. Raises CuirError V305 with the first difference."""
+    differs = (mask != expected) & readable_pairs
     if not differs.any():
         return
     b, h, q, k = torch.nonzero(differs)[0].tolist()
-    also = bool(kept[b, h, q, k])
-    hint = describe_difference((kept & seen)[b, h].numpy(), (wanted & seen)[b, h].numpy())
-    where = f"head {h}" if not b else f"batch {b}, head {h}"
-    message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} ({where}); {int(differs.sum())} of {int(seen.sum())} pairs read differ from `{read.name}`"
+    also = bool(mask[b, h, q, k])
+    hint = describe_difference((mask & readable_pairs)[b, h].numpy(), (expected & readable_pairs)[b, h].numpy())
+    place = f"head {h}" if not b else f"batch {b}, head {h}"
+    message = f"query {q} {'also attends' if also else 'does not attend'} to key {k} ({place}); {int(differs.sum())} of {int(readable_pairs.sum())} pairs read differ from `{read.name}`"
     span, notes = read.cause((b, h, q, k), also)
     raise CuirError([Diagnostic("V305", message, span, (*notes, Note(f"read out with M={read.at.M}, N={read.at.N}")), hint)])
 
 
-def _probe(at: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
-    """Q, K and V of which all products are alike; batch entry b has a 1 in V for each key of window windows[b], in a column of its own."""
-    shapes, dim = ((at.H, at.M, dims[0]), (at.HK, at.N, dims[0]), (at.HK, at.N, dims[1])), dims[1]
-    q, k, v = (torch.zeros(at.B, *shape, dtype=dtype) for shape in shapes)
+def _probe(lengths: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
+    """Return Q, K and V with equal products and one-hot V.
+
+    Batch entry b has a 1 in V for each key of window windows[b], each in another column.
+    """
+    shapes, dim = ((lengths.H, lengths.M, dims[0]), (lengths.HK, lengths.N, dims[0]), (lengths.HK, lengths.N, dims[1])), dims[1]
+    q, k, v = (torch.zeros(lengths.B, *shape, dtype=dtype) for shape in shapes)
     q[..., 0], k[..., 0] = product, 1.0
     for b, p in enumerate(windows):
-        keys = torch.arange(p * dim, min(at.N, (p + 1) * dim))
+        keys = torch.arange(p * dim, min(lengths.N, (p + 1) * dim))
         v[b, :, keys, keys - p * dim] = 1.0
     return {"Q": q, "K": k, "V": v}
 
 
-def _expected(spec: Specification, at: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mask, and for which pairs an output shows whether it is kept. bool [B, H, M, N]."""
+def _expected(spec: Specification, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mask, and the pairs for which an output shows whether they are kept; bool [B, H, M, N]."""
     if spec.dropout is not None:
-        wanted, visible = _expected(replace(spec, dropout=None), at)
-        return wanted & dropout_mask(spec.dropout.seed_for(at), spec.dropout.p, at.B, at.H, at.M, at.N), visible
-    wanted = spec.mask(at)
+        expected, visible = _expected(replace(spec, dropout=None), lengths)
+        return expected & dropout_mask(spec.dropout.seed_for(lengths), spec.dropout.p, lengths.B, lengths.H, lengths.M, lengths.N), visible
+    expected = spec.mask(lengths)
     if spec.score_mod is None and spec.normalize == "softmax" and spec.sink is None:
-        return wanted, torch.ones_like(wanted)
-    products = torch.full(wanted.shape, _PRODUCT[spec.normalize], dtype=torch.float64)
-    logits = replace(spec, mask_mod=None).scores(products, at)
-    wanted = wanted & (logits > -math.inf)
+        return expected, torch.ones_like(expected)
+    products = torch.full(expected.shape, _PRODUCT[spec.normalize], dtype=torch.float64)
+    logits = replace(spec, mask_mod=None).scores(products, lengths)
+    expected = expected & (logits > -math.inf)
     if spec.normalize != "softmax":
-        return wanted, spec.weights(logits, at)[0] >= _VISIBLE
-    masked = logits.masked_fill(~wanted, -math.inf)
-    top = masked.amax(-1, keepdim=True) if at.N else logits
+        return expected, spec.weights(logits, lengths)[0] >= _VISIBLE
+    masked = logits.masked_fill(~expected, -math.inf)
+    top = masked.amax(-1, keepdim=True) if lengths.N else logits
     readable = (logits - top >= math.log(_READABLE)) | (top == -math.inf)
     if spec.sink is not None:  # a pair beside all that are kept and the sink
-        readable &= torch.exp(logits - torch.logaddexp(spec.weights(masked, at)[1][..., None], logits)) >= _VISIBLE
-    return wanted, readable
+        readable &= torch.exp(logits - torch.logaddexp(spec.weights(masked, lengths)[1][..., None], logits)) >= _VISIBLE
+    return expected, readable
 
 
 def _launch(

@@ -18,7 +18,7 @@ from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, fitting
 from .inputs import applicable, function_launch, readable
-from .long_values import LONGEST, beside_long, has_long_rows, seed_of, usual_scale, with_exact_sums, with_largest_integers
+from .long_values import LONGEST, has_long_rows, other_lengths, seed_of, usual_scale, with_exact_sums, with_largest_integers
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, from_case
 from .step_counts import unit_dims
@@ -118,7 +118,7 @@ def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int
         cost = -(-LONGEST // steps[d]) * len(calls) if walked else 0
         if cost > _CHEAP[level] or (products and walked and level == "quick"):
             continue
-        beside = beside_long(checked, d)
+        beside = other_lengths(checked, d)
         for sizes in beside if spec.inputs is not None or level == "full" else ():
             draw = Draw(
                 f"{NAME}: {d} to its end", with_heads({**dict.fromkeys(checked.dims, 1), **sizes, d: LONGEST}), scalars=usual_scale(checked)
