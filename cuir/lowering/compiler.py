@@ -38,8 +38,8 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
 
 def print_kernel(kernel: Kernel, checked: Checked) -> Cuda:
     """Return the CUDA of IR that has been through the passes."""
-    single = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
-    return KernelPrinter(kernel, checked, Facts(kernel), single, _collect_spans(checked)).emit()
+    single_lane_roles = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
+    return KernelPrinter(kernel, checked, Facts(kernel), single_lane_roles, _collect_spans(checked)).emit()
 
 
 def to_checked(source: Source) -> Checked:

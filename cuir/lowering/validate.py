@@ -111,17 +111,17 @@ def _run_on_copies(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: 
 def _compare(result: torch.Tensor, expected: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
     """Return the share of the elements that differ and the largest difference; None if all agree."""
     if not result.is_floating_point():
-        same = result == expected
+        equal = result == expected
     else:
         bits = {2: torch.int16, 4: torch.int32}[result.element_size()]
-        same = (result.view(bits) == expected.view(bits)) | (result.isnan() & expected.isnan())
+        equal = (result.view(bits) == expected.view(bits)) | (result.isnan() & expected.isnan())
     distance = (result.double() - expected.double()).abs()
     if rounds and result.is_floating_point():
         largest = expected.double().abs().where(expected.isfinite(), 0.0).amax() if expected.numel() else 0.0
-        same |= distance <= TOLERANCE[result.dtype] * largest
-    if bool(same.all()):
+        equal |= distance <= TOLERANCE[result.dtype] * largest
+    if bool(equal.all()):
         return None
-    return 1 - same.double().mean().item(), distance[~same].nan_to_num(torch.inf, torch.inf).max().item()
+    return 1 - equal.double().mean().item(), distance[~equal].nan_to_num(torch.inf, torch.inf).max().item()
 
 
 # ---- arguments

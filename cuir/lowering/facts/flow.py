@@ -34,8 +34,8 @@ def find_sources(value: SSAValue) -> list[SSAValue] | None:
         if not isinstance(loop, ops.Loop):
             return None
         if isinstance(loop, ops.ForUnits) and (queue := machine.queue_of(loop)) is not None:
-            for word, inside in loop.reads:
-                if inside is value:
+            for word, argument in loop.reads:
+                if argument is value:
                     return list(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
         if value not in loop.inner:
             return None
@@ -58,10 +58,10 @@ def find_targets(use: Use) -> list[SSAValue]:
         i -= len(op.operands) - len(op.carried)
         return [] if i < 0 else [op.inner[i], op.results[i]]
     if isinstance(op, ops.Yield):
-        around = op.parent_op()
-        if isinstance(around, ops.Loop):
-            return [around.inner[i], around.results[i]]
-        return [around.results[i]] if isinstance(around, ops.Branch) else []
+        parent = op.parent_op()
+        if isinstance(parent, ops.Loop):
+            return [parent.inner[i], parent.results[i]]
+        return [parent.results[i]] if isinstance(parent, ops.Branch) else []
     if is_tile_wait(op):
         return [op.outputs[i]]
     return [op.result] if isinstance(op, (Pin, After)) and i == 0 else []

@@ -70,13 +70,13 @@ class Nans:
         op = value.owner
         if not isinstance(op, ops.Apply):
             # reads outside of the tensor are 0
-            read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
-            return read or isinstance(op, ops.Constant)
+            is_read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
+            return is_read or isinstance(op, ops.Constant)
         if op.kind.constant is not None:
             return True
         choice = _chooses(op.kind)
-        chosen = [a in self._constant for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
-        return bool(chosen) and (any(chosen) if choice else all(chosen))
+        candidates = [a in self._constant for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
+        return bool(candidates) and (any(candidates) if choice else all(candidates))
 
     def _may_be_negative(self, value: SSAValue) -> bool:
         """Return whether a value may hold a NaN with its sign bit set, given the present members."""

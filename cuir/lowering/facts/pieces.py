@@ -44,10 +44,10 @@ def reads_pairs(op: ops.Perform) -> bool:
     tensor, indices = at.array.owner, list(at.starts)
     kind = tensor.result.type
     last = kind.sizes[-1] if isinstance(kind, TensorT) else None
-    counted = find_first_column(indices[-1])
-    if tensor.scratch is None or not isinstance(last, int) or last % 2 or counted is None or any(map(varies_by_column, indices[:-1])):
+    column_offset = find_first_column(indices[-1])
+    if tensor.scratch is None or not isinstance(last, int) or last % 2 or column_offset is None or any(map(varies_by_column, indices[:-1])):
         return False
-    return counted[0] is None or is_multiple(counted[0], 2)
+    return column_offset[0] is None or is_multiple(column_offset[0], 2)
 
 
 __all__ = ["GROUP", "find_first_column", "reads_pairs", "varies_by_column"]

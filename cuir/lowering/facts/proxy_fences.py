@@ -52,10 +52,10 @@ class _Arrivals:
             ends = [self.block(region.block, unfenced) for region in (op.then, op.orelse)]
             return any(ends)
         if isinstance(op, ops.Loop):
-            behind = self.block(op.body.block, unfenced)
-            if behind and not unfenced:  # the state at the end of the body reaches its start
-                behind = self.block(op.body.block, True)
-            return unfenced or behind
+            unfenced_at_end = self.block(op.body.block, unfenced)
+            if unfenced_at_end and not unfenced:  # the state at the end of the body reaches its start
+                unfenced_at_end = self.block(op.body.block, True)
+            return unfenced or unfenced_at_end
         if isinstance(op, ops.Perform):
             effects = op.entry.effects
             if effects.fences:

@@ -180,9 +180,9 @@ class _Flow:
         elif isinstance(op, ops.ForUnits):
             self.unit(op.turn, op.units)
             queue = machine.queue_of(op)
-            for word, inside in op.reads:
+            for word, argument in op.reads:
                 assert queue is not None
-                self.put(inside, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+                self.put(argument, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
             self.loop(op)
         elif isinstance(op, machine.Queue):
             self.unit(op.hand_out.unit, op.units)
@@ -196,11 +196,11 @@ class _Flow:
 
     def loop(self, op: ops.Loop) -> None:
         ends = last(op.body).values
-        for inside, start, following in zip(op.inner, op.carried, ends, strict=True):
-            self.put(inside, _join_sources, start, following, carried=True)
+        for argument, start, end in zip(op.inner, op.carried, ends, strict=True):
+            self.put(argument, _join_sources, start, end, carried=True)
         self.block(op.body.block)
-        for result, start, following in zip(op.outputs, op.carried, ends, strict=True):
-            self.put(result, _join_sources, start, following)
+        for result, start, end in zip(op.outputs, op.carried, ends, strict=True):
+            self.put(result, _join_sources, start, end)
 
     def unit(self, number: SSAValue, units: SSAValue) -> None:
         """Add the step of a work item's index. A launch with too many work items is refused."""
@@ -250,8 +250,8 @@ def _constant_rule(constant: Range) -> Rule:
 
 def _join_sources(inputs: Sequence[Range | None]) -> Range | None:
     """Join the ranges of all sources."""
-    reached = [r for r in inputs if r is not None]
-    return _join(reached) if reached else None
+    ranges = [r for r in inputs if r is not None]
+    return _join(ranges) if ranges else None
 
 
 def _turn_rule(step: int) -> Rule:
@@ -276,8 +276,8 @@ def _join_work_item(inputs: Sequence[Range | None]) -> Range:
 
 def _operand_rule(kind: Traits) -> Rule:
     def rule(inputs: Sequence[Range | None]) -> Range | None:
-        reached = [r for r in inputs if r is not None]
-        return _apply(kind, reached) if len(reached) == len(inputs) else None
+        ranges = [r for r in inputs if r is not None]
+        return _apply(kind, ranges) if len(ranges) == len(inputs) else None
 
     return rule
 
@@ -286,10 +286,10 @@ def _line_rule(columns: int) -> Rule:
     """Return the rule of multiples of a slope, to which a number per row may be added."""
 
     def rule(inputs: Sequence[Range | None]) -> Range | None:
-        reached = [r for r in inputs if r is not None]
-        if len(reached) < len(inputs):
+        ranges = [r for r in inputs if r is not None]
+        if len(ranges) < len(inputs):
             return None
-        slope, *rows = reached
+        slope, *rows = ranges
         steps = _apply_arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
         return _apply_arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
 
@@ -465,8 +465,8 @@ def _compute_ends(kind: Traits, operands: Sequence[Range]) -> Ends:
     return _all_ends(*operands)
 
 
-def _join(ranges_: Sequence[Range]) -> Range:
-    return functools.reduce(_join_two, ranges_)
+def _join(inputs: Sequence[Range]) -> Range:
+    return functools.reduce(_join_two, inputs)
 
 
 def _join_two(a: Range, b: Range) -> Range:

@@ -17,7 +17,7 @@ def awaits_all_signals(kernel: ops.Kernel) -> bool:
     queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
     if queue is not None and queue.drawn_for_others:
         return False
-    awaited: set[Operation] = set()
+    barriers: set[Operation] = set()
     for role in kernel.roles:
         for op in role.walk():
             if not isinstance(op, ops.Perform) or not op.const("cluster", False):
@@ -30,11 +30,11 @@ def awaits_all_signals(kernel: ops.Kernel) -> bool:
                 return False
             if not _waits_next(op, barrier):
                 return False
-            awaited.add(barrier)
+            barriers.add(barrier)
     local_arrivals = (
         op for op in every(kernel) if isinstance(op, ops.Perform) and op.entry.effects.arrives and not op.const("cluster", False)
     )
-    return not any(op.arg(str(op.entry.effects.arrives)).owner in awaited for op in local_arrivals)
+    return not any(op.arg(str(op.entry.effects.arrives)).owner in barriers for op in local_arrivals)
 
 
 def _waits_next(arrival: Operation, barrier: ops.Barrier) -> bool:

@@ -156,12 +156,12 @@ def _is_same(a: SSAValue, b: SSAValue) -> bool:
     if isinstance(x, ops.Constant) and isinstance(y, ops.Constant):
         return x.value == y.value
     if isinstance(x, ops.At) and isinstance(y, ops.At):
-        alike = x.sizes == y.sizes and x.given == y.given and a.type == b.type
+        is_same_kind = x.sizes == y.sizes and x.given == y.given and a.type == b.type
     elif isinstance(x, ops.Apply) and isinstance(y, ops.Apply):
-        alike = x.op == y.op and a.type == b.type
+        is_same_kind = x.op == y.op and a.type == b.type
     else:
         return False
-    return alike and all(map(_is_same, x.operands, y.operands))
+    return is_same_kind and all(map(_is_same, x.operands, y.operands))
 
 
 __all__ = ["arrays_by_warp", "find_warp_rows", "stores_by_warps"]

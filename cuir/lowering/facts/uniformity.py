@@ -84,10 +84,10 @@ class UniformityAnalysis:
 
     def _put_words(self, loop: ops.ForUnits) -> None:
         queue = machine.queue_of(loop)
-        for word, inside in loop.reads:
+        for word, argument in loop.reads:
             assert queue is not None
             of_worker = Uniformity.WORKER if word.copies > 1 else Uniformity.LAUNCH
-            self._put([inside], self._join(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
+            self._put([argument], self._join(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
 
 
 def analyse_uniformity(kernel: ops.Kernel) -> UniformityAnalysis:

@@ -147,11 +147,11 @@ def _iterate_tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
 
 def _collect_same_registers(value: SSAValue) -> set[SSAValue]:
     """Return a value and the tiles before the waits that it passed through, which share its registers."""
-    alike = {value}
+    tiles = {value}
     while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
         value = op.arguments[value.index]  # type: ignore[attr-defined]
-        alike.add(value)
-    return alike
+        tiles.add(value)
+    return tiles
 
 
 def _are_defined_together(x: SSAValue, y: SSAValue) -> bool:

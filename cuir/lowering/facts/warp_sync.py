@@ -89,16 +89,16 @@ class _WarpSyncs:
     def _is_only_stored(self, role: ops.Role, rows: Array) -> bool:
         """Return whether the role only writes an array's memory and stores it by bulk stores."""
         memory = self.memory.of(rows.result)
-        touching = [(op, a) for op in every(role) for a in iterate_accesses(op) if self.memory.of(a.place) is memory]
-        return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in touching if isinstance(op, ops.Perform))
+        memory_accesses = [(op, a) for op in every(role) for a in iterate_accesses(op) if self.memory.of(a.place) is memory]
+        return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in memory_accesses if isinstance(op, ops.Perform))
 
     # ---- control flow
     def block(self, block: Block, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         """Return the accesses at the end of a block that begins in a state, and the joins in it."""
         joins = WarpSyncs()
         for op in block.ops:
-            state, inside = self._visit(op, state)
-            joins |= inside
+            state, inner_joins = self._visit(op, state)
+            joins |= inner_joins
         return state, joins
 
     def _visit(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
@@ -115,9 +115,9 @@ class _WarpSyncs:
         if isinstance(op, ops.Loop):
             start = state
             while True:  # the state at the end of the body reaches its start
-                after, inside = self.block(op.body.block, start)
+                after, inner_joins = self.block(op.body.block, start)
                 if start | after == start:
-                    return state | after, joins | inside
+                    return state | after, joins | inner_joins
                 start |= after
         return state, joins
 
@@ -130,8 +130,8 @@ class _WarpSyncs:
             return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), WarpSyncs()
         point = frozenset({op})
         inside = point if now.read & (now.written | {a for a, _ in now.stable}) else frozenset()
-        if between := state.before(now):
-            if between <= self.by_warps:
+        if conflicts := state.before(now):
+            if conflicts <= self.by_warps:
                 return state.without(self.by_warps) | now, WarpSyncs(frozenset(), inside, point)
             return now, WarpSyncs(point, inside)
         return state | now, WarpSyncs(frozenset(), inside)
@@ -175,18 +175,18 @@ class _WarpSyncs:
         if rows == 1:
             return None
         for dim, (start, size) in enumerate(place.parts):
-            along = None
+            axis = None
             if size == -1 and start is not None and not is_scalar(start):
-                along = self._find_axis(start)
+                axis = self._find_axis(start)
             elif size not in (-1, 1):
-                along = "column" if dim == len(place.parts) - 1 else "row"
+                axis = "column" if dim == len(place.parts) - 1 else "row"
                 if start is not None and not is_multiple(start, self.rows):
                     return None
             else:
                 continue
-            if along is None or along in dims:
+            if axis is None or axis in dims:
                 return None
-            dims[along] = dim
+            dims[axis] = dim
         return dims.get("row"), dims.get("column") if cols > 1 else None
 
     def _find_axis(self, tile: SSAValue) -> str | None:

@@ -220,8 +220,8 @@ class _Body:
         self._rebind(changed, branch.results)
 
     def _build_for(self, stmt: For) -> None:
-        bound = assigned(stmt.body)
-        carried = [n for n in self.env if n in bound or n == stmt.target]
+        names = assigned(stmt.body)
+        carried = [n for n in self.env if n in names or n == stmt.target]
         bounds = None if isinstance(stmt.iter, Name) else self._build_range(stmt)
         block = Block(arg_types=[types.scalar(I32), *(self.env[n].type for n in carried)])
         inner = self._make_inner(block)
@@ -273,8 +273,8 @@ class _Body:
             return self.to.add(ops.constant(float("inf"), F32)) if expr.id == "inf" else self.env[expr.id]
         if isinstance(t, (SharedView, GlobalView, BarrierType)):
             return self.place(expr)
-        if (applied := operator(expr)) is not None:
-            return self._build_operator(*applied, expr)
+        if (operator_call := operator(expr)) is not None:
+            return self._build_operator(*operator_call, expr)
         if isinstance(expr, Subscript):
             return self.to.add(ops.perform(subscript(t).name, {"place": self.place(expr)}, [types.from_language(t)]))
         assert isinstance(expr, Call), expr
@@ -309,15 +309,15 @@ class _Body:
         return self.to.put(ops.branch(test, *regions)).results[0]
 
     def _build_call(self, call: Call) -> Operation:
-        bound, t = self.checked.call(call), self.checked.type_of(call)
-        name, entry = bound.op.name, bound.op
+        binding, t = self.checked.call(call), self.checked.type_of(call)
+        name, entry = binding.op.name, binding.op
         if entry.traits.measures:
-            (array,) = bound.args.values()
+            (array,) = binding.args.values()
             view = self.checked.type_of(array)
             assert isinstance(view, SharedView)
             return self.to.put(ops.constant(self._count_bytes(view), I32))
         if any(p.variadic for p in entry.params) and not isinstance(t, Void):  # two at a time, from the left
-            first, *rest = (self.value(a) for a in bound.args.values())
+            first, *rest = (self.value(a) for a in binding.args.values())
             for x in rest:
                 first = self._apply(name, [first, x], call)
             assert isinstance(first.owner, Operation)
@@ -325,7 +325,7 @@ class _Body:
         params = {p.name: p for p in entry.params}
         written = {a.arg for a in entry.effects.accesses if a.mode != "read"}
         consts, values = {}, {}
-        for arg, expr in bound.args.items():
+        for arg, expr in binding.args.items():
             if _is_const(params[arg], expr):
                 if isinstance(expr, (Literal, Str)) and not isinstance(expr.value, float):
                     consts[arg] = expr.value
@@ -402,10 +402,10 @@ def _is_speculatable(checked: Checked, expr: Expr) -> bool:
     if isinstance(expr, Binary) and traits(expr).divides_integers:
         return isinstance(expr.right, Literal) and expr.right.value != 0 and _is_speculatable(checked, expr.left)
     if isinstance(expr, Call):
-        bound = checked.call(expr)
-        if bound.op.evaluate is None or bound.op.evaluate.divides:
+        binding = checked.call(expr)
+        if binding.op.evaluate is None or binding.op.evaluate.divides:
             return False
-        return all(_is_speculatable(checked, a) for a in bound.args.values() if isinstance(a, Expr))
+        return all(_is_speculatable(checked, a) for a in binding.args.values() if isinstance(a, Expr))
     return all(_is_speculatable(checked, a) for a in _iterate_operands(expr))
 
 

@@ -106,19 +106,19 @@ class _Compiler:
             if step is not None:
                 steps.append((step, op))
         parts: list[tuple[Run, bool]] = []
-        together: list[tuple[Run, Operation]] = []
+        sequence: list[tuple[Run, Operation]] = []
         for step, op in steps:
             if not step.waits:
-                together.append((step.run, op))
+                sequence.append((step.run, op))
                 continue
-            if together:
-                parts.append((_run_in_sequence(together), False))
-                together = []
+            if sequence:
+                parts.append((_run_in_sequence(sequence), False))
+                sequence = []
             parts.append((_run_waiting(step.run, op), True))
         if not parts:
-            return Step(_run_in_sequence(together))
-        if together:
-            parts.append((_run_in_sequence(together), False))
+            return Step(_run_in_sequence(sequence))
+        if sequence:
+            parts.append((_run_in_sequence(sequence), False))
 
         def run(r: Frame) -> Waiting:
             for part, waits in parts:
@@ -281,13 +281,13 @@ class _Compiler:
         return self.turns(op, turns)
 
     def units(self, op: ops.ForUnits) -> Step:
-        units, number, read = self.place(op.units), self.place(op.turn), make_word_reader(self, op)
+        units, number, read_words = self.place(op.units), self.place(op.turn), make_word_reader(self, op)
 
         def turns(r: Frame) -> Iterator[None]:
             for t in r[units].sequence():
                 r[number] = t
-                if read is not None:
-                    read(r, t)
+                if read_words is not None:
+                    read_words(r, t)
                 yield
 
         return self.turns(op, turns)
@@ -435,10 +435,10 @@ class _Launch:
             for d in code.declarations:
                 place = code.place(d.result)
                 if isinstance(d, ops.Shared):
-                    same, kind = arrays[d.symbol.data], d.result.type
+                    instances, kind = arrays[d.symbol.data], d.result.type
                     assert isinstance(kind, types.SharedT)
-                    frame[place] = SharedArray(d.symbol.data, kind.element, kind.sizes, d.offset.data, same)  # type: ignore[arg-type]
-                    same.append(frame[place])
+                    frame[place] = SharedArray(d.symbol.data, kind.element, kind.sizes, d.offset.data, instances)  # type: ignore[arg-type]
+                    instances.append(frame[place])
                 elif isinstance(d, ops.Barrier):
                     frame[place] = _make_barriers(d, of_cta, rings)
                 elif isinstance(d, ops.Units):
@@ -467,15 +467,15 @@ class _Launch:
             else:
                 step.run(worker.frame)
         while alive:
-            remaining, moved = [], False
+            remaining, progress = [], False
             for worker, code in alive:
                 if worker.wait is None or worker.wait.over():
-                    moved = True
+                    progress = True
                     worker.wait = next(code, None)
                     if worker.wait is None:
                         continue
                 remaining.append((worker, code))
-            if not moved:
+            if not progress:
                 raise Fault("deadlock: " + "; ".join(f"{w.label} waits for {w.wait}" for w, _ in alive))
             alive = remaining
 
@@ -491,9 +491,9 @@ def _make_barriers(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], lis
     for stage in range(max(1, kind.stages.data)):
         text = f"{name}[{stage}]{of_cta}" if kind.stages.data else f"{name}{of_cta}"
         if not ops.entry(kind.kind.data).traits.hardware:
-            same = rings.setdefault((name, stage), [])
-            barriers.append(Mbarrier(text, d.count.data, same))
-            same.append(barriers[-1])
+            instances = rings.setdefault((name, stage), [])
+            barriers.append(Mbarrier(text, d.count.data, instances))
+            instances.append(barriers[-1])
         else:
             barriers.append(NamedBarrier(text, d.count.data))
     return barriers if kind.stages.data else barriers[0]

@@ -60,13 +60,13 @@ class UnitsOfQueue:
 
 def _compile_queue(to: Compiler, op: Queue) -> Step:
     units, result, hand_out = to.place(op.units), to.place(op.result), op.hand_out
-    once, each = to.block(op.body.block), to.block(hand_out.body.block)
+    preamble, item_body = to.block(op.body.block), to.block(hand_out.body.block)
     unit, values = to.place(hand_out.unit), to.all(hand_out.words)
 
     def run(r: Frame) -> None:
         frame = list(r)
-        once.run(frame)
-        r[result] = UnitsOfQueue(r[units], frame, unit, each.run, values)
+        preamble.run(frame)
+        r[result] = UnitsOfQueue(r[units], frame, unit, item_body.run, values)
 
     return Step(run)
 
@@ -76,12 +76,12 @@ def make_word_reader(to: Compiler, loop: ops.ForUnits) -> Callable[[Frame, int],
     if not loop.reads:
         return None
     units = to.place(loop.units)
-    words_by_place = [(to.place(inside), word.index - 1, word.copies > 1) for word, inside in loop.reads]
+    words_by_place = [(to.place(place), word.index - 1, word.copies > 1) for word, place in loop.reads]
 
     def read(r: Frame, unit: int) -> None:
         values, worker = r[units].words(unit), r[0].index
-        for inside, first, per_worker in words_by_place:
-            r[inside] = values[first + worker if per_worker else first]
+        for place, first, per_worker in words_by_place:
+            r[place] = values[first + worker if per_worker else first]
 
     return read
 

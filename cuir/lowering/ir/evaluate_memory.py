@@ -107,10 +107,10 @@ def _compute_addresses(layout: SharedAlloc) -> torch.Tensor:
     row, col = torch.arange(layout.rows).reshape(-1, 1), torch.arange(layout.dims[-1])
     if layout.panelled:
         width = PANEL_BYTES // layout.dtype.itemsize
-        within = (col // width * layout.rows + row) * PANEL_BYTES + col % width * layout.dtype.itemsize
+        offset = (col // width * layout.rows + row) * PANEL_BYTES + col % width * layout.dtype.itemsize
     else:
-        within = row * layout.row_bytes + col * layout.dtype.itemsize
-    return (layout.offset + stage + within).reshape(layout.dims)
+        offset = row * layout.row_bytes + col * layout.dtype.itemsize
+    return (layout.offset + stage + offset).reshape(layout.dims)
 
 
 def _find_shared_elements(array: SharedArray, index: tuple[int | slice, ...], overlapping: SharedArray) -> torch.Tensor:
@@ -170,8 +170,8 @@ class Box:
             # one rounding, as the engine's
             chunk = atomic_sum(self.region.to(self.tensor.held), chunk, self.region.dtype)
         if mask is not None:
-            chosen = mask.expand(self.shape).reshape(self.sizes)[self.part]
-            chunk = torch.where(chosen, chunk, self.region.to(self.tensor.held))
+            chunk_mask = mask.expand(self.shape).reshape(self.sizes)[self.part]
+            chunk = torch.where(chunk_mask, chunk, self.region.to(self.tensor.held))
         self.region.copy_(chunk)
 
     def reduce(self, value: torch.Tensor) -> None:
@@ -213,9 +213,9 @@ class Elements:
         shape = self.offset.shape
         if isinstance(value, torch.Tensor):
             shape = torch.Size(max(a, b) for a, b in zip(shape, value.shape, strict=True))
-        inside = (self.inside if mask is None else self.inside & mask).expand(shape)
-        offsets = self.offset.expand(shape)[inside]
-        data = torch.as_tensor(value, dtype=t.held).expand(shape)[inside].to(t.flat.dtype)
+        enabled = (self.inside if mask is None else self.inside & mask).expand(shape)
+        offsets = self.offset.expand(shape)[enabled]
+        data = torch.as_tensor(value, dtype=t.held).expand(shape)[enabled].to(t.flat.dtype)
         if add:
             add_at(t.flat, offsets, data)
         else:

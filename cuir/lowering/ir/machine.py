@@ -135,10 +135,10 @@ class Queue(IRDLOperation):
         if 1 + len(values) > self.words.data or (values and self.spare.data < 0):
             raise VerifyException(f"{len(values)} values travel in slots of {self.words.data} words, handed out by warp {self.spare.data}")
         for loop in self.loops:
-            for word, inside in loop.reads:
+            for word, argument in loop.reads:
                 types = [v.type for v in values[word.index - 1 : word.index - 1 + word.copies]]
-                if types != [inside.type] * word.copies:
-                    raise VerifyException(f"words {word.index} to {word.index + word.copies - 1} of a slot are no {inside.type}")
+                if types != [argument.type] * word.copies:
+                    raise VerifyException(f"words {word.index} to {word.index + word.copies - 1} of a slot are no {argument.type}")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")

@@ -230,12 +230,12 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
 
 def _make_cta_list(site: Effect) -> Callable[[Frame], list[int]]:
     """Return a function that returns the CTAs of the cluster that `cluster=` names."""
-    along, kernel = site.op.const("cluster"), site.op.parent_op()
+    axis, kernel = site.op.const("cluster"), site.op.parent_op()
     while not isinstance(kernel, Kernel):
         assert kernel is not None, site.op
         kernel = kernel.parent_op()
     size, across = kernel.cluster.data, kernel.cluster_x.data
-    return lambda r: ctas_along(size, across, r[0].rank, along)
+    return lambda r: ctas_along(size, across, r[0].rank, axis)
 
 
 def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
@@ -248,19 +248,19 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
     bar = site.args.get(lands) if lands else None
 
     def run(r: Frame) -> None:
-        place, landing, value = r[target], None if bar is None else r[bar], r[source].read()
+        place, landing_barrier, value = r[target], None if bar is None else r[bar], r[source].read()
         if ctas is None:
             if add:
                 place.reduce(value)
             else:
                 place.write(value)
-            if landing is not None:
-                landing.land(place.nbytes)
+            if landing_barrier is not None:
+                landing_barrier.land(place.nbytes)
             return
         for rank in ctas(r):
             place.peer(rank).write(value)
-            if landing is not None:
-                landing.cluster[rank].land(place.nbytes)
+            if landing_barrier is not None:
+                landing_barrier.cluster[rank].land(place.nbytes)
 
     return run
 

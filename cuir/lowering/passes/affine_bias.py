@@ -99,8 +99,8 @@ class _ShiftReaders:
         """Return whether both regions of a branch yield values with the shift, or only -inf."""
         for i, result in enumerate(branch.results):
             if result in self.shifted:
-                yielded = [last(r).values[i] for r in (branch.then, branch.orelse)]
-                if not all(v in self.shifted or number(v) == -math.inf for v in yielded):
+                values = [last(r).values[i] for r in (branch.then, branch.orelse)]
+                if not all(v in self.shifted or number(v) == -math.inf for v in values):
                     return False
         return True
 

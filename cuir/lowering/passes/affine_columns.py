@@ -213,8 +213,8 @@ def iterate_joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
     parts: dict[SSAValue, None] = {}
     for value in op.arguments:
         inner = value.owner
-        alone = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        parts |= dict.fromkeys(iterate_joined(inner, name) if alone else [value])  # type: ignore[arg-type]
+        is_inner = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
+        parts |= dict.fromkeys(iterate_joined(inner, name) if is_inner else [value])  # type: ignore[arg-type]
     yield from parts
 
 

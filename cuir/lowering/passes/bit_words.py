@@ -35,12 +35,12 @@ def run(kernel: ops.Kernel) -> None:
 def _replace_test(op: ops.Apply) -> None:
     """Replace one bit test, if its words lie along the row."""
     word, number = op.arguments
-    read, t = word.owner, op.result.type
+    gather, t = word.owner, op.result.type
     if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] > WORD * MOST or not _is_bit_of_column(number):
         return
-    if not isinstance(read, ops.Perform) or not read.gathers or not reads_constant(read):
+    if not isinstance(gather, ops.Perform) or not gather.gathers or not reads_constant(gather):
         return
-    (place,) = (a.owner for a in read.arguments)
+    (place,) = (a.owner for a in gather.arguments)
     assert isinstance(place, ops.At)
     word_dims = [i for i, (start, _) in enumerate(place.parts) if start is not None and _is_word_of_column(start)]
     indices = [(start if start is None or i in word_dims else _unwrap_scalar(start), size) for i, (start, size) in enumerate(place.parts)]
@@ -50,12 +50,12 @@ def _replace_test(op: ops.Apply) -> None:
     one_a_row = tile(I32, t.shape[0], 1)
     words = []
     for w in range(-(-t.shape[1] // WORD)):
-        index = insert(read, ops.constant(w, I32))
+        index = insert(gather, ops.constant(w, I32))
         if all(start is None or is_scalar(start) for start in other_starts):  # a word for all rows: repeat its index
-            index = insert(read, make.full(index, one_a_row))
+            index = insert(gather, make.full(index, one_a_row))
         parts = [(index, size) if i == word_dims[0] else (start, size) for i, (start, size) in enumerate(indices)]
-        at = insert(read, ops.at(place.array, parts, element(I32, t.shape[0], 1)))
-        words.append(insert(read, ops.perform(read.op, {p.data: at for p in read.params.data}, [one_a_row])))
+        at = insert(gather, ops.at(place.array, parts, element(I32, t.shape[0], 1)))
+        words.append(insert(gather, ops.perform(gather.op, {p.data: at for p in gather.params.data}, [one_a_row])))
     replace(op, [insert(op, bits(words, t))])
 
 

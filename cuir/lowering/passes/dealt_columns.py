@@ -44,11 +44,11 @@ def run(kernel: ops.Kernel) -> None:
 def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
     """Deal a web, unless a loop around its products contains a reader that needs order."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
-    leaving = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
+    outer_uses = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
     loops = {loop for p in products if (loop := _find_innermost_loop(p)) is not None}
-    if any(_is_within(use.operation, loops) for _, use in leaving):
+    if any(_is_within(use.operation, loops) for _, use in outer_uses):
         return
-    for value, use in leaving:
+    for value, use in outer_uses:
         if _restores_order(use.operation, role.threads.data // LANES):
             _mark_dealt(use.operation)
         else:

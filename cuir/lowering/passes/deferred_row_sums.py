@@ -57,16 +57,18 @@ def _is_row_sum(value: SSAValue) -> bool:
 
 def _select_needed(parts: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
     """Return the values in parts that a row's sum reaches, with their operands; others are only zeros."""
-    reached: set[SSAValue] = set()
-    while (grown := {v for v in parts if v in reached or _is_row_sum(v) or any(o in reached for o in _list_operands(v, flows))}) != reached:
-        reached = grown
-    worklist = list(reached)
+    live_sums: set[SSAValue] = set()
+    while (
+        grown := {v for v in parts if v in live_sums or _is_row_sum(v) or any(o in live_sums for o in _list_operands(v, flows))}
+    ) != live_sums:
+        live_sums = grown
+    worklist = list(live_sums)
     while worklist:
         for operand in _list_operands(worklist.pop(), flows):
-            if operand in parts and operand not in reached:
-                reached.add(operand)
+            if operand in parts and operand not in live_sums:
+                live_sums.add(operand)
                 worklist.append(operand)
-    return reached
+    return live_sums
 
 
 def _list_operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:

@@ -29,30 +29,30 @@ def run(kernel: ops.Kernel) -> None:
 
 def _move_reads(wait: Operation) -> None:
     """Move the reads behind a wait, up to the next wait or the end of the block."""
-    behind: list[Operation] = [wait]
+    late_ops: list[Operation] = [wait]
     op = wait.next_op
     while op is not None and not is_tile_wait(op):
-        behind.append(op)
+        late_ops.append(op)
         op = op.next_op
-    for op in behind[1:]:
+    for op in late_ops[1:]:
         if isinstance(op, ops.If):
             for in_then in (True, False):
-                _move_from_branch(op, in_then, wait, behind)
+                _move_from_branch(op, in_then, wait, late_ops)
         elif _is_movable_read(op):
-            _move(_collect_chain(op, behind) or (), wait)
+            _move(_collect_chain(op, late_ops) or (), wait)
 
 
-def _move_from_branch(branch: ops.If, in_then: bool, wait: Operation, behind: Sequence[Operation]) -> None:
+def _move_from_branch(branch: ops.If, in_then: bool, wait: Operation, late_ops: Sequence[Operation]) -> None:
     """Move reads of one side of a branch into a branch before the wait, whose other side yields zeros."""
-    inside = operations((branch.then if in_then else branch.orelse).block)
-    reads = {op: chain for op in inside if _is_movable_read(op) and (chain := _collect_chain(op, [*behind, *inside])) is not None}
-    condition = _collect_definitions([branch.condition], behind)
+    side_ops = operations((branch.then if in_then else branch.orelse).block)
+    reads = {op: chain for op in side_ops if _is_movable_read(op) and (chain := _collect_chain(op, [*late_ops, *side_ops])) is not None}
+    condition = _collect_definitions([branch.condition], late_ops)
     if not reads or condition is None:
         return
     needed = dict.fromkeys(op for read_chain in reads.values() for op in read_chain)
-    _move([*condition, *(op for op in needed if op not in inside)], wait)
+    _move([*condition, *(op for op in needed if op not in side_ops)], wait)
     side, zero_side, copies = Block(), Block(), dict[SSAValue, SSAValue]()
-    for op in inside:
+    for op in side_ops:
         if op in needed:
             copy = op.clone(copies)
             copy.location = op.location

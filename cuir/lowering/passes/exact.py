@@ -34,8 +34,8 @@ def run(kernel: ops.Kernel) -> None:
     compared = [x for op in every(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result) in (I32, BOOL) for x in _list_floats(op)]
     compared += [op.results[0] for op in _iterate_frame(kernel) if isinstance(op, ops.Apply) and dtype_of(op.result).is_float]
     _mark(compared, _collect_sums(kernel))
-    if jumping := [x for op in every(kernel) if isinstance(op, ops.Apply) and _is_step_function(op) for x in _list_floats(op)]:
-        _mark(jumping, set(), _Stores(kernel))
+    if step_operands := [x for op in every(kernel) if isinstance(op, ops.Apply) and _is_step_function(op) for x in _list_floats(op)]:
+        _mark(step_operands, set(), _Stores(kernel))
 
 
 def _is_step_function(op: ops.Apply) -> bool:
@@ -108,23 +108,23 @@ def _list_floats(op: ops.Apply) -> list[SSAValue]:
 
 def _collect_sums(kernel: ops.Kernel) -> set[SSAValue]:
     """Return numbers per row that a sum of rows reaches, and that a loop carries or that flow into such."""
-    reached: dict[SSAValue, list[SSAValue]] = {}  # with the values that they flow into
-    same: dict[SSAValue, list[SSAValue]] = {}  # with those that receive them unchanged
+    users_by_value: dict[SSAValue, list[SSAValue]] = {}  # with the values that they flow into
+    copies: dict[SSAValue, list[SSAValue]] = {}  # with those that receive them unchanged
     worklist: list[SSAValue] = [op.result for op in every(kernel) if isinstance(op, ops.Apply) and op.entry.reduces and op.entry.sums]
     while worklist:
         value = worklist.pop()
-        if value in reached or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
+        if value in users_by_value or not isinstance(value.type, TileT) or value.type.shape[1] != 1 or not dtype_of(value).is_float:
             continue
-        same[value] = [v for use in value.uses for v in find_targets(use)]
+        copies[value] = [v for use in value.uses for v in find_targets(use)]
         users = (use.operation for use in value.uses)
-        reached[value] = same[value] + [op.result for op in users if isinstance(op, ops.Apply) and not op.entry.reduces]
-        worklist += reached[value]
-    carried = {v for v in reached if isinstance(v.owner.parent_op() if isinstance(v, BlockArgument) else v.owner, ops.Loop)}
+        users_by_value[value] = copies[value] + [op.result for op in users if isinstance(op, ops.Apply) and not op.entry.reduces]
+        worklist += users_by_value[value]
+    carried = {v for v in users_by_value if isinstance(v.owner.parent_op() if isinstance(v, BlockArgument) else v.owner, ops.Loop)}
     size = 0
     while size < len(carried):
         size = len(carried)
-        carried |= {v for v, into in reached.items() if not carried.isdisjoint(into)}
-        carried |= reached.keys() & {v for c in carried for v in same[c]}
+        carried |= {v for v, into in users_by_value.items() if not carried.isdisjoint(into)}
+        carried |= users_by_value.keys() & {v for c in carried for v in copies[c]}
     return carried
 
 

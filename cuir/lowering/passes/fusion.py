@@ -111,11 +111,11 @@ def _has_single_reader(op: Operation) -> bool:
         r = user.results[0].type
         if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _is_per_column(op, r)):
             return False
-    between = op.next_op
-    while between is not user:
-        if between is None or (isinstance(between, ops.Perform) and not _is_harmless(between)) or between.regions:
+    op_between = op.next_op
+    while op_between is not user:
+        if op_between is None or (isinstance(op_between, ops.Perform) and not _is_harmless(op_between)) or op_between.regions:
             return False
-        between = between.next_op
+        op_between = op_between.next_op
     return True
 
 

@@ -23,18 +23,18 @@ def build_body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, s
         words: The broadcast values, by number, with their first word.
         names: Names of values, for people.
     """
-    once, each = Block(), Block(arg_types=[scalar(I32)])
-    each.args[0].name_hint = "unit"
-    maker = _ValueMaker(numbers, once)
-    yielded: list[SSAValue] = []
+    preamble, item_body = Block(), Block(arg_types=[scalar(I32)])
+    item_body.args[0].name_hint = "unit"
+    maker = _ValueMaker(numbers, preamble)
+    word_values: list[SSAValue] = []
     for n in sorted(words):
         for worker in range(numbers.table[n].copies):
-            value = maker.make(n, worker, each, maker.get_worker_scope(worker))
+            value = maker.make(n, worker, item_body, maker.get_worker_scope(worker))
             value.name_hint = names.get(n)
-            yielded.append(value)
-    each.add_op(ops.end(yielded))
-    once.add_op(machine.HandOut(regions=[Region(each)]))
-    return Region(once)
+            word_values.append(value)
+    item_body.add_op(ops.end(word_values))
+    preamble.add_op(machine.HandOut(regions=[Region(item_body)]))
+    return Region(preamble)
 
 
 Scope = dict[int, SSAValue]
@@ -43,8 +43,8 @@ Scope = dict[int, SSAValue]
 class _ValueMaker:
     """A builder of values anew by their numbers, each once in a scope."""
 
-    def __init__(self, numbers: Numbers, once: Block):
-        self.numbers, self.once = numbers, once
+    def __init__(self, numbers: Numbers, preamble: Block):
+        self.numbers, self.preamble = numbers, preamble
         self.same: Scope = dict(numbers.frame)  # for all work items
         self.shared: Scope = {}  # of a work item, for all workers
         self.by_worker: dict[int, Scope] = {}
@@ -62,7 +62,7 @@ class _ValueMaker:
             if inner is not None and not self._is_invariant(n):
                 inner[n] = self._make_one(n, worker, block, worker_scope, inner)
             elif self._is_invariant(n):
-                self.same[n] = self._make_one(n, worker, self.once, worker_scope, inner)
+                self.same[n] = self._make_one(n, worker, self.preamble, worker_scope, inner)
             else:
                 (worker_scope if value.worker else self.shared)[n] = self._make_one(n, worker, block, worker_scope, inner)
         return self._find_operand(number, worker_scope, inner)

@@ -44,12 +44,12 @@ def _peel(op: ops.Apply) -> None:
         x = insert(op, make.where(mask, x, y, t))
     columns = insert(op, ops.constant(t.shape[1], I32))
     reaches = insert(op, make.less(limit.owner.arguments[1], columns, scalar(BOOL)))
-    beyond, within = Block(), Block()
+    masked_block, plain_block = Block(), Block()
     choice = make.where(limit, x, y, t)
     choice.location = op.location
-    beyond.add_ops([choice, ops.end([choice.result])])
-    within.add_op(ops.end([x]))
-    new = ops.If(operands=[reaches], regions=[Region(beyond), Region(within)], result_types=[[t]])
+    masked_block.add_ops([choice, ops.end([choice.result])])
+    plain_block.add_op(ops.end([x]))
+    new = ops.If(operands=[reaches], regions=[Region(masked_block), Region(plain_block)], result_types=[[t]])
     before(op, new)
     replace(op, [new.results[0]])
 

@@ -54,10 +54,10 @@ def _rewrite_web(role: ops.Role, web: Web) -> None:
     zeros = [v for v in web.definitions if _is_zero(v)]
     if not zeros or not web.joined:
         return
-    flowing = _collect_flowing(web)
-    if not all(_is_unread(v, flowing) for v in flowing if v not in zeros):
+    possible_zeros = _collect_possible_zeros(web)
+    if not all(_is_unread(v, possible_zeros) for v in possible_zeros if v not in zeros):
         return
-    if not any(_is_product(u.operation) for v in flowing for u in v.uses):
+    if not any(_is_product(u.operation) for v in possible_zeros for u in v.uses):
         return
     companions = Companions(role, web, _make_flag)
     for op in every(role):
@@ -76,29 +76,29 @@ def _skip_waits(value: SSAValue) -> SSAValue:
     return value
 
 
-def _collect_flowing(web: Web) -> set[SSAValue]:
+def _collect_possible_zeros(web: Web) -> set[SSAValue]:
     """Return the values that may be zeros which are not written.
 
     These are values of the web, and tiles behind the last wait, which join nothing and are read.
     """
     worklist = [v for v in web.definitions if _is_zero(v)]
-    flowing = set(worklist)
+    possible_zeros = set(worklist)
     while worklist:
         value = worklist.pop()
         for use in value.uses:
             for target in find_targets(use):
-                if target not in flowing and (target in web or is_tile_wait(use.operation)):
-                    flowing.add(target)
+                if target not in possible_zeros and (target in web or is_tile_wait(use.operation)):
+                    possible_zeros.add(target)
                     worklist.append(target)
-    return flowing
+    return possible_zeros
 
 
-def _is_unread(value: SSAValue, flowing: set[SSAValue]) -> bool:
-    """Return whether all uses pass a value on to values in `flowing`, or are products that take it over."""
+def _is_unread(value: SSAValue, possible_zeros: set[SSAValue]) -> bool:
+    """Return whether all uses pass a value on to `possible_zeros`, or are products that take it over."""
 
     def unread(use: Use) -> bool:
         if into := find_targets(use):
-            return flowing.issuperset(into)
+            return possible_zeros.issuperset(into)
         return _is_product(use.operation) and _accumulates(use.operation, value)
 
     return all(map(unread, value.uses))

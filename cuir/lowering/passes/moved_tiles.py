@@ -44,8 +44,10 @@ def _move(store: ops.Perform, warps: int) -> None:
         return
     if not all(_is_in_panels(a, rows) for a in (*iterate_accesses(load), *iterate_accesses(store))):
         return
-    moved = tile(t.element, rows, columns, "chunks")
-    replace(cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[moved]]))])
+    chunk_type = tile(t.element, rows, columns, "chunks")
+    replace(
+        cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[chunk_type]]))]
+    )
     load.detach()
     load.erase()
 

@@ -61,9 +61,9 @@ def _pin(wait: ops.Perform) -> None:
 
 def _trace(op: Operation, inputs_by_value: dict[SSAValue, set[SSAValue]]) -> None:
     """Record the values from which an operation's results are computed."""
-    inside = {o for inner in [op, *every(op)] for o in inner.operands}
+    operands = {o for inner in [op, *every(op)] for o in inner.operands}
     for r in op.results:
-        inputs_by_value[r] = {r} | {x for o in inside for x in inputs_by_value.get(o, {o})}
+        inputs_by_value[r] = {r} | {x for o in operands for x in inputs_by_value.get(o, {o})}
 
 
 def _meets_product(value: SSAValue, wait: ops.Perform, inputs_by_value: Mapping[SSAValue, set[SSAValue]]) -> bool:

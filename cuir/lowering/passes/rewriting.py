@@ -114,8 +114,8 @@ def extend_branch(
     """
     keep = list(range(len(branch.results))) if indices is None else list(indices)
     for k, region in enumerate((branch.then, branch.orelse)):
-        yielded = last(region).values
-        set_yield(region, [*(yielded[i] for i in keep), *(pair[k] for pair in values)])
+        old_values = last(region).values
+        set_yield(region, [*(old_values[i] for i in keep), *(pair[k] for pair in values)])
     new = branch.from_regions(branch.decision, move_body(branch.then), move_body(branch.orelse))
     before(branch, new)
     for i, result in zip(keep, new.results, strict=False):

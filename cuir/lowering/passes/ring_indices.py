@@ -89,11 +89,11 @@ def _make_stage_and_parity(companions: Companions, value: SSAValue, stages: int)
         return [number(int(start) % stages), number(int(start) // stages % 2)]
     stage, parity = companions.of(_match_increment(value)[0])
     unit, zero = number(1), number(0)
-    following = put(make.add(stage, unit, scalar(I32)))
-    full = put(make.equal(following, number(stages), scalar(BOOL)))
-    turned = put(make.exclusive_or(parity, unit, scalar(I32)))
-    new = put(make.choose(full, zero, following, scalar(I32)))
+    next_stage = put(make.add(stage, unit, scalar(I32)))
+    full = put(make.equal(next_stage, number(stages), scalar(BOOL)))
+    next_parity = put(make.exclusive_or(parity, unit, scalar(I32)))
+    new = put(make.choose(full, zero, next_stage, scalar(I32)))
     new.name_hint = "stage"
-    flipped = put(make.choose(full, turned, parity, scalar(I32)))
-    flipped.name_hint = "parity"
-    return [new, flipped]
+    parity_after = put(make.choose(full, next_parity, parity, scalar(I32)))
+    parity_after.name_hint = "parity"
+    return [new, parity_after]

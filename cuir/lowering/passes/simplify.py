@@ -235,8 +235,8 @@ def _simplify_choice(op: ops.Apply) -> Operation | SSAValue | None:
         return x
     value = number(c)
     if value is not None:
-        chosen = x if value else y
-        return chosen if chosen.type == op.result.type else None
+        side = x if value else y
+        return side if side.type == op.result.type else None
     test = c.owner
     if not isinstance(test, ops.Apply):
         return None
@@ -306,9 +306,9 @@ def _simplify_logic(op: ops.Apply) -> Operation | SSAValue | None:
     value = number(y)
     if value is None:
         return None
-    decided = op.kind.decided_by
-    if bool(value) is decided:
-        return _make_constant_like(decided, op)
+    absorbing = op.kind.decided_by
+    if bool(value) is absorbing:
+        return _make_constant_like(absorbing, op)
     return x if x.type == op.result.type else None
 
 

@@ -97,9 +97,9 @@ class _Role:
         results = {r for r in op.results if isinstance(r.type, TileT)}
         alive = {v for v in self.liveness.after[op] | results if isinstance(v.type, TileT) and v.type.layout.data == "full"}
         alive = {v for v in alive if number(v) is None}  # a tile of one number is rematerialised
-        halves = sum(self._count_registers(v) for v in alive if dtype_of(v) in HALVES)
-        whole = sum(self._count_registers(v) for v in alive if dtype_of(v) not in HALVES)
-        return self.role.registers.data - whole - max(halves, sum(map(self._count_registers, results)) // 2)
+        half_registers = sum(self._count_registers(v) for v in alive if dtype_of(v) in HALVES)
+        full_registers = sum(self._count_registers(v) for v in alive if dtype_of(v) not in HALVES)
+        return self.role.registers.data - full_registers - max(half_registers, sum(map(self._count_registers, results)) // 2)
 
     def _count_registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)

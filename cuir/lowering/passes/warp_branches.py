@@ -55,18 +55,18 @@ def _rewrite_block(block: Block, slab: int) -> None:
 def _split_choice(choice: ops.Apply) -> None:
     """Split a choice by a vote and a condition of rows: one by the condition within one by the vote."""
     test, x, y = choice.arguments
-    both = test.owner
-    if not isinstance(both, ops.Apply) or both.kind.decided_by is not False or dtype_of(test) != BOOL:
+    conjunction = test.owner
+    if not isinstance(conjunction, ops.Apply) or conjunction.kind.decided_by is not False or dtype_of(test) != BOOL:
         return
-    vote = next((v for v in both.arguments if _find_vote_operand(v) is not None), None)
+    vote = next((v for v in conjunction.arguments if _find_vote_operand(v) is not None), None)
     if vote is None:
         return
-    rows = both.arguments[1] if both.arguments[0] is vote else both.arguments[0]
+    rows = conjunction.arguments[1] if conjunction.arguments[0] is vote else conjunction.arguments[0]
     t = choice.result.type
     replace(choice, [insert(choice, make.where(vote, insert(choice, make.where(rows, x, y, t)), y, t))])
-    if not list(both.result.uses):  # it would keep the vote and its operands outside of the branch
-        both.detach()
-        both.erase()
+    if not list(conjunction.result.uses):  # it would keep the vote and its operands outside of the branch
+        conjunction.detach()
+        conjunction.erase()
 
 
 def _insert_branch(block: Block, vote: SSAValue, slab: int) -> None:
@@ -91,21 +91,21 @@ def _insert_branch(block: Block, vote: SSAValue, slab: int) -> None:
     part = _make_partial_vote(condition, first)
     sides = []
     for k in (1, 2):
-        chosen: dict[SSAValue, SSAValue] = {}
+        replacements: dict[SSAValue, SSAValue] = {}
         inner = Block()
         for op in group:
-            value = _with_type(_rebuild_inside(op.arguments[k], group[0], inner, chosen), op.result, inner)
-            several = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
+            value = _with_type(_rebuild_inside(op.arguments[k], group[0], inner, replacements), op.result, inner)
+            has_groups = isinstance(op.result.type, TileT) and op.result.type.shape[0] > slab
             # a warp that holds several groups of rows chooses for each; so does one whose vote is only a bound
-            if k == 1 and (several or part is not None):
-                value = _insert_choice(op, value, _rebuild_inside(op.arguments[2], group[0], inner, chosen), inner)
-            chosen[op.result] = value
-        inner.add_op(ops.end([chosen[op.result] for op in group]))
+            if k == 1 and (has_groups or part is not None):
+                value = _insert_choice(op, value, _rebuild_inside(op.arguments[2], group[0], inner, replacements), inner)
+            replacements[op.result] = value
+        inner.add_op(ops.end([replacements[op.result] for op in group]))
         sides.append(Region(inner))
-    decided = condition if part is None else part
-    if is_scalar(decided):
-        decided = insert(first, make.full(decided, tile(BOOL, 1, 1)))
-    new = WarpIf.from_regions(decided, *sides)
+    decision = condition if part is None else part
+    if is_scalar(decision):
+        decision = insert(first, make.full(decision, tile(BOOL, 1, 1)))
+    new = WarpIf.from_regions(decision, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
         result.name_hint = op.result.name_hint

@@ -141,30 +141,30 @@ class Companions:
     def _extend_branch(self, op: ops.Branch) -> None:
         for region in op.regions:
             self._block(region.block)
-        chosen = [i for i, r in enumerate(op.results) if r in self.web.joined]
-        if not chosen:
+        indices = [i for i, r in enumerate(op.results) if r in self.web.joined]
+        if not indices:
             return
-        ends = [[self.of(last(region).values[i]) for i in chosen] for region in op.regions]
+        ends = [[self.of(last(region).values[i]) for i in indices] for region in op.regions]
         new, results = extend_branch(op, [pair for a, b in zip(*ends, strict=True) for pair in zip(a, b, strict=True)])
-        n = len(results) // len(chosen)
-        for k, i in enumerate(chosen):
+        n = len(results) // len(indices)
+        for k, i in enumerate(indices):
             self.web.joined.add(new.results[i])
             self.by_value[new.results[i]] = results[k * n : (k + 1) * n]
 
     def _extend_loop(self, op: ops.Loop) -> None:
         count = len(op.carried)
-        chosen = [i for i, argument in enumerate(op.inner) if argument in self.web.joined]
-        if not chosen:
+        indices = [i for i, argument in enumerate(op.inner) if argument in self.web.joined]
+        if not indices:
             self._block(op.body.block)
             return
-        new, arguments = carry(op, [v for i in chosen for v in self.of(op.carried[i])])
-        n = len(arguments) // len(chosen)
-        for k, i in enumerate(chosen):
+        new, arguments = carry(op, [v for i in indices for v in self.of(op.carried[i])])
+        n = len(arguments) // len(indices)
+        for k, i in enumerate(indices):
             self.by_value[new.inner[i]] = arguments[k * n : (k + 1) * n]
         self._block(new.body.block)
         values = list(last(new.body).values)[:count]
-        set_yield(new.body, [*values, *(v for i in chosen for v in self.of(values[i]))])
-        for k, i in enumerate(chosen):
+        set_yield(new.body, [*values, *(v for i in indices for v in self.of(values[i]))])
+        for k, i in enumerate(indices):
             self.web.joined.add(new.results[i])
             self.by_value[new.results[i]] = list(new.results[count + k * n : count + (k + 1) * n])
 

@@ -20,8 +20,8 @@ def run(kernel: ops.Kernel) -> None:
             continue
         load = find_narrow_load(op)
         if load is not None:
-            wide = ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[op.result.type]])
-            replace(op, [insert(load, wide)])
+            wide_load = ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[op.result.type]])
+            replace(op, [insert(load, wide_load)])
             load.detach()
             load.erase()
 

@@ -43,8 +43,8 @@ def run(kernel: ops.Kernel) -> None:
         return
     numbers = Numbers(kernel)
     words = _select_broadcast_values(numbers, readers) if spare is not None else {}
-    costly = any(numbers.cost(n, ()) >= min(DIVISION, LOAD) for n in words)
-    if units.dynamic is None and not costly:
+    is_costly = any(numbers.cost(n, ()) >= min(DIVISION, LOAD) for n in words)
+    if units.dynamic is None and not is_costly:
         return
     names = _read_words(numbers, readers, words)
     if words:
@@ -73,9 +73,14 @@ def _find_spare_warp(kernel: ops.Kernel) -> int | None:
 
 
 def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | None) -> bool:
-    plain = all([loop.parent_op() for loop in _list_loops(r)] == [r] for r in readers)
-    alone = spare is None and sum(map(_count_warps, readers)) < 2
-    return TARGETS[kernel.arch.data].has("mbarriers") and plain and not alone and (kernel.cluster.data == 1 or spare is not None)
+    is_top_level = all([loop.parent_op() for loop in _list_loops(r)] == [r] for r in readers)
+    is_single_warp = spare is None and sum(map(_count_warps, readers)) < 2
+    return (
+        TARGETS[kernel.arch.data].has("mbarriers")
+        and is_top_level
+        and not is_single_warp
+        and (kernel.cluster.data == 1 or spare is not None)
+    )
 
 
 def _insert_note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:
@@ -209,9 +214,9 @@ def _iterate_operands(value: SSAValue) -> Iterator[SSAValue]:
     if isinstance(op, ops.Apply):  # most are
         yield from op.arguments
     elif isinstance(op, ops.Loop):
-        inside = op.inner if isinstance(value, BlockArgument) else op.outputs
-        if value in inside:
-            index = list(inside).index(value)
+        values = op.inner if isinstance(value, BlockArgument) else op.outputs
+        if value in values:
+            index = list(values).index(value)
             yield from (op.carried[index], last(op.body).values[index])
     elif isinstance(op, ops.Branch):
         index = list(op.outputs).index(value)  # type: ignore[arg-type]
@@ -242,17 +247,17 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
                 reading.values.append(value)
         readings = [by_number[n] for n in sorted(by_number)]
         for i, reading in enumerate(readings):
-            inside = loop.body.block.insert_arg(reading.values[0].type, 1 + i)
-            inside.name_hint = next((v.name_hint for v in reading.values if v.name_hint), None)
+            argument = loop.body.block.insert_arg(reading.values[0].type, 1 + i)
+            argument.name_hint = next((v.name_hint for v in reading.values if v.name_hint), None)
             for value in reading.values:
-                value.replace_all_uses_with(inside)
+                value.replace_all_uses_with(argument)
         for number, reading in by_number.items():
             hint = next((v.name_hint for v in reading.values if v.name_hint), None)
             if hint:
                 names.setdefault(number, hint)
         loop.properties["words"] = ops.words_attribute([r.word for r in readings])
         steering = set() if runs_on_one_lane(role) else _collect_uniform(role)
-        uniform = [ops.Word(w.index, w.copies, inside in steering) for w, inside in loop.reads]
+        uniform = [ops.Word(w.index, w.copies, argument in steering) for w, argument in loop.reads]
         loop.properties["words"] = ops.words_attribute(uniform)
         _sweep(role)
     return names
