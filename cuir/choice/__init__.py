@@ -1,4 +1,4 @@
-"""Which setting of its const parameters a call gets: what was tuned, else what a shipped table says, else what a model of cost finds."""
+"""Dispatch of a call to a setting of const parameters, from tuning, shipped tables or a cost model."""
 
 from .choose import Choice, choose, problem_class
 from .device import Device

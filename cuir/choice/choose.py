@@ -1,7 +1,7 @@
-"""Which setting of its const parameters a call gets: what the user gave, what `cuir tune` has found, what a shipped table says, what a model of cost finds best.
+"""Dispatch of a call to a setting of its kernel's const parameters.
 
-The one place that decides. Owns the order of the sources, classes of problems that share a decision, and the words that say why; does not own tuning's cache, the tables, nor the
-model.
+The sources in their order are: values that the user gave, results of `cuir tune`, shipped tables of measurements, and a
+cost model. Problems of one class share a decision.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ from .work import Work
 
 Source = Literal["given", "tuned", "table", "model", "start"]
 Numbers = Mapping[str, int | float]
-SOURCES: tuple[Source, ...] = ("tuned", "table", "start", "model")  # in the order in which they are asked
-COMPUTED = ("T", "D", "DV", "PARTS")  # const parameters that say what is computed, not how
+SOURCES: tuple[Source, ...] = ("tuned", "table", "start", "model")  # in order of precedence
+COMPUTED = ("T", "D", "DV", "PARTS")  # const parameters that determine the result, not the schedule
 
 
 @dataclass(frozen=True)
 class Choice:
-    """consts: all that a call's kernel is compiled with. source: given (the user named parameters of a setting), tuned, table, model, or start: the first of the kernel's space
-    that fits, where there is no GPU, and for programs that none of the others knows. why: in words. spilled: bytes a thread with which a table's setting was measured to be the fastest."""
+    """A setting for a call, with its source.
+
+    Attributes:
+        consts: All consts that the call's kernel is compiled with.
+        source: given (the user named parameters of a setting), tuned, table, model, or start: the first of the kernel's
+            space that fits, where there is no GPU, and for programs that no other source covers.
+        why: A message for people.
+        spilled: Bytes a thread with which a table's setting was measured to be the fastest.
+    """
 
     consts: Consts
     source: Source
@@ -41,92 +48,121 @@ class Choice:
 
     @property
     def setting(self) -> Consts:
+        """The consts of the schedule."""
         return {n: v for n, v in self.consts.items() if n not in COMPUTED}
 
     def __str__(self) -> str:
         return f"{label(self.setting) or 'the defaults of its signature'}: {self.why}"
 
     def as_json(self) -> dict[str, object]:
+        """Return setting, source and message as data."""
         return {"setting": self.setting, "source": self.source, "why": self.why}
 
 
 def choose(
-    program: Program, fixed: Mapping[str, Const], at: Lengths, *, numbers: Numbers | None = None, starts: Sequence[Mapping[str, Const]] = (), exact: bool = False,
-    kernel: str | None = None, device: Device | None = None, sources: Sequence[Source] = SOURCES, mask: Expr | None = None,
-) -> Choice:  # fmt: skip
-    """The setting for a problem. fixed: T, D, DV, PARTS and what the user chose, which stands. numbers: captured ones, by the names of their parameters.
-    starts: settings that are known to be good, the best first; exact: for these head dims. device: another than that which is here. mask: of a program that reads block lists,
-    what they are made of (`TransferResult.mask`).
+    program: Program,
+    fixed: Mapping[str, Const],
+    at: Lengths,
+    *,
+    numbers: Numbers | None = None,
+    starts: Sequence[Mapping[str, Const]] = (),
+    exact: bool = False,
+    kernel: str | None = None,
+    device: Device | None = None,
+    sources: Sequence[Source] = SOURCES,
+    mask: Expr | None = None,
+) -> Choice:
+    """Choose the setting for a problem.
 
-    Nothing is asked of the device but its name. Problems that `problem_class` says to be of one class get one setting.
+    The device is only queried for its name. Problems of one class (see `problem_class`) get one setting.
+
+    Args:
+        program: The program.
+        fixed: T, D, DV, PARTS and the values that the user chose, which are kept.
+        at: Lengths of the problem.
+        numbers: Captured numbers, by the names of their parameters.
+        starts: Settings that are known to be good, the best first.
+        exact: True if `starts` are for these head dims.
+        kernel: Name of the kernel, if the program has several.
+        device: A device instead of the current one.
+        sources: Sources that may be used.
+        mask: For a program that reads block lists, the mask of which they are made (`TransferResult.mask`).
     """
     device, fixed = device or Device.here(), dict(fixed)
     tunable = {p.name for p in pick_kernel(program, kernel).params if isinstance(p.type, ConstType)} - set(COMPUTED)
-    own = {n: v for n, v in fixed.items() if n in tunable}
+    requested = {n: v for n, v in fixed.items() if n in tunable}
     T, D = fixed.get("T"), fixed.get("D")
 
     def fits(setting: Mapping[str, Const]) -> bool:
-        agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in own.items())
+        """Return whether a setting agrees with the user's values and passes the checker."""
+        agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in requested.items())
         return agrees and ruled_out(program, kernel, {**setting, **fixed}) is None
 
-    def named(setting: Mapping[str, Const]) -> Consts:
-        """The tile, and what is not as in the signature."""
-        usual = defaults(program, kernel)
-        return {n: v for n, v in setting.items() if n in ("BM", "BN") or usual.get(n) != v}
+    def drop_defaults(setting: Mapping[str, Const]) -> Consts:
+        """Return the tile, and the values that differ from the signature."""
+        signature_defaults = defaults(program, kernel)
+        return {n: v for n, v in setting.items() if n in ("BM", "BN") or signature_defaults.get(n) != v}
 
     if isinstance(T, DType) and type(D) is int and device.sms:
         DV = fixed.get("DV", D)
         assert type(DV) is int
         if "tuned" in sources and device.arch == cache.device()[0]:
             computed = {n: v for n, v in fixed.items() if n == "PARTS"}
-            found = cache.tuned(program, Shape(at.B, at.H, at.HK, at.M, at.N, D, DV), T.name, computed)
-            if found and not set(found) & set(own):
-                return Choice({**found, **fixed}, "tuned", "`cuir tune` has found it for shapes like this one")
+            finding = cache.tuned(program, Shape(at.B, at.H, at.HK, at.M, at.N, D, DV), T.name, computed)
+            if finding and not set(finding) & set(requested):
+                return Choice({**finding, **fixed}, "tuned", "`cuir tune` has found it for shapes like this one")
         work = Work.of(program, kernel, mask)
         if work is not None:
             at, numbers = problem_class(work, at, numbers or {})
             shape = Shape(at.B, at.H, at.HK, at.M, at.N, D, DV)
-            own_kind = tunable >= cost.KNOWN  # tables and model are of kernels with these parameters
-            modelled = "model" in sources and own_kind
+            is_modelled_kernel = tunable >= cost.KNOWN  # tables and model cover kernels with these parameters
+            modelled = "model" in sources and is_modelled_kernel
 
-            def unless_narrow(setting: Consts, source: Source, why: str, spilled: int = 0) -> Choice:
-                """A setting that was measured, or a smaller tile where the mask's rows see too few keys for it."""
-                smaller = (s for s in cost.narrower(work, shape, numbers, device.sms, own, setting) if fits(s)) if modelled else iter(())
-                if (less := next(smaller, None)) is None:
+            def refine_for_mask(setting: Consts, source: Source, why: str, spilled: int = 0) -> Choice:
+                """Return a measured setting, or a smaller tile if the mask's rows see too few keys for it."""
+                smaller = (
+                    (s for s in cost.narrower(work, shape, numbers, device.sms, requested, setting) if fits(s)) if modelled else iter(())
+                )
+                if (smaller_setting := next(smaller, None)) is None:
                     return Choice({**setting, **fixed}, source, why, spilled)
                 tile, part = (
-                    f"{less['BM']} x {less['BN']}",
-                    cost.area(work, shape, numbers, less) / cost.area(work, shape, numbers, setting),
+                    f"{smaller_setting['BM']} x {smaller_setting['BN']}",
+                    cost.area(work, shape, numbers, smaller_setting) / cost.area(work, shape, numbers, setting),
                 )
-                found = (
+                finding = (
                     f"rows see few keys: tiles of {tile} visit {part:.0%} of the pairs that those of {setting['BM']} x {setting['BN']} do"
                 )
-                return Choice({**named(less), **fixed}, "model", f"{found} ({why})")
+                return Choice({**drop_defaults(smaller_setting), **fixed}, "model", f"{finding} ({why})")
 
-            if "table" in sources and own_kind and (row := table.nearest(work, shape, numbers, device, fits)) is not None:
-                return unless_narrow(dict(row.setting), "table", row.why, row.spilled)
+            if "table" in sources and is_modelled_kernel and (row := table.nearest(work, shape, numbers, device, fits)) is not None:
+                return refine_for_mask(dict(row.setting), "table", row.why, row.spilled)
             first = next((dict(s) for s in starts if fits(s)), None) if exact and table.waves(shape, device.sms) >= table.WAVES else None
             if first is not None and "start" in sources:
-                return unless_narrow(first, "start", "the first start of the kernel's space for these head dims")
+                return refine_for_mask(first, "start", "the first start of the kernel's space for these head dims")
             if modelled:
-                setting = next((s for s in cost.ranked(work, shape, numbers, device.sms, own) if fits(s)), None)
+                setting = next((s for s in cost.ranked(work, shape, numbers, device.sms, requested) if fits(s)), None)
                 if setting is not None:
-                    return Choice({**named(setting), **fixed}, "model", f"the model of cost finds it the fastest for shapes like {shape}")
+                    return Choice(
+                        {**drop_defaults(setting), **fixed}, "model", f"the model of cost finds it the fastest for shapes like {shape}"
+                    )
     setting = next((dict(s) for s in starts if fits(s)), {})
-    if own and set(own) >= set(setting):
+    if requested and set(requested) >= set(setting):
         return Choice(fixed, "given", "as given")
     why = "the first start of the kernel's space that fits" if setting else "as in the signature"
     return Choice({**setting, **fixed}, "start", why)
 
 
 def problem_class(work: Work, at: Lengths, numbers: Numbers) -> tuple[Lengths, dict[str, int | float]]:
-    """The problem that stands for its class: batch, lengths, and the numbers on which its blocks depend, at the nearest of 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
-    known = {n: rounded(x) if isinstance(x, int) else x for n, x in numbers.items() if n in work.read}
-    return replace(at, B=rounded(at.B), M=rounded(at.M), N=rounded(at.N)), known
+    """Return the problem that represents its class.
+
+    Batch, lengths, and the numbers on which its blocks depend are rounded to the nearest of 1, 2, 3, 4, 6, 8, 12, 16 and so on.
+    """
+    rounded_numbers = {n: rounded(x) if isinstance(x, int) else x for n, x in numbers.items() if n in work.read}
+    return replace(at, B=rounded(at.B), M=rounded(at.M), N=rounded(at.N)), rounded_numbers
 
 
 def rounded(n: int) -> int:
-    """The nearest power of two, or three times one, by the quotient."""
+    """Return the nearest power of two, or three times one, by the quotient."""
     if abs(n) < 4:
         return n
     power = 1 << (abs(n).bit_length() - 1)

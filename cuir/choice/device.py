@@ -1,4 +1,4 @@
-"""A GPU as a choice of settings, or of kernels, knows it: name, generation, multiprocessors, how much its memory moves. Asks the machine, and nothing else."""
+"""GPUs as the dispatch of settings sees them: name, generation, multiprocessors, bandwidth."""
 
 from __future__ import annotations
 
@@ -10,36 +10,43 @@ from ..tuning import cache
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU by its name as keys of tuning have it (`cuir.tuning.cache.device`), and its multiprocessors; without a GPU an empty name and 0."""
+    """A GPU by its name in tuning keys (`cuir.tuning.cache.device`), and its multiprocessors.
+
+    Without a GPU the name is empty and there are 0 multiprocessors.
+    """
 
     arch: str
     sms: int
 
     @staticmethod
     def here() -> Device:
+        """Return the current GPU."""
         return Device(*cache.device())
 
     @property
     def name(self) -> str:
-        """As its maker calls it."""
+        """The maker's name."""
         return self.arch.rpartition(" sm_")[0] or self.arch
 
     @property
     def generation(self) -> str:
-        """`sm_90`; empty where only the name is known."""
-        _, found, rest = self.arch.rpartition(" sm_")
-        return f"sm_{rest.split()[0]}" if found else ""
+        """The generation, such as `sm_90`; empty if only the name is known."""
+        _, separator, rest = self.arch.rpartition(" sm_")
+        return f"sm_{rest.split()[0]}" if separator else ""
 
 
 @functools.cache
 def bandwidth(device: int) -> float:
-    """Bytes a second that the memory of a device moves at most: two for each clock and each 8 bits of its bus; 0.0 if the driver does not say."""
+    """Return the memory bandwidth of a device in bytes a second: two for each clock and 8 bits of its bus.
+
+    It is 0.0 if the driver does not say.
+    """
     from ..runtime.driver_api import driver
 
     cu = driver()
     kinds = cu.CUdevice_attribute
-    asked = (kinds.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, kinds.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
-    (_, kilohertz), (_, bits) = (cu.cuDeviceGetAttribute(kind, device) for kind in asked)
+    attributes = (kinds.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, kinds.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
+    (_, kilohertz), (_, bits) = (cu.cuDeviceGetAttribute(kind, device) for kind in attributes)
     return 2e3 * float(kilohertz or 0) * float(bits or 0) / 8
 
 

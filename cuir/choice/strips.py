@@ -1,4 +1,4 @@
-"""Which blocks a mask keeps that has no closed form and reads no data: looked at pair by pair on the host, in some strips of its queries."""
+"""Block counts of masks without a closed form that read no data, from strips of their queries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from ..syntax.nodes import Expr
 from ..syntax.walk import names_read
 from ..variants.evaluate import evaluate
 
-ROWS = 384  # of a strip: whole tiles of 64, 128, 192 and 384 queries
-GROUP, UNIT = 64, 16  # queries and keys of which any or all are known to be kept: tiles are made of these
-LOOKED = 1 << 24  # pairs that are looked at, at most: tenths of a second
-MOST = 8  # strips of a head
-HEADS = 2  # that are looked at if they differ
+ROWS = 384  # rows of a strip: whole tiles of 64, 128, 192 and 384 queries
+GROUP, UNIT = 64, 16  # queries and keys of the parts of tiles, of which any or all pairs are kept
+LOOKED = 1 << 24  # pairs that are evaluated at most: tenths of a second
+MOST = 8  # strips of a head at most
+HEADS = 2  # heads that are evaluated if they differ
 
 
 @dataclass(frozen=True)
 class Strips:
-    """first: in rows, where each strip begins. some, whole: bool [heads, strips, groups, units], whether a group of queries keeps a pair of a unit of keys, and whether
-    all; queries and keys that are not there are no pairs. Of a unit that is not whole because keys end, `whole` is False."""
+    """Evaluated strips of a mask.
+
+    Queries and keys beyond the lengths are no pairs; a unit that is cut off by the last key is not `whole`.
+
+    Attributes:
+        first: First row of each strip.
+        some: Bool [heads, strips, groups, units], whether a group of queries keeps a pair of a unit of keys.
+        whole: Bool of the same shape, whether a group of queries keeps all pairs of a unit of keys.
+    """
 
     first: np.ndarray
     some: np.ndarray
@@ -31,29 +38,37 @@ class Strips:
 
     @staticmethod
     def of(mask: Expr, at: Lengths, numbers: Mapping[str, int | float]) -> Strips | None:
-        """Looks at a mask; None if a strip has too many keys for that, or no pair. Raises CuirError for a mask that reads what is no index, length or number."""
+        """Evaluate a mask in strips.
+
+        Returns: The strips, or None if a strip has too many keys, or no pair.
+
+        Raises: CuirError for a mask that reads more than indices, lengths and numbers.
+        """
         by_head = "h" in names_read(mask)
         heads = np.unique(np.linspace(0, at.H - 1, HEADS).astype(int)) if by_head else np.zeros(1, int)
-        there = -(-at.M // ROWS)
-        number = min(there, MOST, LOOKED // (ROWS * max(1, at.N) * len(heads)))
+        total = -(-at.M // ROWS)
+        number = min(total, MOST, LOOKED // (ROWS * max(1, at.N) * len(heads)))
         if number == 0 or at.N == 0:
             return None
-        first = ROWS * ((np.arange(number) + 0.5) * there / number).astype(int)
+        first = ROWS * ((np.arange(number) + 0.5) * total / number).astype(int)
         units = -(-at.N // UNIT)
-        with torch.device("cpu"):  # whatever the caller's default device is
+        with torch.device("cpu"):  # overrides the caller's default device
             some, whole = _looked_at(mask, at, numbers, heads, first, units)
         return Strips(first, some, whole)
 
     def counted(self, tiles: np.ndarray, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(blocks that need the mask, all blocks) of tiles of BM queries, [heads, tiles]: those of the nearest strip's. None for tiles that strips and units do not divide into."""
+        """Return (blocks that need the mask, all blocks) of tiles of BM queries, [heads, tiles].
+
+        Each tile has the counts of the nearest strip's tile. The result is None for tiles that do not divide strips and units.
+        """
         if ROWS % BM or BM % GROUP or BN % UNIT:
             return None
         heads, strips, _, units = self.some.shape
         blocks = -(-units * UNIT // BN)
-        more = [(0, 0)] * 3 + [(0, blocks * BN // UNIT - units)]
+        padding = [(0, 0)] * 3 + [(0, blocks * BN // UNIT - units)]
         shape = (heads, strips, ROWS // BM, BM // GROUP, blocks, BN // UNIT)
-        some = np.pad(self.some, more).reshape(shape).any((3, 5))
-        whole = np.pad(self.whole, more).reshape(shape).all((3, 5))
+        some = np.pad(self.some, padding).reshape(shape).any((3, 5))
+        whole = np.pad(self.whole, padding).reshape(shape).all((3, 5))
         rows = tiles * BM
         strip = np.abs(self.first[:, None] - rows // ROWS * ROWS).argmin(0)
         return tuple(x.sum(-1)[:, strip, rows % ROWS // BM] for x in (some & ~whole, some))
@@ -62,15 +77,15 @@ class Strips:
 def _looked_at(
     mask: Expr, at: Lengths, numbers: Mapping[str, int | float], heads: np.ndarray, first: np.ndarray, units: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`some` and `whole` of the strips that begin at `first`."""
+    """Return `some` and `whole` of the strips that begin at `first`."""
     k = torch.arange(units * UNIT, dtype=torch.int32)
-    known = {**numbers, **{name: getattr(at, name) for name in LENGTHS}, "b": 0}
+    bindings = {**numbers, **{name: getattr(at, name) for name in LENGTHS}, "b": 0}
     some, whole = (np.zeros((len(heads), len(first), ROWS // GROUP, units), bool) for _ in range(2))
     for i, h in enumerate(heads):
         for j, g in np.ndindex(len(first), ROWS // GROUP):
             q = int(first[j]) + g * GROUP + torch.arange(GROUP, dtype=torch.int32)[:, None]
-            kept = torch.as_tensor(evaluate(mask, {**known, "h": int(h), "q": q, "k": k}), dtype=torch.bool)
-            pairs, rows = (kept & (k < at.N)).expand(GROUP, len(k)).view(GROUP, units, UNIT), (q < at.M)[..., None]
+            is_kept = torch.as_tensor(evaluate(mask, {**bindings, "h": int(h), "q": q, "k": k}), dtype=torch.bool)
+            pairs, rows = (is_kept & (k < at.N)).expand(GROUP, len(k)).view(GROUP, units, UNIT), (q < at.M)[..., None]
             some[i, j, g], whole[i, j, g] = (pairs & rows).any(2).any(0).numpy(), (pairs | ~rows).all(2).all(0).numpy()
     return some, whole
 

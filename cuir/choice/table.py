@@ -1,7 +1,8 @@
-"""Tables of settings that were measured, a file for each GPU: part of the package, made by `python -m benchmarks.fitting table`.
+"""Tables of measured settings, a file for each GPU, made by `python -m benchmarks.fitting table`.
 
-A row is of a kind of programs and a range of work, not of one program: what was measured for a causal mask serves any mask whose blocks and arithmetic cost as much.
-Rows of a GPU also serve its relatives, those of as many multiprocessors of its generation: an H100 (SXM) is an H200 with other memory.
+A row covers a kind of programs and a range of work, not one program: a setting measured for a causal mask serves any
+mask whose blocks and arithmetic cost as much. Rows of a GPU also serve its relatives, those of its generation with as
+many multiprocessors: an H100 (SXM) is an H200 with other memory.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from ..tuning.space import from_plain, plain
 from .device import Device
 from .work import Work
 
-FARTHEST = 2.5  # rows that are farther than this say nothing
-OF_A_RELATIVE = 0.25  # how much farther a row is that was measured on a relative: between rows as near as each other the GPU's own counts
-WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, how they divide among them matters more than anything a row knows
-TILE = {"BM": 128, "BN": 128}  # by which keys are counted
+FARTHEST = 2.5  # greatest distance of a row that is used
+OF_A_RELATIVE = 0.25  # additional distance of a row that was measured on a relative
+WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, their distribution matters more than a row's data
+TILE = {"BM": 128, "BN": 128}  # tile for which keys are counted
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a program does beside products, as far as rows are compared by it: how it knows its blocks, and instructions for a pair (`Arithmetic`) of score and mask."""
+    """Properties of a program by which rows are compared, apart from its products.
+
+    These are how the blocks are known, and the instructions for a pair (`Arithmetic`) of score and mask.
+    """
 
     blocks: str
     score: int
@@ -38,18 +42,24 @@ class Kind:
 
     @staticmethod
     def of(work: Work) -> Kind:
+        """Return the kind of a program."""
         return Kind(work.blocks, work.score.plain, work.score.special, work.keep.plain)
 
     def distance(self, other: Kind) -> float:
-        """0 for programs that cost alike; 1 is like a doubling of the keys that a query visits."""
+        """Return 0 for programs of equal cost; 1 is like a doubling of the keys that a query visits."""
         unlike = 0.0 if self.blocks == other.blocks else 1.0
         return unlike + abs(self.score - other.score) / 8 + abs(self.special - other.special) + abs(self.keep - other.keep) / 16
 
 
 @dataclass(frozen=True)
 class Row:
-    """The setting for programs of a kind whose queries visit from `least` to `most` keys each, on average. variant: that it was measured with. spilled: bytes a thread that it spilled there.
-    heads: query heads a key head, of a row that is for these alone."""
+    """A setting for programs of a kind whose queries visit from `least` to `most` keys each, on average.
+
+    Attributes:
+        variant: The variant that it was measured with.
+        spilled: Bytes a thread that it spilled there.
+        heads: Query heads a key head, if the row only holds for these.
+    """
 
     variant: str
     kind: Kind
@@ -62,11 +72,13 @@ class Row:
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> Row:
+        """Return a row from its JSON data."""
         kind, (least, most) = Kind(data["blocks"], data["score"], data["special"], data["keep"]), map(float, data["keys"])
         dims, setting = (data["D"], data["DV"]), from_plain(data["setting"])
         return Row(data["variant"], kind, dims, least, most, setting, data.get("spilled", 0), data.get("heads"))
 
     def as_json(self) -> dict[str, Any]:
+        """Return the row as JSON data."""
         kind = {"blocks": self.kind.blocks, "score": self.kind.score, "special": self.kind.special, "keep": self.kind.keep}
         dims = {"D": self.head_dims[0], "DV": self.head_dims[1]}
         more = {**({"spilled": self.spilled} if self.spilled else {}), **({"heads": self.heads} if self.heads else {})}
@@ -80,14 +92,20 @@ class Row:
         }
 
     def distance(self, kind: Kind, keys: float, heads: float = 1.0) -> float:
-        """heads: query heads a key head."""
+        """Return the distance to a problem.
+
+        Args:
+            kind: Kind of its program.
+            keys: Keys that a query visits on average.
+            heads: Query heads a key head.
+        """
         far = max(0.0, math.log2(self.least / keys), math.log2(keys / self.most))
         return far + self.kind.distance(kind) + (abs(math.log2(heads / self.heads)) if self.heads else 0.0)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A row's setting, in words why it is this one, and bytes that it spilled where it was measured."""
+    """The setting of a row, a message that says why it was chosen, and its measured spills in bytes."""
 
     setting: Mapping[str, Const]
     why: str
@@ -95,65 +113,72 @@ class Found:
 
 
 def visited(work: Work, shape: Shape, numbers: Mapping[str, int | float]) -> float:
-    """Keys that a query visits on average, in blocks of 128."""
+    """Return the keys that a query visits on average, in blocks of 128."""
     steps = work.visits(shape.lengths, numbers, TILE).steps
     return max(64.0, 64 * TILE["BN"] * float(steps.mean()) * steps.shape[-1] / max(shape.M, 1))
 
 
 def waves(shape: Shape, sms: int) -> float:
+    """Return the tiles of 128 queries a multiprocessor."""
     return shape.B * shape.H * -(-shape.M // TILE["BM"]) / max(sms, 1)
 
 
 def stem(name: str) -> str:
-    """The name of a GPU as its file has it."""
+    """Return the name of a GPU in the name of its file."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 @functools.cache
 def _tables() -> Mapping[str, Mapping[str, Any]]:
-    """What ships, by the maker's name of the GPU."""
+    """Return the shipped tables, by the maker's name of the GPU."""
     places = (p for p in (files(__package__) / "tables").iterdir() if p.name.endswith(".json"))
-    found = [json.loads(p.read_text(encoding="utf-8")) for p in places]
-    return {data["gpu"]: data for data in sorted(found, key=lambda data: str(data["gpu"]))}
+    tables = [json.loads(p.read_text(encoding="utf-8")) for p in places]
+    return {data["gpu"]: data for data in sorted(tables, key=lambda data: str(data["gpu"]))}
 
 
 @functools.cache
 def rows(name: str) -> tuple[Row, ...]:
-    """Of a GPU, by its maker's name for it; none if nothing was measured on one."""
+    """Return the rows of a GPU, by its maker's name; empty if none were measured."""
     return tuple(Row.parse(row) for row in _tables()[name]["rows"]) if name in _tables() else ()
 
 
 @functools.cache
 def _relatives(arch: str, sms: int) -> tuple[str, ...]:
-    """GPUs of this generation (`sm_90`) with as many multiprocessors, of which there are tables."""
+    """Return the GPUs of this generation (`sm_90`) with as many multiprocessors that have tables."""
     return tuple(name for name, data in _tables().items() if (data["arch"], data["sms"]) == (arch, sms))
 
 
 def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device) -> Iterator[tuple[float, Row, str]]:
-    """Rows that hold for a problem, the nearest first, with how far they are and the GPU that they were measured on."""
+    """Yield the rows that hold for a problem, the nearest first.
+
+    Each comes with its distance and the GPU that it was measured on.
+    """
     if waves(shape, device.sms) < WAVES:
         return
     dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
     kind, keys, heads = Kind.of(work), visited(work, shape, numbers), shape.H / max(shape.HK, 1)
-    found = []
+    candidates = []
     for gpu in dict.fromkeys((device.name, *_relatives(device.generation, device.sms))):
         farther = 0.0 if gpu == device.name else OF_A_RELATIVE
-        found += [(row.distance(kind, keys, heads) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
-    yield from sorted((one for one in found if one[0] <= FARTHEST), key=lambda one: (one[0], one[1].heads is None))
+        candidates += [(row.distance(kind, keys, heads) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
+    yield from sorted(
+        (candidate for candidate in candidates if candidate[0] <= FARTHEST),
+        key=lambda candidate: (candidate[0], candidate[1].heads is None),
+    )
 
 
 def shipped() -> dict[str, Device]:
-    """GPUs of which there are tables, by their makers' names."""
+    """Return the GPUs with tables, by their makers' names."""
     return {name: Device(f"{name} {data['arch']} {data['sms']}", data["sms"]) for name, data in _tables().items()}
 
 
 def nearest(
     work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device, fits: Callable[[Mapping[str, Const]], bool]
 ) -> Found | None:
-    """The setting of the nearest row that fits. None if no row holds for such a problem."""
-    for far, row, gpu in near(work, shape, numbers, device):
+    """Return the setting of the nearest row that fits, or None if no row holds for such a problem."""
+    for distance, row, gpu in near(work, shape, numbers, device):
         if fits(row.setting):
-            alike = "for such programs" if far <= (OF_A_RELATIVE if gpu != device.name else 0) else "for the most alike program"
+            alike = "for such programs" if distance <= (OF_A_RELATIVE if gpu != device.name else 0) else "for the most alike program"
             return Found(
                 row.setting, f"as measured on {gpu} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)", row.spilled
             )

@@ -1,4 +1,4 @@
-"""What a program of attention does for a pair of query and key, and which blocks its tiles visit, as far as the host knows without a look at the device."""
+"""Work of an attention program: instructions for a pair, and blocks of its tiles counted on the host."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..verification.evaluate import Evaluator, kernel_names
 from .strips import Strips
 
 GATHER = 10  # instructions of a read of captured data
-HEADS = 8  # of those that a count of blocks is asked for, if it differs between heads
-SHARE = 8  # a mask that reads data keeps one block in so many, for all that is known of it
+HEADS = 8  # heads for which blocks are counted, if they differ
+SHARE = 8  # a mask that reads data is assumed to keep one block in so many
 Blocks = Literal["all", "closed", "listed"]
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Instructions for a pair, about: on the units for multiply-adds, and on that for exponentials."""
+    """Estimated instructions for a pair: on the units for multiply-adds, and on that for exponentials."""
 
     plain: int
     special: int
@@ -36,8 +36,13 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Visits:
-    """Of each tile, [.., tiles]: blocks that its warpgroups of 64 queries compute, summed over warpgroups, those of them that need the mask, and the blocks that a
-    warpgroup skips as only others need them."""
+    """Counts of blocks for each tile, [.., tiles], summed over the tile's warpgroups of 64 queries.
+
+    Attributes:
+        steps: Blocks that warpgroups compute.
+        masked: Blocks that need the mask.
+        skipped: Blocks that a warpgroup skips as only others need them.
+    """
 
     steps: np.ndarray
     masked: np.ndarray
@@ -45,7 +50,7 @@ class Visits:
 
 
 class Work:
-    """Of one program with splice points; see `of`."""
+    """Work of one program with splice points; see `of`."""
 
     def __init__(self, program: Program, kernel: Kernel, mask: Expr | None = None):
         self.program, self.kernel, self.funcs = program, kernel, program.funcs()
@@ -55,61 +60,75 @@ class Work:
 
     @staticmethod
     def of(program: Program, kernel: str | None = None, mask: Expr | None = None) -> Work | None:
-        """mask: that of which the program reads block lists. None for a program that has no `score`, `keep` and `kv_count`."""
+        """Return the work of a program, or None for a program without `score`, `keep` and `kv_count`.
+
+        `mask` is the mask of whose blocks the program reads lists.
+        """
         work = Work(program, pick_kernel(program, kernel), mask)
         return work if {"score", "keep", "kv_count"} <= set(work.funcs) else None
 
     @cached_property
     def score(self) -> Arithmetic:
-        """Of every pair in a block that is visited, beside the softmax."""
+        """Instructions for every pair in a visited block, without the softmax."""
         return _arithmetic(self.funcs["score"])
 
     @cached_property
     def keep(self) -> Arithmetic:
-        """Of every pair in a block that needs the mask."""
+        """Instructions for every pair in a block that needs the mask."""
         return _arithmetic(self.funcs["keep"])
 
     @cached_property
     def read(self) -> frozenset[str]:
-        """Names that the count of blocks depends on, through functions; of a mask whose blocks are listed, those that it reads itself."""
-        found = set(names_read(self.mask)) if self.mask is not None else set[str]()
-        todo = ["kv_count"]
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo += list(names_read(self.funcs[name])) if name in self.funcs else []
-        return frozenset(found)
+        """Names on which the count of blocks depends, through functions.
+
+        For a mask whose blocks are listed they are the names that it reads.
+        """
+        names = set(names_read(self.mask)) if self.mask is not None else set[str]()
+        pending = ["kv_count"]
+        while pending:
+            name = pending.pop()
+            if name not in names:
+                names.add(name)
+                pending += list(names_read(self.funcs[name])) if name in self.funcs else []
+        return frozenset(names)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """all: no mask; closed: a form of lengths and numbers tells them; listed: they depend on data on the device."""
+        """Source of the blocks.
+
+        all: there is no mask. closed: a form of lengths and numbers tells them. listed: they depend on data on the device.
+        """
         if self.read & self.tensors:
             return "listed"
         return "all" if _constant(self.funcs["keep"]) else "closed"
 
     @property
     def counts(self) -> bool:
-        """Whether the host can count blocks."""
+        """True if the host can count blocks."""
         return self.blocks != "listed" or self.mask is not None
 
     def visits(self, at: Lengths, numbers: Mapping[str, int | float], consts: Mapping[str, Const]) -> Visits:
-        """Of the tiles of a head; `numbers` are captured ones. Heads that differ stand in rows."""
+        """Count the blocks of the tiles of a head; heads that differ are rows of the result.
+
+        `numbers` are the captured ones.
+        """
         BM, BN = int(consts["BM"]), int(consts["BN"])  # type: ignore[arg-type]
         tiles, groups = -(-at.M // BM), BM // 64
         partial, all_ = (np.repeat(np.broadcast_to(x, (*x.shape[:-1], tiles)), groups, -1) for x in self.counted(at, numbers, consts))
         skipped = np.zeros_like(all_)
         if BM - 64 >= BN and not consts.get("PINGPONG", False) and self.blocks == "closed":
-            fewer, alone = self.counted(at, numbers, {**consts, "BM": 64}, tiles * groups)
-            skipped = np.clip(all_ - alone, 0, int(consts.get("STAGES", 2)))  # type: ignore[arg-type]
-            partial = np.minimum(fewer, all_ - skipped)
-        there = np.arange(tiles * groups) * 64 < at.M
-        return Visits(*(np.where(there, x, 0).reshape(*x.shape[:-1], tiles, groups).sum(-1) for x in (all_ - skipped, partial, skipped)))
+            masked_of_group, of_group = self.counted(at, numbers, {**consts, "BM": 64}, tiles * groups)
+            skipped = np.clip(all_ - of_group, 0, int(consts.get("STAGES", 2)))  # type: ignore[arg-type]
+            partial = np.minimum(masked_of_group, all_ - skipped)
+        is_present = np.arange(tiles * groups) * 64 < at.M
+        return Visits(
+            *(np.where(is_present, x, 0).reshape(*x.shape[:-1], tiles, groups).sum(-1) for x in (all_ - skipped, partial, skipped))
+        )
 
     def counted(
         self, at: Lengths, numbers: Mapping[str, int | float], consts: Mapping[str, Const], tiles: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(blocks that need the mask, all blocks) of tiles 0, 1, ... of BM queries."""
+        """Return (blocks that need the mask, all blocks) of tiles 0, 1, ... of BM queries."""
         m = np.arange(-(-at.M // int(consts["BM"])) if tiles is None else tiles)  # type: ignore[arg-type]
         if self.blocks == "listed":
             return self.seen(at, numbers, m, consts) or self.guessed(at, m, consts)
@@ -124,53 +143,59 @@ class Work:
     def seen(
         self, at: Lengths, numbers: Mapping[str, int | float], m: np.ndarray, consts: Mapping[str, Const]
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """For masks that read no data: what some strips of queries keep. None for others."""
+        """Return the counts in some strips of queries, for masks that read no data; None for others."""
         if self.mask is None:
             return None
-        of = (at, *sorted(numbers.items()))
-        if of not in self.looked:
+        key = (at, *sorted(numbers.items()))
+        if key not in self.looked:
             try:
-                self.looked[of] = Strips.of(self.mask, at, numbers)
-            except CuirError:  # it reads what has no value here
-                self.looked[of] = None
-        strips = self.looked[of]
+                self.looked[key] = Strips.of(self.mask, at, numbers)
+            except CuirError:  # it reads values that are unknown on the host
+                self.looked[key] = None
+        strips = self.looked[key]
         return strips.counted(m, int(consts["BM"]), int(consts["BN"])) if strips is not None else None  # type: ignore[arg-type]
 
     def guessed(self, at: Lengths, m: np.ndarray, consts: Mapping[str, Const]) -> tuple[np.ndarray, np.ndarray]:
-        """For masks of which nothing is known without their data: each query has one key in SHARE, together, and those of a tile's queries spread as these do."""
+        """Return assumed counts for a mask that depends on its data.
+
+        A query has one key in SHARE, in a contiguous range, and the ranges of a tile's queries spread as these do.
+        """
         BM, BN = int(consts["BM"]), int(consts["BN"])  # type: ignore[arg-type]
         n = np.full(m.shape, min(-(-at.N // BN), -(-(at.N // SHARE + BM) // BN)))
         return np.minimum(n, 2), n
 
 
 def _constant(func: Func) -> bool:
-    """Whether a function gives a number whatever it is asked."""
+    """Return whether a function always returns the same number."""
     return all(isinstance(s, Return) and isinstance(s.value, Number) for s in func.body)
 
 
 def _arithmetic(func: Func) -> Arithmetic:
-    """Instructions of a splice point for each pair: what depends on the score, or on the query and the key. What depends on one of these alone is computed once a row, or for a
-    column of two rows."""
+    """Count the instructions of a splice point for each pair.
+
+    Counted are expressions of the score, or of the query and the key. An expression of only one of these is computed once
+    a row, or for a column of two rows.
+    """
     depends: dict[str, frozenset[str]] = {p: frozenset({p} & {"S", "q", "k"}) for p in func.params}
     plain = special = 0.0
-    seen: set[Itself] = set()
+    visited: set[Itself] = set()
 
-    def of(e: Node) -> frozenset[str]:
+    def dependencies(e: Node) -> frozenset[str]:
         return frozenset().union(*(depends.get(n, frozenset()) for n in names_read(e)))
 
     for s in func.body:
         for e in _expressions(s):
-            if Itself(e) in seen:
+            if Itself(e) in visited:
                 continue
-            seen.add(Itself(e))
-            on, entry = of(e), operation(e)
-            share = 1.0 if "S" in on or {"q", "k"} <= on else 0.5 if "k" in on else 0.0
+            visited.add(Itself(e))
+            used, entry = dependencies(e), operation(e)
+            share = 1.0 if "S" in used or {"q", "k"} <= used else 0.5 if "k" in used else 0.0
             if entry is not None or isinstance(e, Subscript):
                 traits = entry[0].traits if entry is not None else None
                 plain += share * (traits.cost if traits is not None else GATHER)
                 special += share * (traits is not None and traits.special)
         if isinstance(s, Assign):
-            depends |= {t: of(s.value) for t in s.targets}
+            depends |= {t: dependencies(s.value) for t in s.targets}
     return Arithmetic(round(plain), round(special))
 
 

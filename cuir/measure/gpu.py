@@ -1,4 +1,4 @@
-"""The GPU of this machine: whether kernels run on it, and what a figure taken on it depends on."""
+"""The GPU of this machine: whether it runs kernels, and the versions that a figure depends on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..text.diagnostics import CuirError
 
 
 def no_gpu() -> str:
-    """Why kernels cannot run here; empty if they can."""
+    """Return why kernels cannot run here; empty if they can."""
     if not torch.cuda.is_available():
         return "no CUDA device (torch.cuda.is_available() is False)"
     major, minor = torch.cuda.get_device_capability()
@@ -20,7 +20,12 @@ def no_gpu() -> str:
 
 
 def need_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
-    """Raises CuirError U501 if there is no GPU that runs kernels with wgmma. otherwise: what can be done without one, for the hint."""
+    """Check that a GPU runs kernels with wgmma.
+
+    `otherwise` names for the hint what works without one.
+
+    Raises: CuirError U501 if there is none.
+    """
     reason = no_gpu()
     if reason:
         raise CuirError.of(
@@ -31,7 +36,7 @@ def need_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Date, device, driver, versions: what a figure is worth nothing without."""
+    """Return the date, the device and the versions that belong to a figure."""
     cuda = torch.cuda.is_available()
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -44,9 +49,9 @@ def versions() -> dict[str, str | None]:
 
 def _driver() -> str | None:
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return asked.stdout.strip().split("\n")[0] or None
+    return answer.stdout.strip().split("\n")[0] or None

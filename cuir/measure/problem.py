@@ -1,4 +1,4 @@
-"""An attention problem of a given shape: its tensors from a seed, its unmasked pairs, and what float64 makes of some of its heads."""
+"""Attention problems of a given shape: seeded tensors, unmasked pairs, expected results in float64."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import torch
 from ..spec.specification import Lengths, Specification, indices, lengths_of
 from ..text.diagnostics import CuirError
 
-FACTOR, SLACK = 1.5, 2e-5  # a relative error may be this much more than PyTorch's own in half precision
+FACTOR, SLACK = 1.5, 2e-5  # a relative error may exceed PyTorch's in half precision by this much
 LSE_SLACK = 2e-3
 PAIRS = 1 << 26  # query-key pairs of one piece: half a gigabyte of float64
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Batch, query heads, key heads, queries, keys, head dim, and the head dim of values: that of keys if left out."""
+    """Batch, query heads, key heads, queries, keys, head dim, and the head dim of values.
+
+    The head dim of values is that of keys if left out.
+    """
 
     B: int
     H: int
@@ -35,16 +38,20 @@ class Shape:
 
     @property
     def consts(self) -> dict[str, int]:
-        """The head dims as a kernel is compiled with them; DV where it is another one."""
+        """The head dims that a kernel is compiled with; DV only if it differs from D."""
         return {"D": self.D} if self.DV == self.D else {"D": self.D, "DV": self.DV}
 
     @property
     def lengths(self) -> Lengths:
+        """The lengths without head dims."""
         return Lengths(self.B, self.H, self.HK, self.M, self.N)
 
     @staticmethod
     def parse(text: str) -> Shape:
-        """`B,H,HK,M,N,D`, or with the head dim of values behind it. Raises CuirError U116."""
+        """Parse `B,H,HK,M,N,D`, with an optional head dim of values at the end.
+
+        Raises: CuirError U116.
+        """
         try:
             numbers = [int(part) for part in text.split(",")]
             shape = Shape(*numbers)
@@ -62,13 +69,13 @@ class Shape:
         return ",".join(map(str, self.as_tuple()))
 
     def as_tuple(self) -> tuple[int, ...]:
-        """As it is written: six numbers, seven if values have a head dim of their own."""
+        """Return six numbers, or seven if values have another head dim than keys."""
         numbers = (self.B, self.H, self.HK, self.M, self.N, self.D)
         return numbers if self.DV == self.D else (*numbers, self.DV)
 
 
 def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda", seed: int = 0) -> dict[str, torch.Tensor]:
-    """Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV]: normal numbers from a seed."""
+    """Return Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] with normal numbers from a seed."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def random(heads: int, length: int, dim: int) -> torch.Tensor:
@@ -78,27 +85,32 @@ def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda
 
 
 def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
-    """Pairs that the mask keeps, over all heads and batches; the mask is computed once for what it does not depend on, in pieces that fit."""
+    """Count the pairs that the mask keeps, over all heads and batches.
+
+    The mask is computed once along dims on which it does not depend, in pieces that fit.
+    """
     lengths = lengths_of(q, k)
-    everything = lengths.B * lengths.H * lengths.M * lengths.N
+    all_pairs = lengths.B * lengths.H * lengths.M * lengths.N
     mask_mod, _ = spec.mods(lengths, q.device)
-    if mask_mod is None or everything == 0:
-        return everything
+    if mask_mod is None or all_pairs == 0:
+        return all_pairs
     b, h, i, j = indices(lengths, q.device)
-    kept = seen = 0
+    total = evaluated = 0
     for rows in pieces(lengths.M, lengths.N):
         mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N)))
-        kept += int(mask.sum(dtype=torch.int64))
-        seen += mask.numel()
-    return kept * (everything // seen)
+        total += int(mask.sum(dtype=torch.int64))
+        evaluated += mask.numel()
+    return total * (all_pairs // evaluated)
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What float64 makes of some heads, and how far PyTorch in half precision is from it.
+    """Expected results of some heads in float64, with the error of PyTorch in half precision.
 
-    parts: (batch, head, O [M, D], LSE [M]) in float64. own: the larger relative error of half precision over the parts.
+    Attributes:
+        parts: (batch, head, O [M, D], LSE [M]) in float64.
+        own: The largest relative error of half precision over the parts.
     """
 
     parts: tuple[tuple[int, int, torch.Tensor, torch.Tensor], ...]
@@ -106,35 +118,36 @@ class Expectation:
 
     @property
     def bound(self) -> float:
+        """The greatest relative error that is accepted."""
         return FACTOR * self.own + SLACK
 
     def error(self, o: torch.Tensor) -> float:
-        """The largest relative error of O [B, H, M, D] over the parts; NaN if there is one in O."""
+        """Return the largest relative error of O [B, H, M, D] over the parts; NaN if O has one."""
         worst = 0.0
-        for b, h, wanted, _ in self.parts:
-            error = relative(o[b, h].double(), wanted)
+        for b, h, expected, _ in self.parts:
+            error = relative(o[b, h].double(), expected)
             worst = error if math.isnan(error) else max(worst, error)
             if math.isnan(worst):
                 return worst
         return worst
 
     def judge(self, o: torch.Tensor, lse: torch.Tensor | None = None) -> str:
-        """Why the result is wrong; empty if it is right."""
+        """Return why the result is wrong; empty if it is right."""
         error = self.error(o)
         if not error <= self.bound:
             return f"relative error {error:.2e}, PyTorch in half precision has {self.own:.2e}"
         if not bool(torch.isfinite(o).all()):
             return "O has numbers that are not finite: part of it was not written"
-        for b, h, wanted, wanted_lse in self.parts:
-            dead = wanted_lse == -math.inf
-            if bool((o[b, h][dead] != 0).any()):
+        for b, h, expected, expected_lse in self.parts:
+            is_empty = expected_lse == -math.inf
+            if bool((o[b, h][is_empty] != 0).any()):
                 return f"O is not 0 for a query without keys (batch {b}, head {h})"
-            if lse is None or wanted.numel() == 0:
+            if lse is None or expected.numel() == 0:
                 continue
             actual_lse = lse[b, h].double()
-            if not bool((actual_lse[dead] == -math.inf).all()):
+            if not bool((actual_lse[is_empty] == -math.inf).all()):
                 return f"LSE is not -inf for a query without keys (batch {b}, head {h})"
-            if not bool((actual_lse - wanted_lse)[~dead].abs().le(LSE_SLACK).all()):
+            if not bool((actual_lse - expected_lse)[~is_empty].abs().le(LSE_SLACK).all()):
                 return f"LSE is off by more than {LSE_SLACK} (batch {b}, head {h})"
         if lse is not None and bool(torch.isnan(lse).any()):
             return "LSE has NaNs: part of it was not written"
@@ -142,30 +155,36 @@ class Expectation:
 
 
 def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Expectation:
-    """The first head of the first batch and the last head of the last, some queries at a time: float64 scores of more would not fit."""
+    """Compute the expected results of the first head of the first batch and the last head of the last.
+
+    They are computed for some queries at a time, as float64 scores of all would not fit.
+    """
     B, H, group = q.shape[0], q.shape[1], q.shape[1] // k.shape[1]
-    parts, own = [], 0.0
+    parts, half_error = [], 0.0
     for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
         keys = k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
         by_rows = []
         for rows in pieces(q.shape[2], k.shape[2]):
-            one = one_head(spec, q, k, b, h, rows.start)
+            head_spec = one_head(spec, q, k, b, h, rows.start)
             part = q[b : b + 1, h : h + 1, rows]
-            by_rows.append((*one.reference(part, *keys, scale), one.half(part, *keys, scale)[0].double().nan_to_num()))
-        wanted, lse, half = (torch.cat(of, 2)[0, 0] for of in zip(*by_rows, strict=True))
-        parts.append((b, h, wanted, lse))
-        own = max(own, relative(half, wanted))
-    return Expectation(tuple(parts), own)
+            by_rows.append((*head_spec.reference(part, *keys, scale), head_spec.half(part, *keys, scale)[0].double().nan_to_num()))
+        expected, lse, half = (torch.cat(pieces_of_rows, 2)[0, 0] for pieces_of_rows in zip(*by_rows, strict=True))
+        parts.append((b, h, expected, lse))
+        half_error = max(half_error, relative(half, expected))
+    return Expectation(tuple(parts), half_error)
 
 
 def pieces(M: int, N: int) -> list[slice]:
-    """All queries, some at a time."""
+    """Split all queries into slices whose scores fit into memory."""
     rows = max(1, PAIRS // max(N, 1))
     return [slice(start, min(M, start + rows)) for start in range(0, max(M, 1), rows)]
 
 
 def one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
-    """The variant on queries of one head from i0 on; its mods see the batch, the head, the query and the lengths of the whole problem."""
+    """Return the variant restricted to queries of one head from i0 on.
+
+    Its mods get the batch, the head, the query and the lengths of the whole problem.
+    """
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
     mask: Callable[..., Any] | None = None
     score: Callable[..., Any] | None = None
@@ -183,6 +202,7 @@ def one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0:
     return replace(spec, mask_mod=mask, score_mod=score, captured={}, sink=sink)
 
 
-def relative(actual: torch.Tensor, wanted: torch.Tensor) -> float:
-    size = wanted.norm().item()
-    return (actual - wanted).norm().item() / size if size > 0 else actual.abs().max().item() if actual.numel() else 0.0
+def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the relative error in the norm, or the largest magnitude if zeros are expected."""
+    size = expected.norm().item()
+    return (actual - expected).norm().item() / size if size > 0 else actual.abs().max().item() if actual.numel() else 0.0

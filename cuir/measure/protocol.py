@@ -1,4 +1,4 @@
-"""The protocol of timing: medians of CUDA events with a cold L2 cache, contenders in turns. Owns no kernel."""
+"""The protocol of timing: medians of CUDA events with a cold L2 cache, contenders in turns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 
 Call = Callable[[], Any]
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200
-ROUND = 150.0  # milliseconds that one contender takes in a round, whatever its speed
-WARM, LEAST, MOST = 0.25, 3, 1000  # the share of a round that brings the clocks to what the card keeps up; how many calls are timed
-BEHIND = 1.05  # a contender this much slower than the best of its family is not timed again
+ROUND = 150.0  # milliseconds of a round for each contender, whatever its speed
+WARM, LEAST, MOST = 0.25, 3, 1000  # share of a round that warms the clocks up; least and most timed calls
+BEHIND = 1.05  # a contender this much slower than the best of its family is dropped
 
 
 def median_ms(call: Call, milliseconds: float = ROUND) -> float:
-    """Milliseconds of one call: the median over as many calls as fit, each after the L2 cache was overwritten (as triton.testing.do_bench)."""
+    """Return the median milliseconds of a call over as many calls as fit.
+
+    The L2 cache is overwritten before each (as triton.testing.do_bench does).
+    """
     call()
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -29,7 +32,7 @@ def median_ms(call: Call, milliseconds: float = ROUND) -> float:
 
 
 def timed(call: Call, count: int) -> list[float]:
-    """Milliseconds of each of `count` calls, each after the L2 cache was overwritten."""
+    """Return the milliseconds of each of `count` calls; the L2 cache is overwritten before each."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for start, stop in events:
@@ -41,81 +44,97 @@ def timed(call: Call, count: int) -> list[float]:
     return [start.elapsed_time(stop) for start, stop in events]
 
 
-def calls_of_a_round(each: float, milliseconds: float = ROUND) -> tuple[int, int]:
-    """(calls to warm up, calls to time) of a contender that takes `each` milliseconds a call, with what comes between calls."""
-    each = max(each, 1e-3)
-    warm = min(MOST, int(WARM * milliseconds / each))
-    return warm, min(MOST, max(LEAST, int((1 - WARM) * milliseconds / each) - LEAST))
+def calls_of_a_round(call_ms: float, milliseconds: float = ROUND) -> tuple[int, int]:
+    """Return (calls to warm up, calls to time) of a contender that takes `call_ms` milliseconds a call.
+
+    `call_ms` includes the time between calls.
+    """
+    call_ms = max(call_ms, 1e-3)
+    warm = min(MOST, int(WARM * milliseconds / call_ms))
+    return warm, min(MOST, max(LEAST, int((1 - WARM) * milliseconds / call_ms) - LEAST))
 
 
 def in_turns(
-    calls: Mapping[str, Call], rounds: int, measure: Callable[[Call], float] = median_ms, family: Callable[[str], str] = str,
+    calls: Mapping[str, Call],
+    rounds: int,
+    measure: Callable[[Call], float] = median_ms,
+    family: Callable[[str], str] = str,
     begins: Callable[[str], None] = lambda name: None,
-) -> tuple[dict[str, list[float]], dict[str, str]]:  # fmt: skip
-    """Times the contenders once a round, as the card runs at its power limit and drifts. Returns times and why contenders failed, by name.
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Time the contenders once a round, as the card runs at its power limit and drifts.
 
-    Each round begins with another contender, and every second one runs backwards: what was before a contender decides how warm the card is, so nobody
-    always follows the same one.
+    Each round begins with another contender, and every second one runs backwards: the previous contender decides how warm
+    the card is, so none always follows the same one.
 
-    family: of a name; of a family (settings of one kernel) those that the first round shows to be slower than its best are timed in that round only.
-    begins: told whose turn comes.
+    Args:
+        calls: Contenders by name.
+        rounds: Number of rounds.
+        measure: Returns the milliseconds of a call.
+        family: Maps a name to its family (settings of one kernel). Members that the first round shows to be slower than the
+            family's best are timed in that round only.
+        begins: Called with the name of each contender before its turn.
+
+    Returns: Times by name, and the reasons why contenders failed.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, str] = {}
     for turn in range(rounds):
         best: dict[str, float] = {}
-        for name, taken in times.items():
-            if taken and name not in failed:
-                best[family(name)] = min(taken[0], best.get(family(name), taken[0]))
+        for name, measured in times.items():
+            if measured and name not in failed:
+                best[family(name)] = min(measured[0], best.get(family(name), measured[0]))
         for name, call in turned(list(calls.items()), turn, rounds):
             if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
                 continue
             begins(name)
             try:
                 times[name].append(measure(call))
-            except Exception as error:  # PyTorch's compilers raise whatever they meet
+            except Exception as error:  # PyTorch's compilers raise errors of any type
                 raise_if_lost(error)
                 failed[name] = reason(error)
     return {name: t for name, t in times.items() if t and name not in failed}, failed
 
 
 def turned(order: list[tuple[str, Call]], turn: int, rounds: int) -> list[tuple[str, Call]]:
-    """The order of a round."""
+    """Return the order of a round."""
     first = turn * len(order) // rounds
     order = order[first:] + order[:first]
     return order[::-1] if turn % 2 else order
 
 
 def as_graph(call: Call) -> Call:
-    """A CUDA graph of a call that has run before, to be timed without what the host takes to launch it; the call itself where it cannot be captured."""
+    """Capture a call that has run before in a CUDA graph, so that launches on the host are not timed.
+
+    A call that cannot be captured is returned as it is.
+    """
     try:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # what a first call on another stream prepares
+        with torch.cuda.stream(side):  # a first call on another stream may allocate
             call()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            kept = call()
-    except Exception:  # whatever a contender does that a capture forbids
+            result = call()
+    except Exception:  # a capture forbids many operations
         torch.cuda.synchronize()  # raises if the context is lost
         return call
 
     def replay() -> object:
         graph.replay()
-        return kept
+        return result
 
     return replay
 
 
 def raise_if_lost(error: Exception) -> None:
-    """Raises an error that says that the CUDA context is lost, and with it all that would follow."""
+    """Raise an error again if it says that the CUDA context is lost, as all later calls would fail."""
     if "CUDA error" in str(error):
         raise error
 
 
 def reason(error: BaseException) -> str:
-    """Why a contender did not run, in a line."""
+    """Return why a contender did not run, in a line."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "out of memory"
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -1,6 +1,6 @@
-"""A process that does GPU work on request, so that a kernel that hangs or faults costs one request: JSON lines over pipes.
+"""A supervised process for GPU work, so that a kernel that hangs or faults costs one request.
 
-Owns the protocol and the restart. Does not own what requests mean: those are functions given to `serve`.
+Requests and answers are JSON lines over pipes. The handlers of requests are functions given to `serve`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from typing import Any, TextIO
 from ..text.diagnostics import CuirError
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-Tell = Callable[[str, float], None]  # what is begun (empty: nothing that may hang), and the seconds in which more is heard
+Tell = Callable[[str, float], None]  # the step that begins (empty: none that may hang), and its limit in seconds
 TellingHandler = Callable[[Mapping[str, Any], Tell], Mapping[str, Any]]
 
 
 class WorkerLost(Exception):
-    """The worker gave no answer: it hung (and was killed) or ended. `status` is "hangs" or "fault", `doing` what it said last that it had begun."""
+    """Raised if the worker gave no answer: it hung (and was killed) or ended.
+
+    `status` is "hangs" or "fault", `doing` the last step that it announced.
+    """
 
     def __init__(self, status: str, why: str, doing: str = ""):
         super().__init__(why)
@@ -34,10 +37,13 @@ class WorkerLost(Exception):
 
 
 class Worker:
-    """The requesting side. The process starts with the first request, and anew after one that was lost."""
+    """The requesting side.
+
+    The process starts with the first request, and again after one that was lost.
+    """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None):
-        """env: more variables of the environment."""
+        """Set the command, and `env` as additional variables of the environment."""
         self.command, self.env = list(command), {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.doing = ""
@@ -51,9 +57,11 @@ class Worker:
         self.close()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a request. Raises WorkerLost after `seconds` or when the process ends, CuirError for what the worker was told wrongly.
+        """Return the answer to a request.
 
-        A handler that tells what it begins sets the limit for each of these.
+        A handler that announces its steps sets the limit for each of them.
+
+        Raises: WorkerLost after `seconds` or when the process ends, CuirError for a request that is wrong.
         """
         process, self.doing = self._running(), ""
         assert process.stdin is not None
@@ -72,9 +80,10 @@ class Worker:
         return answer
 
     def close(self) -> None:
+        """Kill the process and close its pipes."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # the command may be a tool that started the process which hangs
+                os.killpg(self.process.pid, signal.SIGKILL)  # the command may be a tool around the process
             self.process.wait()
             for pipe in (self.process.stdin, self.process.stdout, self.errors):
                 if pipe is not None:
@@ -82,7 +91,7 @@ class Worker:
         self.process, self.buffer = None, b""
 
     def finish(self, seconds: float) -> None:
-        """Lets the process end by itself, as a tool around it that writes a report needs; kills it after `seconds`."""
+        """Let the process end, so that a tool around it can write its report; kill it after `seconds`."""
         if self.process is not None and self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
                 self.process.stdin.close()
@@ -92,8 +101,9 @@ class Worker:
     def _running(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                                            env=self.env, start_new_session=True)  # fmt: skip
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=self.env, start_new_session=True
+            )
         return self.process
 
     def _line(self, seconds: float) -> bytes:
@@ -116,30 +126,36 @@ class Worker:
         assert self.process is not None
         code = self.process.wait()
         self.errors.seek(0)
-        said = _last_words(self.errors.read().decode(errors="replace"), raised=code == 1)
+        output = _last_words(self.errors.read().decode(errors="replace"), raised=code == 1)
         self.close()
-        return WorkerLost("fault", f"the process ended with {code}: {said[:200] or 'it said nothing'}", self.doing)
+        return WorkerLost("fault", f"the process ended with {code}: {output[:200] or 'it said nothing'}", self.doing)
 
 
-def _last_words(said: str, raised: bool) -> str:
-    """The last line; where an error was raised, that error: those of CUDA go on for lines of advice."""
-    _, trace, after = said.rpartition("Traceback (most recent call last):")
+def _last_words(output: str, raised: bool) -> str:
+    """Return the last line, or the error if one was raised.
+
+    Errors of CUDA are followed by lines of advice.
+    """
+    _, trace, after = output.rpartition("Traceback (most recent call last):")
     lines = [line for line in after.splitlines() if line.strip()]
     errors = [line for line in lines if not line.startswith(" ")] if raised and trace else []
     return [*errors[:1], *lines[-1:], ""][0]
 
 
 def _end_with(parent: int) -> None:
-    """Ends the process with the one that asked, killed or not: what hangs does not read that its input has ended, and would hold the device."""
+    """End the process with its parent, killed or not.
+
+    A hanging process does not notice that its input has ended, and would hold the device.
+    """
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telling: Mapping[str, TellingHandler] | None = None) -> int:
-    """The answering side: one JSON object a line, `{"do": NAME, ...}`, until the input ends. What handlers print goes to stderr.
+    """Answer requests, one JSON object a line, `{"do": NAME, ...}`, until the input ends.
 
-    telling: handlers that do several things that may hang, and say which they begin.
+    Handlers' output goes to stderr. `telling` are handlers of several steps that may hang, each of which they announce.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

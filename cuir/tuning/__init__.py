@@ -1,4 +1,4 @@
-"""Tuning: the values of a kernel's const parameters that are fastest for a shape, found on a GPU and kept."""
+"""Search on a GPU for the fastest values of a kernel's const parameters for a shape, and its cache."""
 
 from .cache import shape_class, tuned
 from .compiling import compile_all

@@ -1,6 +1,6 @@
-"""What tuning found, in the cache folder: the best per shape class, and a journal from which an interrupted search goes on.
+"""Results of tuning in the cache folder: the best setting for each shape class, journals of searches.
 
-Owns the keys. Does not own the search.
+A journal lets an interrupted search continue.
 """
 
 from __future__ import annotations
@@ -26,16 +26,24 @@ from ..syntax.types import DTYPES
 from ..text.jsontext import append_line
 from .space import Consts, defaults, from_plain, plain, ruled_out
 
-GROUP_PENALTY = 2.0  # another number of query heads per key head is as far as two doublings
-FARTHEST = 6.0  # classes that are farther apart than this say nothing about each other
+GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings
+FARTHEST = 6.0  # greatest distance at which a class serves another
 TILE = 128  # rows of a tile when work is counted
 NOTHING: Mapping[str, Const] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Key:
-    """Architecture, program (its canonical text: the origin with the variant's splice points), dtype, head dims of keys and values; parts: in how many numbers
-    operands of f32 are multiplied, 0 where the kernel has no PARTS."""
+    """Cache key of tuning results.
+
+    Attributes:
+        arch: Architecture.
+        program: Fingerprint of the canonical text: the origin with the variant's splice points.
+        dtype: Element type of the operands.
+        head_dim: Head dim of queries and keys.
+        value_dim: Head dim of values.
+        parts: Number of parts in which operands of f32 are multiplied, 0 where the kernel has no PARTS.
+    """
 
     arch: str
     program: str
@@ -46,12 +54,16 @@ class Key:
 
     @staticmethod
     def of(arch: str, program: Program, dtype: str, shape: Shape, fixed: Mapping[str, Const] = NOTHING) -> Key:
-        """fixed: consts that are given; what they leave out is as in the signature."""
+        """Return the key of a program and shape.
+
+        `fixed` are given consts; others have the values of the signature.
+        """
         parts = {**defaults(program, None), **fixed}.get("PARTS", 0)
         return Key(arch, fingerprint(program), dtype, shape.D, shape.DV, int(parts))  # type: ignore[arg-type]
 
     @property
     def stem(self) -> str:
+        """Stem of the file name."""
         dims = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}x{self.value_dim}"
         precision = f"{self.dtype}x{self.parts}" if self.parts else self.dtype
         return f"{re.sub(r'[^A-Za-z0-9]+', '_', self.arch)}-{self.program}-{precision}-{dims}"
@@ -59,7 +71,11 @@ class Key:
 
 @dataclass(frozen=True)
 class ShapeClass:
-    """Shapes that share a setting: powers of two of M, N and of the tiles of 128 query rows per SM, and the query heads per key head."""
+    """Shapes that share a setting.
+
+    They agree in the nearest powers of two of M, N and of the tiles of 128 query rows per SM, and in the query heads per
+    key head.
+    """
 
     queries: int
     keys: int
@@ -70,21 +86,24 @@ class ShapeClass:
         return f"M{2**self.queries} N{2**self.keys} tiles/SM {2.0**self.tiles:g} group {self.group}"
 
     def distance(self, other: ShapeClass) -> float:
+        """Return the distance to another class in doublings."""
         far = abs(self.queries - other.queries) + abs(self.keys - other.keys) + abs(self.tiles - other.tiles)
         return far + (GROUP_PENALTY if self.group != other.group else 0.0)
 
     def as_list(self) -> list[int]:
+        """Return the class as JSON data."""
         return [self.queries, self.keys, self.tiles, self.group]
 
 
 def shape_class(shape: Shape, sms: int) -> ShapeClass:
-    """The nearest powers of two."""
+    """Return the class of a shape, by the nearest powers of two."""
     tiles = shape.B * shape.H * math.ceil(shape.M / TILE) / sms
     queries, keys, work = (round(math.log2(max(x, 2**-10))) for x in (shape.M, shape.N, tiles))
     return ShapeClass(queries, keys, work, shape.H // shape.HK)
 
 
 def fingerprint(program: Program) -> str:
+    """Return a hash of the program's canonical text."""
     from ..syntax.printer import show
 
     return hashlib.sha256(show(program).encode()).hexdigest()[:16]
@@ -92,7 +111,10 @@ def fingerprint(program: Program) -> str:
 
 @functools.cache
 def lowering_version() -> str:
-    """Of the code that turns a program into CUDA: figures of one version say nothing about the next."""
+    """Return a hash of the code that turns a program into CUDA.
+
+    Figures of one version do not hold for the next.
+    """
     digest = hashlib.sha256()
     folders = [files("cuir") / room for room in ("lowering", "runtime")]
     while folders:
@@ -105,7 +127,7 @@ def lowering_version() -> str:
 
 
 def device() -> tuple[str, int]:
-    """The architecture that figures hold for, and its number of SMs; ("", 0) without a GPU."""
+    """Return the architecture that figures hold for, and its number of SMs; ("", 0) without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -115,13 +137,14 @@ def device() -> tuple[str, int]:
 
 
 def folder() -> Path:
+    """Return the folder of tuning results."""
     from ..runtime.nvcc import cache_dir
 
     return cache_dir() / "tuned"
 
 
 def read(key: Key) -> dict[str, Any]:
-    """Records by shape class; none if the file is missing or of another version."""
+    """Return the records by shape class; none if the file is missing or of another version."""
     try:
         data = json.loads((folder() / f"{key.stem}.json").read_text(encoding="utf-8"))
         return {str(k): v for k, v in data.items() if {"class", "consts"} <= set(v)}
@@ -130,7 +153,7 @@ def read(key: Key) -> dict[str, Any]:
 
 
 def keep(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
-    """Puts the best of a shape class in place of what was there."""
+    """Replace the best setting of a shape class."""
     records = read(key) | {str(shape): {"class": shape.as_list(), **record}}
     place = folder()
     place.mkdir(parents=True, exist_ok=True)
@@ -141,16 +164,23 @@ def keep(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
 
 
 def best(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
-    """The record of this class, else of the nearest one."""
+    """Return the record of this class, or else of the nearest one within FARTHEST."""
     records = [(ShapeClass(*r["class"]).distance(shape), r) for r in read(key).values()]
     near = min(records, key=lambda pair: pair[0], default=None)
     return near[1] if near is not None and near[0] <= FARTHEST else None
 
 
 def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", fixed: Mapping[str, Const] = NOTHING) -> Consts:
-    """The fastest setting that `cuir tune` has found on this GPU for a program and shapes like this one; empty if it has found none.
+    """Return the fastest setting that `cuir tune` has found on this GPU for a program and such shapes.
 
-    shape: B, H, HK, M, N, D, or with DV behind it. fixed: consts that say what is computed, PARTS of float32's kernel; as in the signature if left out. For `cuir.compile(program, consts={"T": cuir.f16, "D": 128, **cuir.tuned(program, shape)})`.
+    It is empty if none was found. Use it as in
+    `cuir.compile(program, consts={"T": cuir.f16, "D": 128, **cuir.tuned(program, shape)})`.
+
+    Args:
+        program: The program.
+        shape: B, H, HK, M, N, D, with an optional DV at the end.
+        dtype: Name of the operands' dtype.
+        fixed: Consts that determine the result, such as PARTS of float32's kernel; defaults as in the signature.
     """
     shape = shape if isinstance(shape, Shape) else Shape(*shape)
     arch, sms = device()
@@ -162,7 +192,10 @@ def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", 
 
 
 class Journal:
-    """What a search has found out, candidate by candidate, written at once; a later search of the same thing reads it."""
+    """Results of a search, candidate by candidate.
+
+    They are written at once and read by a later search of the same problem.
+    """
 
     def __init__(self, path: Path | None):
         self.path = path
@@ -174,16 +207,19 @@ class Journal:
                     if {"status", "why"} <= set(entry):
                         self.entries[_name(from_plain(entry["consts"]))] = entry
                 except (ValueError, KeyError, TypeError, AttributeError):
-                    continue  # the line that was being written when the search was interrupted
+                    continue  # a line that an interruption cut off
 
     @staticmethod
     def of(key: Key, shape: Shape) -> Journal:
+        """Return the journal of a key and shape, for this version of the lowering."""
         return Journal(folder() / "journals" / f"{key.stem}-{'x'.join(map(str, shape.as_tuple()))}-{lowering_version()}.jsonl")
 
     def look(self, consts: Consts) -> dict[str, Any] | None:
+        """Return the entry of a setting, or None."""
         return self.entries.get(_name(consts))
 
     def write(self, consts: Consts, entry: Mapping[str, Any]) -> None:
+        """Record the entry of a setting."""
         self.entries[_name(consts)] = {"consts": plain(consts), **entry}
         if self.path is None:
             return
@@ -191,6 +227,7 @@ class Journal:
         append_line(self.path, json.dumps(self.entries[_name(consts)]))
 
     def clear(self) -> None:
+        """Remove all entries."""
         self.entries = {}
         if self.path is not None:
             self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Many settings of a program compiled in parallel processes, into the disk cache. Owns no choice between them."""
+"""Parallel compilation of many settings of a program into the disk cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from ..checking.checked import Const
 from ..text.diagnostics import CuirError
 from .space import from_plain, plain
 
-MEMORY_OF_A_JOB = 3 << 30  # bytes that nvcc takes for one kernel, at most
+MEMORY_OF_A_JOB = 3 << 30  # bytes of nvcc for one kernel at most
 
 
 @dataclass(frozen=True)
 class Built:
-    """What came of compiling one setting: `refused` says why there is no cubin; spills in bytes, `serialised`: warnings of ptxas about products that
-    lose overlap.
+    """Result of compiling one setting.
 
-    warnings: all words of ptxas about products. exponentials: in the machine code between consecutive waits for products, where a disassembler is there.
+    Attributes:
+        refused: Why there is no cubin; empty if there is one.
+        spills: Bytes of spills.
+        serialised: Number of warnings of ptxas about products that lose overlap.
+        registers: Registers of a thread.
+        seconds: Time of the compilation.
+        exponentials: Exponentials in the machine code between consecutive waits for products, if there is a disassembler.
+        warnings: Texts of ptxas about products.
     """
 
     refused: str = ""
@@ -34,9 +40,11 @@ class Built:
 
     @property
     def clean(self) -> bool:
+        """True if the setting compiles without spills and serialised products."""
         return not self.refused and not self.spills and not self.serialised
 
     def flaw(self) -> str:
+        """Return the first flaw as a message; empty if there is none."""
         if self.refused:
             return self.refused
         return (
@@ -49,7 +57,7 @@ class Built:
 
 
 def default_jobs() -> int:
-    """One compiler a core, as far as memory goes."""
+    """Return the number of compilers to run: one a core, as far as memory permits."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(os.cpu_count() or 1, memory // MEMORY_OF_A_JOB))
 
@@ -58,9 +66,11 @@ Job = tuple[str, str | None, Mapping[str, Const]]  # a program's text, its kerne
 
 
 def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[int, Built]]:
-    """Compiles programs with settings; gives (index, what came of it) in the order in which they are done.
+    """Compile programs with settings, and yield (index, result) in the order of completion.
 
-    jobs: processes (left out: one a core, as far as memory goes). Raises CuirError U503 or U504 if nothing can be compiled here.
+    `jobs` is the number of processes (default: one a core, as far as memory permits).
+
+    Raises: CuirError U503 or U504 if nothing can be compiled here.
     """
     if not work:
         return
@@ -71,8 +81,8 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
     pool = futures.ProcessPoolExecutor(min(jobs or default_jobs(), len(work)), mp_context=multiprocessing.get_context("spawn"))
     try:
         waiting = {pool.submit(_build, text, kernel, plain(consts)): i for i, (text, kernel, consts) in enumerate(work)}
-        for done in futures.as_completed(waiting):
-            yield waiting[done], done.result()
+        for future in futures.as_completed(waiting):
+            yield waiting[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,6 +1,6 @@
-"""Whole programs against each other: a changed schedule of a kernel enters, and takes the place of the best so far if it is right and faster.
+"""Contests of whole programs, in which a correct and faster schedule replaces the best one so far.
 
-It decides what must stay as it is and what counts as faster. Verification on the CPU comes before it.
+The interface of a program stays as it is. Verification on the CPU precedes the contest.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ Compile = Callable[[str, str, Mapping[str, Const]], Built]
 
 
 class TextDevice(Protocol):
-    """What runs programs that are given as text, with all their consts (see `Device`)."""
+    """A device that runs programs given as text, with all their consts (see `Device`)."""
 
-    def check(self, consts: Mapping[str, Const], text: str) -> tuple[str, str]: ...
+    def check(self, consts: Mapping[str, Const], text: str) -> tuple[str, str]:
+        """Return ("right" | "wrong" | "hangs" | "fault", why)."""
+        ...
 
-    def time(self, consts: Mapping[str, Const], text: str) -> float: ...
+    def time(self, consts: Mapping[str, Const], text: str) -> float:
+        """Return milliseconds; NaN if there is no figure."""
+        ...
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A program in canonical text, its kernel, every const parameter's value, the shared memory of a CTA; what compiling it came to."""
+    """A program in canonical text, its kernel, all consts, shared memory of a CTA, compilation result."""
 
     text: str
     kernel: str
@@ -47,14 +51,25 @@ class Contender:
 
     @staticmethod
     def of(program: Program, kernel: str | None, fixed: Mapping[str, Const]) -> Contender:
-        """A program as it stands: `fixed` and the defaults of its signature. Raises CuirError: what `check` finds."""
+        """Return a program with `fixed` and the defaults of its signature.
+
+        Raises: CuirError with the findings of `check`.
+        """
         checked = check(program, kernel, fixed)
         return Contender(show(program), checked.name, dict(checked.consts), checked.shared_bytes)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What came of a contender. milliseconds: its own times and those of the best so far, taken in turns; empty if it was not timed."""
+    """Result of a contender.
+
+    Attributes:
+        status: Outcome of the contest for it.
+        why: Reason of the status.
+        contender: The contender.
+        milliseconds: Its times, empty if it was not timed.
+        best: Times of the best contender so far, taken in turns with its own.
+    """
 
     status: Status
     why: str
@@ -64,10 +79,11 @@ class Entry:
 
     @property
     def speedup(self) -> float | None:
-        """The best's time over its own."""
+        """The best contender's time over this one's, or None if it was not timed."""
         return statistics.median(self.best) / statistics.median(self.milliseconds) if self.milliseconds and self.best else None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the entry as JSON data."""
         built = self.contender.built
         return {
             "status": self.status,
@@ -83,10 +99,17 @@ class Entry:
 
 @dataclass
 class Contest:
-    """The best so far, and those who entered. One at a time is compiled and timed, whatever the threads that propose.
+    """The best contender so far, and all entries.
 
-    device: None if nothing can be timed here: entries are then `unranked`, since neither registers nor a trace of the interpreter tell which of two right
-    kernels is faster, and none takes the best's place. compile: None without nvcc. rounds: of timing, in turns; those who win are timed as often again.
+    One contender at a time is compiled and timed, however many threads propose.
+
+    Attributes:
+        best: The best contender so far.
+        device: None if nothing can be timed here. Entries are then `unranked`, since neither registers nor a trace of the
+            interpreter tell which of two correct kernels is faster, and none replaces the best.
+        compile: None without nvcc.
+        rounds: Rounds of timing, in turns; a winner is timed as often again.
+        entries: Results in the order of their entry.
     """
 
     best: Contender
@@ -97,7 +120,10 @@ class Contest:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def open(self) -> Entry:
-        """The start: compiled, and on a device checked and timed. Raises CuirError if it cannot serve: U505 and the like, V401, V403."""
+        """Compile the start, and on a device check and time it.
+
+        Raises: CuirError if it cannot serve as a start: U505 and the like, V401, V403.
+        """
         with self.lock:
             entry = self._examined(self.best)
             if entry.status in ("refused", "wrong", "hangs", "fault"):
@@ -109,13 +135,14 @@ class Contest:
             return replace(entry, milliseconds=tuple(self._time(self.best) for _ in range(self.rounds)))
 
     def enter(self, contender: Contender, confirmed: Callable[[], str] = lambda: "") -> Entry:
-        """Compiles, checks and times a verified program; it is the best from now on if it is faster.
+        """Compile, check and time a verified program; if it is faster, it becomes the best.
 
-        confirmed: asked of one that is faster, for verifications that are too long for all: why it is not to be kept after all, empty if it is.
+        `confirmed` runs the verifications that are too long for all candidates on a faster one. It returns why the candidate is
+        rejected, empty if it is not.
         """
         with self.lock:
             entry = self._examined(contender)
-            if entry.status == "slower":  # until it is shown to be faster
+            if entry.status == "slower":  # the default until it is timed
                 entry = self._timed(entry)
             if entry.status == "faster" and (why := confirmed()):
                 entry = replace(entry, status="unconfirmed", why=why)
@@ -134,60 +161,68 @@ class Contest:
         status, why = self.device.check(contender.consts, contender.text)
         if status == "right":
             return Entry("slower", "", contender)
-        known: dict[str, Status] = {"wrong": "wrong", "hangs": "hangs", "fault": "fault"}
-        return Entry(known.get(status, "refused"), why, contender)
+        statuses: dict[str, Status] = {"wrong": "wrong", "hangs": "hangs", "fault": "fault"}
+        return Entry(statuses.get(status, "refused"), why, contender)
 
     def _timed(self, entry: Entry) -> Entry:
-        mine: list[float] = []
-        best: list[float] = []
-        for again in (False, True):
+        times_of_entry: list[float] = []
+        times_of_best: list[float] = []
+        for is_repetition in (False, True):
             for turn in range(self.rounds):
-                for one, times in ((entry.contender, mine), (self.best, best))[:: -1 if turn % 2 else 1]:
-                    times.append(self._time(one))
-            if any(t != t for t in (*mine, *best)):
+                for contender, times in ((entry.contender, times_of_entry), (self.best, times_of_best))[:: -1 if turn % 2 else 1]:
+                    times.append(self._time(contender))
+            if any(t != t for t in (*times_of_entry, *times_of_best)):
                 return replace(entry, status="hangs", why="no answer while it was timed")
-            faster = statistics.median(mine) < BETTER * statistics.median(best)
-            if not faster or again:
+            faster = statistics.median(times_of_entry) < BETTER * statistics.median(times_of_best)
+            if not faster or is_repetition:
                 break
-        return replace(entry, status="faster" if faster else "slower", milliseconds=tuple(mine), best=tuple(best))
+        return replace(entry, status="faster" if faster else "slower", milliseconds=tuple(times_of_entry), best=tuple(times_of_best))
 
-    def _time(self, one: Contender) -> float:
+    def _time(self, contender: Contender) -> float:
         assert self.device is not None
-        return self.device.time(one.consts, one.text)
+        return self.device.time(contender.consts, contender.text)
 
 
 def with_defaults(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Program:
-    """The program with these values as the defaults of its const parameters, so that its text alone says the whole setting. Dtypes and dims stay open."""
+    """Return the program with these values as the defaults of its const parameters.
+
+    Its text alone is then the whole setting. Dtypes and dims stay open.
+    """
     picked = pick_kernel(program, kernel)
 
-    def settled(p: Param) -> Param:
+    def set_default(p: Param) -> Param:
         value = consts.get(p.name)
         if p.default is None or not isinstance(p.type, ConstType) or value is None or isinstance(value, DType):
             return p
         return replace(p, default=Number(value, span=p.span))
 
-    changed = replace(picked, params=tuple(map(settled, picked.params)))
+    changed = replace(picked, params=tuple(map(set_default, picked.params)))
     return with_children(program, lambda item: changed if item is picked else item)
 
 
 def same_interface(origin: Program, program: Program, kernel: str) -> tuple[Diagnostic, ...]:
-    """What keeps a changed program from being launched as the origin is: empty if nothing. New const parameters with a default are allowed."""
+    """Return why a changed program cannot be launched like the origin; empty if it can.
+
+    New const parameters with a default are allowed.
+    """
     before = pick_kernel(origin, kernel)
     hint = "change the schedule, not the interface: name, tensors and scalars as they were, in their order, and no const without a default"
     after = program.kernels().get(kernel)
     if after is None:
         names = ", ".join(f"`{name}`" for name in program.kernels()) or "none"
         return (Diagnostic("V501", f"the kernel is called `{kernel}`, found {names}", None, (), hint),)
-    wrong = []
-    given, kept = ([p for p in k.params if not isinstance(p.type, ConstType)] for k in (before, after))
-    if given != kept:
-        wrong.append(f"`{kernel}` takes {', '.join(map(show, given))}; found {', '.join(map(show, kept)) or 'nothing'}")
+    differences = []
+    params_before, params_after = ([p for p in k.params if not isinstance(p.type, ConstType)] for k in (before, after))
+    if params_before != params_after:
+        differences.append(
+            f"`{kernel}` takes {', '.join(map(show, params_before))}; found {', '.join(map(show, params_after)) or 'nothing'}"
+        )
     open_before = {p.name for p in before.params if isinstance(p.type, ConstType) and p.default is None}
     open_after = {p.name for p in after.params if isinstance(p.type, ConstType) and p.default is None}
     for name in sorted(open_before - {p.name for p in after.params}):
-        wrong.append(f"the const parameter `{name}` is given by the caller, and is missing")
+        differences.append(f"the const parameter `{name}` is given by the caller, and is missing")
     for name in sorted(open_after - open_before):
-        wrong.append(f"the const parameter `{name}` has no default, and no caller gives it a value")
+        differences.append(f"the const parameter `{name}` has no default, and no caller gives it a value")
     if after.arch != before.arch:
-        wrong.append(f"`{kernel}` is for {before.arch}, found {after.arch}")
-    return tuple(Diagnostic("V501", text, after.span, (), hint) for text in wrong)
+        differences.append(f"`{kernel}` is for {before.arch}, found {after.arch}")
+    return tuple(Diagnostic("V501", text, after.span, (), hint) for text in differences)

@@ -1,7 +1,4 @@
-"""Candidates of one kernel on a GPU: checked against float64, timed. In this process, or in one that may hang.
-
-Owns poisoned outputs and what counts as right. Does not own the protocol of timing.
-"""
+"""Candidates of one kernel on a GPU: checked against float64 and timed, here or in a worker process."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from ..text.diagnostics import CuirError
 from .space import plain
 
 REPEATS = 3
-BEGIN_SECONDS = 300.0  # a cold start, a compilation, and what float64 says of the problem; many processes may share cores and card
-CHECK_SECONDS, TIME_SECONDS = 60.0, 60.0  # launches, milliseconds each: what takes longer hangs
+BEGIN_SECONDS = 300.0  # a cold start, a compilation, and results in float64; many processes may share cores and card
+CHECK_SECONDS, TIME_SECONDS = 60.0, 60.0  # limits for launches, which take milliseconds each
 RAGGED = (2, 2, 1000, 1100)  # batch, heads for each key head, queries, keys: no multiple of any tile
 
 
 class Prepared:
-    """A problem with poisoned outputs, and what it should come to."""
+    """A problem with poisoned outputs, and its expected results."""
 
     def __init__(self, transferred: Any, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
         self.problem = tensors(shape, dtype, device)
@@ -44,17 +41,18 @@ class Prepared:
 
     @property
     def expected(self) -> Expectation:
+        """The expected results, computed once."""
         if self._expected is None:
             self._expected = expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
         return self._expected
 
     def arguments(self, consts: Mapping[str, Const] | None = None) -> dict[str, Any]:
-        """What a kernel that is compiled with these consts is launched with."""
+        """Return the arguments for a kernel that is compiled with these consts."""
         added = self.transferred.arguments(self.lengths, self.device, consts)
         return {**self.problem, **self.outputs, "scale": self.scale, **added}
 
     def verdict(self, launch: Callable[..., Any], consts: Mapping[str, Const] | None = None) -> str:
-        """Why a kernel, compiled with these consts, is wrong; empty if it is right, with the same bits each time."""
+        """Return why a kernel is wrong; empty if it is right, with the same bits in each run."""
         arguments = self.arguments(consts)
         first: list[torch.Tensor] = []
         for _ in range(REPEATS):
@@ -75,15 +73,15 @@ class Prepared:
 
 
 def ragged(shape: Shape) -> Shape:
-    """A small problem of the same head dims, whose lengths are no multiple of any tile, with grouped heads."""
+    """Return a small problem with the same head dims, grouped heads, and lengths that divide no tile."""
     batch, group, queries, keys = RAGGED
     return Shape(batch, 2 * group, 2, queries, keys, shape.D, shape.DV)
 
 
 class LocalDevice:
-    """Candidates of one program at one shape, in this process: a kernel that hangs takes the process with it.
+    """Candidates of one program at one shape, in this process, which hangs with a kernel that hangs.
 
-    text: of another program with the same parameters, instead of the one that was transferred.
+    Its methods take the text of another program with the same parameters, to run instead of the transferred one.
     """
 
     def __init__(self, transferred: Any, kernel: str | None, shape: Shape, dtype: str):
@@ -93,6 +91,7 @@ class LocalDevice:
         self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged(shape), shape)]
 
     def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
+        """Return the compiled kernel of a setting."""
         from ..runtime.compiled import compile
         from ..syntax.parser import parse
 
@@ -102,10 +101,15 @@ class LocalDevice:
         return self.kernels[name]
 
     def check(self, consts: Mapping[str, Const], text: str = "", tell: Tell = lambda doing, seconds: None) -> tuple[str, str]:
-        """tell: when the launches begin, and within how many seconds they are through."""
+        """Compare launches with float64.
+
+        `tell` is called when the launches begin, with their limit in seconds.
+
+        Returns: "right" or "wrong", and why.
+        """
         launch = self.launch(consts, text)
         for case in self.cases:
-            case.expected  # noqa: B018 - computed once, and not in the time of the launches
+            case.expected  # noqa: B018 - computed once, outside of the launches' limit
         tell("check", CHECK_SECONDS)
         for case in self.cases:
             why = case.verdict(launch, consts)
@@ -115,18 +119,26 @@ class LocalDevice:
         return "right", ""
 
     def time(self, consts: Mapping[str, Const], text: str = "", tell: Tell = lambda doing, seconds: None) -> float:
+        """Return the median milliseconds of a launch."""
         launch, arguments = self.launch(consts, text), self.cases[-1].arguments(consts)
         tell("time", TIME_SECONDS)
         return median_ms(lambda: launch(**arguments))
 
 
 class RemoteDevice:
-    """The same through a worker (`Worker`), which is killed when a candidate hangs. job: the request's fields that say what is tuned."""
+    """Candidates in a worker (`Worker`), which is killed when one hangs.
+
+    `job` has the request's fields that identify the tuned problem.
+    """
 
     def __init__(self, worker: Worker, job: Mapping[str, Any]):
         self.worker, self.job = worker, dict(job)
 
     def check(self, consts: Mapping[str, Const], text: str = "") -> tuple[str, str]:
+        """Compare launches with float64.
+
+        Returns: "right", "wrong", "hangs", "fault" or "refused", and why.
+        """
         try:
             answer = self.worker.ask({**self.job, "do": "check", "consts": plain(consts), "text": text}, BEGIN_SECONDS)
         except WorkerLost as lost:
@@ -138,6 +150,7 @@ class RemoteDevice:
         return answer["status"], answer["why"]
 
     def time(self, consts: Mapping[str, Const], text: str = "") -> float:
+        """Return the median milliseconds of a launch; NaN if the worker is lost."""
         try:
             return float(self.worker.ask({**self.job, "do": "time", "consts": plain(consts), "text": text}, BEGIN_SECONDS)["milliseconds"])
         except WorkerLost:

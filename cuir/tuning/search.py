@@ -1,6 +1,6 @@
-"""The search: settings that pass `check`, compile cleanly and compute the right thing are timed in turns, axis by axis from the best.
+"""The search: settings that pass `check`, compile cleanly and compute correctly are timed in turns.
 
-Owns the order of trials and what is recorded. Does not own the GPU (a `Device`), the compiler, nor the cache.
+It descends axis by axis from the best setting so far.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .compiling import Built
 from .space import Consts, Space, defaults, from_plain, label, plain, ruled_out
 
 FINALISTS = 4
-BETTER = 0.995  # less than this of the best's time is a gain, the rest is noise
+BETTER = 0.995  # a time below this share of the best one is a gain, others are noise
 
 
 class Device(Protocol):
-    """What runs candidates. A candidate that hangs or faults costs itself alone."""
+    """A device that runs candidates; one that hangs or faults does not affect the others."""
 
     def check(self, consts: Mapping[str, Const]) -> tuple[str, str]:
-        """("right" | "wrong" | "hangs" | "fault", why)."""
+        """Return ("right" | "wrong" | "hangs" | "fault", why)."""
 
     def time(self, consts: Mapping[str, Const]) -> float:
-        """Milliseconds, the median of many; NaN if there is no figure."""
+        """Return the median milliseconds of many launches; NaN if there is no figure."""
 
 
 Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, Built]]]
@@ -36,8 +36,17 @@ Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, Built]]]
 
 @dataclass
 class Outcome:
-    """What became of a candidate. status: waiting, fits (`check` takes it), pruned (does not fit), refused (does not compile), flawed (spills or serialised products, and others do not),
-    compiled, wrong, hangs, fault, right, timed."""
+    """Result of a candidate.
+
+    Attributes:
+        consts: The setting.
+        status: waiting, fits (`check` accepts it), pruned (does not fit), refused (does not compile), flawed (spills or
+            serialised products, and others do not), compiled, wrong, hangs, fault, right, timed.
+        why: Reason of the status.
+        milliseconds: Measured times.
+        built: Result of its compilation.
+        recorded: True if it was read from a journal.
+    """
 
     consts: Consts
     status: str = "waiting"
@@ -48,14 +57,16 @@ class Outcome:
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Outcome:
-        """An entry of a journal: its consts are the whole setting, what was given among them."""
+        """Return an entry of a journal, whose consts are the whole setting with the fixed ones."""
         return Outcome(from_plain(entry["consts"]), entry["status"], entry["why"], list(entry.get("milliseconds", [])), recorded=True)
 
     @property
     def median(self) -> float:
+        """The median time, infinite if it was not timed."""
         return statistics.median(self.milliseconds) if self.milliseconds else float("inf")
 
     def as_json(self) -> dict[str, Any]:
+        """Return the outcome as JSON data."""
         timed = {"milliseconds": [round(t, 5) for t in self.milliseconds]} if self.milliseconds else {}
         registers = (
             {"registers": self.built.registers, "spills": self.built.spills} if self.built is not None and not self.built.refused else {}
@@ -65,7 +76,14 @@ class Outcome:
 
 @dataclass
 class TuneReport:
-    """best: the fastest candidate, or None. complete: the search came to its end (and not to its limit of time)."""
+    """Result of a search.
+
+    Attributes:
+        best: The fastest candidate, or None.
+        outcomes: All candidates.
+        seconds: Duration.
+        complete: True if the search did not stop at its time limit.
+    """
 
     best: Outcome | None
     outcomes: list[Outcome]
@@ -77,12 +95,13 @@ class TuneReport:
         return f"TuneReport({best}; {len(self.outcomes)} candidates, {self.seconds:.0f} s)"
 
     def count(self, status: str) -> int:
+        """Return the number of candidates with a status."""
         return sum(o.status == status for o in self.outcomes)
 
 
 @dataclass
 class Progress:
-    """Where a search stands, told after every step."""
+    """Progress of a search, reported after every step."""
 
     doing: str
     outcomes: list[Outcome]
@@ -91,14 +110,37 @@ class Progress:
 
 
 def tune(
-    program: Program, kernel: str | None, fixed: Mapping[str, Const], space: Space, device: Device | None, compile: Compile, *,
-    journal: Journal | None = None, limit: float = 600.0, rounds: int = 3, exhaustive: bool = False, tell: Callable[[Progress], None] | None = None,
-    keep: Callable[[Outcome], None] | None = None, clock: Callable[[], float] = time.monotonic,
-) -> TuneReport:  # fmt: skip
-    """Searches `space` for the fastest setting of a kernel's const parameters.
+    program: Program,
+    kernel: str | None,
+    fixed: Mapping[str, Const],
+    space: Space,
+    device: Device | None,
+    compile: Compile,
+    *,
+    journal: Journal | None = None,
+    limit: float = 600.0,
+    rounds: int = 3,
+    exhaustive: bool = False,
+    tell: Callable[[Progress], None] | None = None,
+    keep: Callable[[Outcome], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> TuneReport:
+    """Search `space` for the fastest setting of a kernel's const parameters.
 
-    fixed: consts that are given (T, D). device: None only prunes and compiles nothing (a dry run). compile: settings -> what came of each.
-    limit: seconds after which no further step begins. rounds: of timing, all survivors in turns. keep: told each time that a new best is found.
+    Args:
+        program: The program.
+        kernel: Name of its kernel, if it has several.
+        fixed: Consts that are not tuned (T, D).
+        space: Candidates.
+        device: None for a dry run, which only prunes and compiles nothing.
+        compile: Compiles settings and yields (index, result).
+        journal: Results of earlier searches.
+        limit: Seconds after which no further step begins.
+        rounds: Rounds of timing, all survivors in turns.
+        exhaustive: Tries all combinations.
+        tell: Called with the progress after every step.
+        keep: Called with each new best candidate.
+        clock: Returns seconds.
     """
     space.check_names(program, kernel)
     search = _Search(
@@ -108,10 +150,23 @@ def tune(
 
 
 class _Search:
+    """A search in progress."""
+
     def __init__(
-        self, program: Program, kernel: str | None, fixed: Consts, space: Space, device: Device | None, compile: Compile, journal: Journal,
-        limit: float, rounds: int, tell: Callable[[Progress], None] | None, keep: Callable[[Outcome], None] | None, clock: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        kernel: str | None,
+        fixed: Consts,
+        space: Space,
+        device: Device | None,
+        compile: Compile,
+        journal: Journal,
+        limit: float,
+        rounds: int,
+        tell: Callable[[Progress], None] | None,
+        keep: Callable[[Outcome], None] | None,
+        clock: Callable[[], float],
+    ) -> None:
         self.program, self.kernel, self.fixed, self.space, self.device, self.compile = program, kernel, fixed, space, device, compile
         self.journal, self.limit, self.rounds, self.tell, self.keep, self.clock = journal, limit, rounds, tell, keep, clock
         self.outcomes: dict[str, Outcome] = {}
@@ -120,9 +175,10 @@ class _Search:
         self.defaults = defaults(program, kernel)
 
     def run(self, exhaustive: bool) -> TuneReport:
+        """Run the search and return its report."""
         if exhaustive:
             self.batch(self.space.everything())
-        elif self.device is None:  # what a search would begin with
+        elif self.device is None:  # the first step of a search
             first = self.space.starts[0] if self.space.starts else {}
             self.batch([*self.space.starts, *(c for axis in self.space.axes for c in self.space.around(axis, first))])
         else:
@@ -134,7 +190,7 @@ class _Search:
         return TuneReport(self.best, list(self.outcomes.values()), self.clock() - self.started, self.complete)
 
     def descend(self) -> None:
-        """Every combination on one axis, the rest as in the best so far; axis after axis, until a whole pass brings nothing."""
+        """Vary one axis after another around the best setting so far, until a whole pass brings no gain."""
         changed = True
         while changed and self.best is not None and self.in_time():
             changed = False
@@ -144,19 +200,22 @@ class _Search:
                 changed |= self.best is not before
 
     def in_time(self) -> bool:
+        """Return whether the time limit is not reached."""
         self.complete &= self.clock() - self.started < self.limit
         return self.complete
 
     def say(self, doing: str) -> None:
+        """Report the progress."""
         if self.tell is not None:
             self.tell(Progress(doing, list(self.outcomes.values()), self.best, self.clock() - self.started))
 
-    # ---- the way of a candidate
+    # ---- steps of a candidate
     def batch(self, candidates: Iterable[Mapping[str, Const]]) -> None:
+        """Take new candidates through all steps."""
         fresh = []
         for consts in candidates:
-            whole = {**self.defaults, **consts}
-            tuned = {p: whole[p] for p in self.space.parameters if p in whole}
+            setting = {**self.defaults, **consts}
+            tuned = {p: setting[p] for p in self.space.parameters if p in setting}
             name = label(tuned)
             if name not in self.outcomes:
                 self.outcomes[name] = Outcome(tuned)
@@ -172,20 +231,23 @@ class _Search:
         self.choose([o for o in fresh if o.status == "timed"])
 
     def recall(self, outcome: Outcome) -> None:
+        """Restore the result of an earlier search from the journal."""
         entry = self.journal.look({**self.fixed, **outcome.consts})
         if entry is None or entry["status"] == "flawed":  # whether flaws end a candidate depends on the others
             return
-        known = Outcome.of(entry)
-        outcome.status, outcome.why, outcome.milliseconds, outcome.recorded = known.status, known.why, known.milliseconds, True
+        recorded = Outcome.of(entry)
+        outcome.status, outcome.why, outcome.milliseconds, outcome.recorded = recorded.status, recorded.why, recorded.milliseconds, True
 
     def settle(self, outcome: Outcome, status: str, why: str = "") -> None:
+        """Set the status of a candidate, and record a final one in the journal."""
         outcome.status, outcome.why = status, why
         if status in ("refused", "flawed", "wrong", "hangs", "fault", "timed"):
             self.journal.write({**self.fixed, **outcome.consts}, {k: v for k, v in outcome.as_json().items() if k != "consts"})
 
     def fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
-        for done, outcome in enumerate(outcomes, 1):
-            self.say(f"check {done} of {len(outcomes)}: {label(outcome.consts)}")
+        """Return the candidates that pass `check`."""
+        for number, outcome in enumerate(outcomes, 1):
+            self.say(f"check {number} of {len(outcomes)}: {label(outcome.consts)}")
             diagnostic = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
             if diagnostic is not None:
                 self.settle(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")
@@ -194,19 +256,23 @@ class _Search:
         return [o for o in outcomes if o.status == "fits"]
 
     def build(self, outcomes: list[Outcome]) -> None:
+        """Compile candidates."""
         if not outcomes or not self.in_time():
             return
         self.say(f"compile {len(outcomes)}")
         results = self.compile([{**self.fixed, **o.consts} for o in outcomes])
-        for done, (index, built) in enumerate(results, 1):
+        for number, (index, built) in enumerate(results, 1):
             outcomes[index].built = built
             self.settle(outcomes[index], "refused" if built.refused else "compiled", built.refused)
-            self.say(f"compile {done} of {len(outcomes)}")
+            self.say(f"compile {number} of {len(outcomes)}")
             if not self.in_time():
                 break
 
     def clean(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Those without spills and serialised products; if there is none and nothing was timed yet, those that spill least."""
+        """Return the candidates without spills and serialised products.
+
+        If there are none and nothing was timed yet, return those with the fewest.
+        """
         good = [o for o in outcomes if o.built is not None and o.built.clean]
         if not good and self.best is None:
             least = min((o.built.serialised, o.built.spills) for o in outcomes if o.built is not None) if outcomes else (0, 0)
@@ -217,16 +283,17 @@ class _Search:
         return good
 
     def examine(self, outcomes: list[Outcome]) -> None:
+        """Compare candidates with float64."""
         assert self.device is not None
-        for done, outcome in enumerate(outcomes, 1):
+        for number, outcome in enumerate(outcomes, 1):
             if not self.in_time():
                 return
-            self.say(f"run {done} of {len(outcomes)} against float64: {label(outcome.consts)}")
+            self.say(f"run {number} of {len(outcomes)} against float64: {label(outcome.consts)}")
             status, why = self.device.check({**self.fixed, **outcome.consts})
             self.settle(outcome, status, why)
 
     def measure(self, outcomes: list[Outcome]) -> None:
-        """All in turns, the best so far among them: the card's clock drifts."""
+        """Time candidates and the best one so far in turns, as the card's clock drifts."""
         if not outcomes:
             return
         turns = [*outcomes, self.best] if self.best is not None else outcomes
@@ -243,16 +310,18 @@ class _Search:
                 self.settle(outcome, "timed")
 
     def time(self, outcome: Outcome, times: dict[int, list[float]]) -> None:
+        """Time a candidate once."""
         assert self.device is not None
         if outcome.status not in ("right", "timed"):
             return
-        taken = self.device.time({**self.fixed, **outcome.consts})
-        if taken != taken:
+        milliseconds = self.device.time({**self.fixed, **outcome.consts})
+        if milliseconds != milliseconds:
             self.settle(outcome, "hangs", "no answer while it was timed")
         else:
-            times.setdefault(id(outcome), []).append(taken)
+            times.setdefault(id(outcome), []).append(milliseconds)
 
     def choose(self, outcomes: list[Outcome]) -> None:
+        """Replace the best candidate if another one is clearly faster."""
         best = min(
             (o for o in [*outcomes, *([self.best] if self.best else [])] if o.status == "timed"), key=lambda o: o.median, default=None
         )
@@ -264,7 +333,10 @@ class _Search:
                 self.keep(best)
 
     def play_off(self) -> None:
-        """The fastest few once more, side by side: their figures may be of different minutes, or of an earlier run."""
+        """Time the fastest few once more, side by side.
+
+        Their figures may have been taken minutes apart, or in an earlier run.
+        """
         if self.device is None or self.best is None:
             return
         timed = sorted((o for o in self.outcomes.values() if o.status == "timed"), key=lambda o: o.median)[:FINALISTS]

@@ -1,4 +1,4 @@
-"""The values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`). Owns their form and what `check` rules out."""
+"""Values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,29 @@ Consts = dict[str, Const]
 
 @dataclass(frozen=True)
 class Space:
-    """axes: parameters that are varied together, with their values; starts: settings that are known to be good, tried first.
+    """Candidates for a kernel's const parameters.
 
-    A start may name lengths that are not tuned (the head dims D and DV): it is for these, and for smaller ones that no other start is nearer to.
-    computes: the variant that the kernel is as it stands.
+    A start may name lengths that are not tuned (the head dims D and DV): it is for these, and for smaller ones that no
+    other start is nearer to.
+
+    Attributes:
+        axes: Parameters that are varied together, with their values.
+        starts: Settings that are known to be good, tried first.
+        computes: Name of the variant that the kernel computes as it stands.
+        exact: True if the space was narrowed to starts that name exactly the given lengths.
     """
 
     axes: tuple[Mapping[str, tuple[int | bool, ...]], ...]
     starts: tuple[Mapping[str, int | bool], ...]
     computes: str = ""
-    exact: bool = False  # narrowed to starts that name exactly the lengths that were given
+    exact: bool = False
 
     @staticmethod
     def parse(text: str, name: str) -> Space:
-        """A space from its JSON text. Raises CuirError U115."""
+        """Parse the JSON text of a space.
+
+        Raises: CuirError U115.
+        """
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -50,63 +59,73 @@ class Space:
         starts = data.get("starts", [])
         if not isinstance(starts, list) or not all(isinstance(s, dict) and all(map(_number, s.values())) for s in starts):
             raise _malformed(name, "`starts` is a list of objects of parameters with a value each")
-        twice = [p for p, n in _counts(axes).items() if n > 1]
-        if twice:
-            raise _malformed(name, f"`{twice[0]}` is on more than one axis")
+        repeated = [p for p, n in _counts(axes).items() if n > 1]
+        if repeated:
+            raise _malformed(name, f"`{repeated[0]}` is on more than one axis")
         return Space(tuple(axes), tuple(starts), str(data.get("computes", "")))
 
     @property
     def parameters(self) -> tuple[str, ...]:
+        """Names of the tuned parameters."""
         return tuple(p for axis in self.axes for p in axis)
 
     def check_names(self, program: Program, kernel: str | None) -> None:
-        """Raises CuirError N111 if the kernel lacks a parameter of the space."""
+        """Check that the kernel has all parameters of the space.
+
+        Raises: CuirError N111 if it lacks one.
+        """
         from ..checking.checker import pick_kernel
 
         picked = pick_kernel(program, kernel)
-        known = {p.name for p in picked.params if isinstance(p.type, ConstType)}
+        const_names = {p.name for p in picked.params if isinstance(p.type, ConstType)}
         for parameter in self.parameters:
-            if parameter not in known:
+            if parameter not in const_names:
                 raise CuirError.of(
                     "N111", f"`{picked.name}` has no const parameter `{parameter}`, which its space of candidates names", picked.span
                 )
 
     def within(self, program: Program, kernel: str | None) -> Space:
-        """Without the parameters that a variant of the kernel no longer has: the order of its tiles may need none."""
+        """Return the space without parameters that a variant of the kernel lacks.
+
+        The order of its tiles, for example, may need none.
+        """
         from ..checking.checker import pick_kernel
 
-        known = {p.name for p in pick_kernel(program, kernel).params}
-        axes = [{p: values for p, values in axis.items() if p in known} for axis in self.axes]
-        starts = [{p: value for p, value in start.items() if p in known} for start in self.starts]
+        names = {p.name for p in pick_kernel(program, kernel).params}
+        axes = [{p: values for p, values in axis.items() if p in names} for axis in self.axes]
+        starts = [{p: value for p, value in start.items() if p in names} for start in self.starts]
         return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes)
 
     def narrowed(self, fixed: Mapping[str, Const]) -> Space:
-        """Without the parameters that are given, and with the starts that agree with them and are for the nearest lengths."""
+        """Return the space without fixed parameters, and with the starts that agree with them.
+
+        Of these, the starts for the nearest lengths remain.
+        """
         axes = [{p: values for p, values in axis.items() if p not in fixed} for axis in self.axes]
         agreeing = [s for s in self.starts if all(fixed.get(p, value) == value for p, value in s.items() if p in self.parameters)]
-        above = [(sum(far), s) for s in agreeing if min(far := self._far(s, fixed), default=0) >= 0]
-        nearest = min((far for far, _ in above), default=0)
-        kept = [{p: v for p, v in s.items() if p in self.parameters and p not in fixed} for far, s in above if far == nearest]
-        return Space(tuple(axis for axis in axes if axis), tuple(kept), self.computes, bool(above) and nearest == 0)
+        above = [(sum(distances), s) for s in agreeing if min(distances := self._far(s, fixed), default=0) >= 0]
+        nearest = min((distances for distances, _ in above), default=0)
+        starts = [{p: v for p, v in s.items() if p in self.parameters and p not in fixed} for distances, s in above if distances == nearest]
+        return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes, bool(above) and nearest == 0)
 
     def _far(self, start: Mapping[str, int | bool], fixed: Mapping[str, Const]) -> list[int]:
-        """By how much the lengths that a start is for are above those that are given."""
+        """Return by how much the lengths of a start exceed the fixed ones."""
         return [int(n) - int(fixed[p]) for p, n in start.items() if p not in self.parameters and isinstance(fixed.get(p), int)]  # type: ignore[arg-type]
 
     def around(self, axis: Mapping[str, tuple[int | bool, ...]], consts: Mapping[str, Const]) -> Iterator[Consts]:
-        """`consts` with every combination of values on one axis."""
+        """Yield `consts` with every combination of values on one axis."""
         for values in itertools.product(*axis.values()):
             yield {**consts, **dict(zip(axis, values, strict=True))}
 
     def everything(self) -> Iterator[Consts]:
-        """Every combination of all axes."""
+        """Yield every combination of all axes."""
         values = [v for axis in self.axes for v in axis.values()]
         for chosen in itertools.product(*values):
             yield dict(zip(self.parameters, chosen, strict=True))
 
 
 def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
-    """Why a candidate does not fit the architecture, without compiling it; None if it does."""
+    """Return why a candidate does not fit the architecture, without compiling it; None if it fits."""
     from ..checking.checker import check
 
     try:
@@ -117,18 +136,19 @@ def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const])
 
 
 def defaults(program: Program, kernel: str | None) -> Consts:
-    """The const parameters that have a number as their default."""
+    """Return the const parameters that have a number as their default."""
     from ..checking.checker import pick_kernel
 
     return {name: value for name, value in with_defaults(pick_kernel(program, kernel), {}).items() if not isinstance(value, DType)}
 
 
 def plain(consts: Mapping[str, Const]) -> dict[str, Any]:
-    """Consts as JSON holds them."""
+    """Return consts as JSON data."""
     return consts_as_json(dict(sorted(consts.items())))
 
 
 def from_plain(data: Mapping[str, Any]) -> Consts:
+    """Return consts from JSON data."""
     return {name: DTYPES[value] if isinstance(value, str) else value for name, value in data.items()}
 
 
