@@ -208,14 +208,14 @@ def _require_package(loader: str) -> None:
 def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[str, str]:
     from ..runtime.compiled import compile
     from ..runtime.launchable import describe_spills
-    from ..verification.on_gpu import faulted
+    from ..verification.on_gpu import make_fault
 
     try:
         made = compile(checked, loader=loader)
         made.launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError as error:
-        raise faulted(checked, error, "cuir run --on gpu") from error
+        raise make_fault(checked, error, "cuir run --on gpu") from error
     spilled = describe_spills(made.compiled.cuda, made.compiled.resources)
     return "compiled and launched", f"warning: {spilled}" if spilled else ""
 

@@ -19,7 +19,7 @@ def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bo
     if spec.inputs is None:
         return True
     launch = function_launch(checked, spec, draw)
-    tensors = [x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
+    tensors = [x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
     return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in tensors)
 
 

@@ -100,7 +100,7 @@ def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
     """
     try:
         launch = function_launch(checked, spec, draw)
-        if not min(draw.sizes.values(), default=1) and any(_has_nan(launch.inputs.get(n)) for n in launch.given):
+        if not min(draw.sizes.values(), default=1) and any(_has_nan(launch.inputs.get(n)) for n in launch.from_inputs):
             return False
         return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, launch), list(launch.before)).values())
     except CuirError as error:

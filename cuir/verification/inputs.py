@@ -30,7 +30,7 @@ from .decisive import make_decisive_inputs
 from .draws import Draw, elements_of, known_sizes, shape_of_tensor
 from .kinds import LARGEST, SHAPED, SQUARED, deep_enough, small_value, tensor_of
 from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
-from .poison import unread
+from .poison import find_unread
 from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
@@ -64,7 +64,7 @@ class FunctionLaunch:
     positive: tuple[str, ...] = ()  # scalars that were drawn negative, for which the specification is less defined
     poisoned: Mapping[str, torch.Tensor] = field(default_factory=dict)
     clean: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    given: Collection[str] = ()  # names of the results of the specification's `inputs`
+    from_inputs: Collection[str] = ()  # names of the results of the specification's `inputs`
     exact: Mapping[str, torch.Tensor] | None = None  # the function's results for these inputs, if already computed
     undefined: Collection[str] = ()
     redraw: Callable[[], Mapping[str, Value]] = dict  # results of the specification's `inputs` with another generator
@@ -170,7 +170,7 @@ def _underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Dr
     """
     normal = replace(draw, kind="normal")
     plain = function_launch(checked, spec, normal, tile)
-    drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.given}, added(checked)
+    drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}, added(checked)
 
     def evaluate(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor]:
         launch = _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
@@ -194,7 +194,7 @@ def _special_launch(
     block = known_sizes(checked).get("BN", 0) or 16
     for turn in range(3):  # if there are few rows, all may be hidden
         values = plan.values(draw.kind, draw.seed + turn * plan.count(draw.kind), plain.inputs, block)
-        drawn = {n: v for n, v in plain.inputs.items() if n not in plain.given}
+        drawn = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}
         try:
             launch = _launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
             exact = spec.exact(readable(checked, launch), list(launch.before))
@@ -225,7 +225,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
             spec.exact(readable(checked, launch), list(launch.before))
     except CuirError:
         return SpecialPlan()
-    plain = {n: v for n, v in launch.inputs.items() if n not in launch.given}
+    plain = {n: v for n, v in launch.inputs.items() if n not in launch.from_inputs}
 
     begin = time.process_time()
 
@@ -247,7 +247,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
         return uses_of_leaf or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
 
     attention = is_attention(checked.origin)
-    fixed = {*launch.given, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
+    fixed = {*launch.from_inputs, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
     drawn = {n: v for n, v in launch.inputs.items() if n not in fixed}
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
@@ -256,7 +256,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
     if attention:
         return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
-    floats = {n: x for n in launch.given if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
+    floats = {n: x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
     if exponential and len(floats) == 1:  # with several, some may follow from others
         plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))
     return replace(plan, derived=bool(floats))
@@ -318,11 +318,11 @@ def _poisoned(checked: Checked, spec: FunctionSpecification, launch: FunctionLau
 
     They are drawn by verification, or at random by the specification's `inputs`.
     """
-    drawn = [n for n, x in launch.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in launch.given]
-    from_inputs = {n: x for n, x in launch.inputs.items() if n in launch.given and n not in launch.before}
+    drawn = [n for n, x in launch.inputs.items() if isinstance(x, torch.Tensor) and x.is_floating_point() and n not in launch.from_inputs]
+    from_inputs = {n: x for n, x in launch.inputs.items() if n in launch.from_inputs and n not in launch.before}
     empty = any(x.numel() == 0 for x in launch.inputs.values() if isinstance(x, torch.Tensor))  # then nothing is read
     arbitrary = [] if empty else find_arbitrary(from_inputs, launch.redraw)
-    places, exact = unread(checked, spec, readable(checked, launch), list(launch.before), [*drawn, *arbitrary], always)
+    places, exact = find_unread(checked, spec, readable(checked, launch), list(launch.before), [*drawn, *arbitrary], always)
     launch = replace(launch, exact=exact)
     filled = {n: x for n, x in places.items() if n in arbitrary}
     places = {n: x for n, x in places.items() if n not in arbitrary} | without_fillers(from_inputs, filled)
@@ -417,7 +417,7 @@ def _launch(
     }
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
-    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), given=from_inputs, redraw=redraw)
+    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), from_inputs=from_inputs, redraw=redraw)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 
@@ -519,7 +519,7 @@ def _names_from_inputs(checked: Checked, spec: FunctionSpecification) -> Collect
         return ()
     draw = _smallest(checked, spec, 1)
     try:
-        return _launch(checked, spec, draw, None, {}, ()).given if draw is not None else ()
+        return _launch(checked, spec, draw, None, {}, ()).from_inputs if draw is not None else ()
     except CuirError:  # reported when a problem is made
         return ()
 

@@ -89,7 +89,7 @@ def with_largest_integers(checked: Checked, spec: FunctionSpecification, draw: D
             launch = function_launch(checked, spec, replace(draw, seed=seed))
         except CuirError:
             return draw
-        integers = [x for n, x in launch.inputs.items() if n in launch.given and not isinstance(x, float)]
+        integers = [x for n, x in launch.inputs.items() if n in launch.from_inputs and not isinstance(x, float)]
         tensors = [x.double() for x in integers if isinstance(x, torch.Tensor) and not x.is_floating_point() and x.numel()]
         values = [float(x) for x in integers if isinstance(x, int)] + [x.max().item() for x in tensors]
         if not values:

@@ -211,13 +211,13 @@ def _expected(spec: Specification, lengths: Lengths) -> tuple[torch.Tensor, torc
 def _launch(
     checked: Checked,
     spec: Specification,
-    at: Lengths,
+    lengths: Lengths,
     windows: list[int],
     dtype: torch.dtype,
     dims: tuple[int, int],
     captured: Mapping[str, Any],
 ) -> torch.Tensor:
-    probe = padded(checked, _probe(at, windows, dtype, dims, _PRODUCT[spec.normalize]))
+    probe = padded(checked, _probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
     poisoned = outputs(checked, probe["Q"])
     try:
         run(checked, {**probe, **poisoned, "scale": 1.0, **captured})
@@ -227,7 +227,7 @@ def _launch(
 
 
 def readout_lengths(BM: int, BN: int, marks: list[int], level: str) -> list[Lengths]:
-    """Sizes with an edge of the mask inside: past the captured numbers if they are not too far."""
+    """Return sizes that contain an edge of the mask: past the captured numbers if they are not too large."""
     near, far = ([m for m in marks if low < m <= high][:2] for low, high in ((0, 6 * BN), (6 * BN, 32 * BN)))
     lengths = [Lengths(1, 2, 1, BM + 21, 2 * BN + 13)]
     lengths += [Lengths(1, 1, 1, min(3 * BM, m + 45), m + 83) for m in near] + [Lengths(1, 1, 1, 37, m + 83) for m in far]

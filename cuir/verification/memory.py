@@ -1,4 +1,4 @@
-"""Memory that the tensors of a problem take, asked before they are made. Owns the bound and what is said beyond it."""
+"""Check of the memory for a problem's tensors before they are allocated."""
 
 from __future__ import annotations
 
@@ -10,31 +10,43 @@ from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
 
 _HINT = "shorter lengths: what a kernel does wrong shows within a few tiles"
-_TORCH = ("can't allocate memory", "not enough memory", "out of memory")  # how torch says it, in a RuntimeError
+_TORCH = ("can't allocate memory", "not enough memory", "out of memory")  # torch's messages, in a RuntimeError
 
 
-def require_memory(checked: Checked, sizes: Mapping[str, object], further: int = 0) -> None:
-    """sizes: lengths of the kernel's dims (left out: 1); further: bytes besides its tensors. Raises CuirError: U113 for a length that no kernel can count, U125 for more bytes than the machine has."""
+def require_memory(checked: Checked, sizes: Mapping[str, object], other_bytes: int = 0) -> None:
+    """Raise CuirError if tensors do not fit: U113 for a length beyond 32 bits, U125 for too many bytes.
+
+    sizes: lengths of the kernel's dims (1 if omitted). other_bytes: memory besides its tensors. The limit is the memory
+    of the machine.
+    """
     lengths = {d: n for d in checked.dims if type(n := sizes.get(d)) is int}
     for d, n in lengths.items():
         if n >= 2**31:
             raise CuirError.of("U113", f"the length {d}={n} does not fit the 32 bits that integers of a kernel have", hint=_HINT)
     shapes = [(t.dtype.itemsize, [lengths.get(d, 1) if isinstance(d, str) else d for d in t.dims]) for t in checked.tensors]
-    needed, limit = sum(size * math.prod(shape) for size, shape in shapes) + further, machine_bytes()
+    needed, limit = sum(size * math.prod(shape) for size, shape in shapes) + other_bytes, machine_bytes()
     if needed > limit:
-        said = ", ".join(f"{d}={n}" for d, n in lengths.items())
-        raise CuirError.of("U125", f"`{checked.name}` with {said} takes {_gigabytes(needed)} of tensors, and this machine has {_gigabytes(limit)} of memory", hint=_HINT)  # fmt: skip
+        lengths_text = ", ".join(f"{d}={n}" for d, n in lengths.items())
+        raise CuirError.of(
+            "U125",
+            f"`{checked.name}` with {lengths_text} takes {_gigabytes(needed)} of tensors, and this machine has {_gigabytes(limit)} of memory",
+            hint=_HINT,
+        )
 
 
 def machine_bytes() -> int:
-    """The memory of this machine."""
+    """Return the memory of this machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def memory_error(error: BaseException) -> CuirError | None:
-    """What an exception says if it is of memory that ran out all the same, in Python, NumPy or torch; None for another."""
-    told = isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH)
-    return CuirError.of("U125", "there is not memory enough for tensors of these lengths", hint=_HINT) if told or isinstance(error, MemoryError) else None  # fmt: skip
+    """Convert an exception of exhausted memory in Python, NumPy or torch to a CuirError; None for others."""
+    is_torch_error = isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH)
+    return (
+        CuirError.of("U125", "there is not memory enough for tensors of these lengths", hint=_HINT)
+        if is_torch_error or isinstance(error, MemoryError)
+        else None
+    )
 
 
 def _gigabytes(n: int) -> str:

@@ -1,4 +1,4 @@
-"""Numbers that a reference or a kernel's text compares with; inputs are drawn at and beside them."""
+"""Numbers that a reference or a kernel's text compares with; inputs are drawn at and near them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..ops.expressions import operation, traits
 from ..syntax.nodes import Expr, Literal, Name, Unary
 from ..syntax.walk import walk
 
-MOST = 12  # numbers that are kept of each kind, the first ones
-_LARGEST = 1e30  # beyond it a number stands for infinity
-_FUNCTIONS = 24  # whose source is read, of those that a reference calls
+MOST = 12  # the first numbers of each kind are kept
+_LARGEST = 1e30  # larger numbers stand for infinity
+_FUNCTIONS = 24  # the largest number of called functions whose source is read
 _COMPARISONS = frozenset(["gt", "ge", "lt", "le", "eq", "ne", "clamp", "clamp_", "clamp_min", "clamp_max", "threshold", "hardtanh"])
 _BOUNDED = frozenset(
     [
@@ -43,13 +43,16 @@ _BOUNDED = frozenset(
         "fmin",
         "fmax",
     ]
-)  # words by which a source bounds its values
+)  # functions by which a source bounds its values
 _OPEN = frozenset(["isnan", "isinf", "isfinite", "nan_to_num", "nan_to_num_", "isposinf", "isneginf"])
 
 
 @dataclass(frozen=True)
 class Mentioned:
-    """Numbers that floats, and integers, are compared with. open: the reference says what becomes of NaN and infinities."""
+    """Numbers that floats, and integers, are compared with.
+
+    open: the reference handles NaN and infinities explicitly.
+    """
 
     floats: tuple[float, ...] = ()
     integers: tuple[int, ...] = ()
@@ -87,28 +90,35 @@ def _value(e: Expr, consts: Mapping[str, object]) -> int | float | None:
 
 
 def collect_from_source(function: Callable[..., Any]) -> Mentioned:
-    """Return what the source of a function, and of those that it calls, compares with; its constants where there is no source."""
-    found, seen, left = Mentioned(), set[int](), [function]
-    while left and len(seen) < _FUNCTIONS:
-        one = inspect.unwrap(left.pop(0))
-        one = getattr(one, "__func__", one)
-        if not isinstance(one, types.FunctionType) or id(one) in seen or (one.__module__ or "").partition(".")[0] in ("torch", "math"):
+    """Return the numbers that a function and its callees compare with.
+
+    They come from the source, or from its constants where there is no source.
+    """
+    mentioned, visited, pending = Mentioned(), set[int](), [function]
+    while pending and len(visited) < _FUNCTIONS:
+        current = inspect.unwrap(pending.pop(0))
+        current = getattr(current, "__func__", current)
+        if (
+            not isinstance(current, types.FunctionType)
+            or id(current) in visited
+            or (current.__module__ or "").partition(".")[0] in ("torch", "math")
+        ):
             continue
-        seen.add(id(one))
-        names = _collect_names(one)
-        tree = _parse_source(one)
+        visited.add(id(current))
+        names = _collect_names(current)
+        tree = _parse_source(current)
         if tree is None:
-            found |= _collect_constants(one.__code__)
+            mentioned |= _collect_constants(current.__code__)
             continue
         reader = _Reader(names)
         reader.visit(tree)
-        found |= _filter(reader.floats, reader.integers, reader.open)
-        left += [f for f in reader.called if callable(f)]
-    return found
+        mentioned |= _filter(reader.floats, reader.integers, reader.open)
+        pending += [f for f in reader.called if callable(f)]
+    return mentioned
 
 
 def _collect_names(function: types.FunctionType) -> dict[str, object]:
-    """Globals, what the function closes over, and defaults of its parameters, by name."""
+    """Return globals, closure variables, and defaults of a function's parameters, by name."""
     closed: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # a name that is bound later
@@ -120,7 +130,7 @@ def _collect_names(function: types.FunctionType) -> dict[str, object]:
 
 
 def _parse_source(function: types.FunctionType) -> ast.AST | None:
-    """The syntax tree of a function; None where its source cannot be had or read."""
+    """Return the syntax tree of a function; None where its source is not available or cannot be parsed."""
     try:
         text = textwrap.dedent(inspect.getsource(function)).strip()
     except (OSError, TypeError, SyntaxError, tokenize.TokenError):
@@ -129,18 +139,18 @@ def _parse_source(function: types.FunctionType) -> ast.AST | None:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             return ast.parse(text)
         return None
-    begin = text.find("lambda")  # inside of a statement of which no more than these lines is known
+    begin = text.find("lambda")  # inside of a statement of which only these lines are available
     for end in range(len(text), begin, -1) if begin >= 0 else ():
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             tree = ast.parse(f"({text[begin:end]})")
             if len(lambdas := [n for n in ast.walk(tree) if isinstance(n, ast.Lambda)]) == 1:
                 return lambdas[0]
-            return None  # which of them is not said
+            return None  # it is not known which of them
     return None
 
 
 def _collect_constants(code: types.CodeType) -> Mentioned:
-    """All numbers of a function without source, of functions in it, too."""
+    """Return all numbers of a function without source, including nested functions."""
     values = list(_list_numbers(code))
     floats = [float(v) for v in values]
     return _filter(floats, [v for v in values if isinstance(v, int)], any(name in _OPEN for name in code.co_names))
@@ -155,7 +165,7 @@ def _list_numbers(code: types.CodeType) -> Iterator[int | float]:
 
 
 class _Reader(ast.NodeVisitor):
-    """Reads comparisons and bounds of a source; `called` holds the functions that it calls."""
+    """Collector of comparisons and bounds in a source, and of the functions that it calls (`called`)."""
 
     def __init__(self, names: Mapping[str, object]):
         self.names = names
@@ -186,7 +196,7 @@ class _Reader(ast.NodeVisitor):
                 self.integers.append(value)
 
     def resolve(self, e: ast.expr) -> object:
-        """The value of a literal, a name, or an attribute of a module; None for others."""
+        """Return the value of a literal, a name, or an attribute of a module; None for others."""
         if isinstance(e, ast.Constant):
             return e.value
         if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
@@ -201,7 +211,7 @@ class _Reader(ast.NodeVisitor):
 
 
 class Comparisons(TorchDispatchMode):
-    """Note which numbers an evaluation compares tensors with."""
+    """Mode that records the numbers with which an evaluation compares tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,8 +225,8 @@ class Comparisons(TorchDispatchMode):
         name = func.overloadpacket.__name__
         self.open |= name in _OPEN
         if name in _COMPARISONS and args and isinstance(args[0], torch.Tensor):
-            given = [*args[1:], *(kwargs or {}).values()]
-            numbers = [x for x in given if isinstance(x, (int, float)) and not isinstance(x, bool)]
+            operands = [*args[1:], *(kwargs or {}).values()]
+            numbers = [x for x in operands if isinstance(x, (int, float)) and not isinstance(x, bool)]
             if args[0].is_floating_point():
                 self.floats += map(float, numbers)
             else:

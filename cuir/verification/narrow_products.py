@@ -12,12 +12,15 @@ from ..syntax.nodes import Assign, For, If, Name, Stmt
 from ..syntax.types import DType, SharedView, TileType
 from ..syntax.walk import walk
 
-_UNIT = 1024  # of K: what is said of a sum whose length a launch gives
+_UNIT = 1024  # of K: unit of the error of a sum whose length depends on the launch
 
 
 @dataclass(frozen=True)
 class NarrowSum:
-    """The longest sum of a product of 8-bit floats. k: its length in the runs so far; open: whether a launch may make it longer."""
+    """The longest sum of a product of 8-bit floats.
+
+    k: its length in the runs so far; open: a launch may make it longer.
+    """
 
     dtypes: tuple[str, ...]
     line: int
@@ -33,7 +36,7 @@ class NarrowSum:
 
 
 def narrow_sums(checked: Checked) -> list[NarrowSum]:
-    """One for each sum of 8-bit products in the kernel's text, at its first product."""
+    """Return one record for each sum of 8-bit products in the kernel's text, at its first product."""
     most: dict[int, int] = {}
     for turns in turns_of_loops(checked):
         most[id(turns.stmt)] = max(most.get(id(turns.stmt), 1), turns.most)
@@ -60,7 +63,7 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...]) -> Iterator[tuple[Assign, BoundCall, tuple[For, ...]]]:
-    """Products that are in flight until waited for, where they are bound to a name, and the loops around them, the innermost first."""
+    """Yield asynchronous products bound to a name, with the enclosing loops, the innermost first."""
     for stmt in body:
         if isinstance(stmt, For):
             yield from _find_products(stmt.body, checked, (stmt, *loops))
@@ -73,6 +76,6 @@ def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...
 
 
 def _carries(loop: For, name: str) -> bool:
-    """Does a value of this name go on from turn to turn, so that all that the body binds it to is made of it?"""
+    """Return whether a name is loop-carried: all values that the body binds to it are computed from it."""
     values = [n.value for stmt in loop.body for n in walk(stmt) if isinstance(n, Assign) and name in n.targets]
     return bool(values) and all(any(isinstance(n, Name) and n.id == name for n in walk(value)) for value in values)

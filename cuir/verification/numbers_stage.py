@@ -1,4 +1,4 @@
-"""The question whether numbers are right: every problem against float64, score corners, conditions both ways, and noise."""
+"""The numbers stage: every problem against float64, score corners, conditions both ways, and noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .coverage.one_sided import report_coverage
 from .inputs import added, half_dtype
 from .large_problems import describe_left, is_too_large
 from .numeric import ratio_of, with_note
-from .perturbed import check_perturbed, to_perturb
+from .perturbed import check_perturbed, choose_perturbed
 from .report import Stage
 from .request import Request
 from .rounded_sizes import rounded_size_cases
@@ -40,42 +40,51 @@ from .step_counts import grid_of, is_counted
 from .underflow_problems import underflow_draws
 from .user_sizes import LEFT_OUT, is_user_case, user_cases
 
-WATCHED_ANEW = (6, 16)  # problems after which fewer conditions are watched
+WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched
 Todo = list[tuple[Checked, AnyCase]]
 
 
 class NumbersStage:
-    """Runs the problems of a kernel, and of the kernel with other consts. marks: numbers of the mask that lengths are near."""
+    """Runs of the problems of a kernel, and of the kernel with other consts.
+
+    marks: numbers of the mask near which lengths are chosen.
+    """
 
     def __init__(self, request: Request, checked: Checked, observed: Observed, besides: Sequence[Checked], marks: list[int]):
         self.request, self.checked, self.observed, self.besides, self.marks = request, checked, observed, besides, marks
         self.program, self.spec = request.program, request.spec
         self.cover = Cover(self.program, checked, self.spec, observed, request.level, request.shrink)
-        self.varied = [n for n, v in checked.consts.items() if any(other.consts.get(n) != v for other in besides)]
-        self.steps: list[str] = []  # dims of which no problem was longer than one step
+        self.varied = [n for n, v in checked.consts.items() if any(variant.consts.get(n) != v for variant in besides)]
+        self.steps: list[str] = []  # dims in which no problem was longer than one step
         self.cases: list[AnyCase] = []  # of the kernel itself
         self.todo: Todo = []
-        self.left: list[AnyCase] = []  # that could not be asked
+        self.left: list[AnyCase] = []  # problems that could not be run
 
     def prepare(self, more: Sequence[AnyCase]) -> list[Job]:
-        """List the problems before any has run, as jobs that give rows. more: problems of the schedules whose numbers are asked too."""
+        """List the problems before any has run, as jobs that return rows.
+
+        more: problems of the schedules stage whose numbers are judged too.
+        """
         self.todo = self._list_problems(more)
         return [partial(self._ask, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
 
-    def run(self, stage: Stage, more: Sequence[AnyCase], done: Sequence[list[dict[str, object]] | None] = ()) -> None:
-        """Run the problems, and `more` of them. done: of each problem the rows, where it has passed in another process. Raises CuirError for the first fault."""
+    def run(self, stage: Stage, more: Sequence[AnyCase], finished: Sequence[list[dict[str, object]] | None] = ()) -> None:
+        """Run the problems, and `more` of them. Raises CuirError for the first fault.
+
+        finished: for each problem its rows, if it has passed in another process.
+        """
         checked, todo = self.checked, self.todo or self._list_problems(more)
         self.steps = single_steps(checked, self.spec, self.cases)
-        corners = list(make_corner_cases(self.request.given, self.program, checked, (c for _, c in todo)))
-        self._problems(stage, todo, done)
-        hidden = list(make_hidden_cases(self.request.given, checked))
+        corners = list(make_corner_cases(self.request.caller_spec, self.program, checked, (c for _, c in todo)))
+        self._problems(stage, todo, finished)
+        hidden = list(make_hidden_cases(self.request.caller_spec, checked))
         for number, (words, spec, case) in enumerate((*corners, *hidden)):
             self.request.progress(f"numbers: {words}")
             try:
                 stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
             except CuirError as error:
-                why = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
-                raise with_note(error, f"found with {words}{why}") from None
+                explanation = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
+                raise with_note(error, f"found with {words}{explanation}") from None
         self.cover.run(self.request.progress)
         stage.rows += [dict(row) for row in self.cover.rows]
         noisy = self._noise()
@@ -90,45 +99,45 @@ class NumbersStage:
         if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := added(checked)):
             self.cases += underflow_draws(checked, self.spec, sums)
         todo = [(checked, c) for c in self.cases]
-        for other in self.besides:
-            todo += [(other, c) for c in number_cases(other, self.spec, self.marks, "quick")]
+        for variant in self.besides:
+            todo += [(variant, c) for c in number_cases(variant, self.spec, self.marks, "quick")]
         return todo
 
     def _ask(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
-        """Run a problem on a grid that its number says, and judge its numbers; gives rows."""
+        """Run a problem on a grid chosen by its number, and judge its numbers; return rows."""
         if number in WATCHED_ANEW:
             self.observed.narrow()
-        of = {"consts": self._consts(kernel)} if self.varied else {}
-        return [{**of, **row} for row in check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case))]
+        columns = {"consts": self._consts(kernel)} if self.varied else {}
+        return [{**columns, **row} for row in check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case))]
 
-    def _problems(self, stage: Stage, todo: Todo, done: Sequence[list[dict[str, object]] | None]) -> None:
-        late: CuirError | None = None  # of a problem that was left out
-        for number, ((kernel, case), rows) in enumerate(itertools.zip_longest(todo, done)):
+    def _problems(self, stage: Stage, todo: Todo, finished: Sequence[list[dict[str, object]] | None]) -> None:
+        skipped_error: CuirError | None = None  # of a skipped problem
+        for number, ((kernel, case), rows) in enumerate(itertools.zip_longest(todo, finished)):
             self.request.progress(f"numbers: {number} of {len(todo)}, {case.name}")
             try:
                 stage.rows += self._ask(number, kernel, case) if rows is None else rows
             except CuirError as error:
-                unknown = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
-                if unknown or is_too_large(kernel, case, error):
+                is_skipped = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
+                if is_skipped or is_too_large(kernel, case, error):
                     self.left.append(case)
-                    late = late or error
+                    skipped_error = skipped_error or error
                     continue
                 grid = _choose_grid(number, case)
                 reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
-                besides = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
-                raise with_note(reported, f"found with {' '.join(besides)}") if besides else reported from None
-        if late is not None and not stage.rows:
-            raise late
+                options = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
+                raise with_note(reported, f"found with {' '.join(options)}") if options else reported from None
+        if skipped_error is not None and not stage.rows:
+            raise skipped_error
 
     def _noise(self) -> int:
-        """Run some problems again with noise; gives how many."""
-        again = to_perturb(
+        """Run some problems again with noise; return their number."""
+        repeated = choose_perturbed(
             self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.left], self.request.level
         )
-        for case in again:
+        for case in repeated:
             self.request.progress(f"numbers: once more with noise, {case.name}")
             check_perturbed(self.checked, lambda case=case: check_case(self.program, self.checked, self.spec, case))  # type: ignore[misc]
-        return len(again)
+        return len(repeated)
 
     def _describe(self, stage: Stage, problems: int, corners: Sequence[str], hidden: Sequence[str], noisy: int) -> str:
         worst, coverage = max((float(r["error / allowed"]) for r in stage.rows), default=0.0), self.cover.coverage
@@ -144,8 +153,8 @@ class NumbersStage:
         if coverage.observed.conditions:
             words.append(str(report_coverage(self.checked, coverage)[0]))
         if self.varied:
-            each = [self._consts(k) for k in (self.checked, *self.besides)]
-            words.append(f"with {each[0]}, and besides with {' and with '.join(each[1:])}")
+            consts_texts = [self._consts(k) for k in (self.checked, *self.besides)]
+            words.append(f"with {consts_texts[0]}, and besides with {' and with '.join(consts_texts[1:])}")
         if noisy:
             words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
         if self.left:
@@ -160,7 +169,10 @@ class NumbersStage:
 
 
 def _choose_grid(number: int, case: AnyCase) -> Grid | None:
-    """On how many CTAs a problem runs; outputs that are added to are compared on these alone."""
+    """Return the number of CTAs of a problem, by its number.
+
+    Accumulated outputs are compared only for these.
+    """
     return grid_of(number) if is_counted(case) else NUMBER_GRIDS[number % len(NUMBER_GRIDS)]
 
 

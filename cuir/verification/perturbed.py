@@ -1,6 +1,7 @@
 """Verdicts under noise: problems judged again with inexact results varied within their bounds.
 
-A decision that then gives another value, and changes the verdict, is blamed. The noise is that of cuir/interp/noise.py.
+A decision that then takes another value, and changes the verdict, is reported. The noise is that of
+cuir/interp/noise.py.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ SEED = 1
 FEW = 2  # problems of level quick
 MANY = 12
 _WHOLE = (KIND, "ties")  # kinds of inputs whose values meet the steps of floor, round and casts
-_STEP = 2.0**-14  # relative: what moves by less than that has not jumped
+_STEP = 2.0**-14  # relative: smaller changes are not jumps
 
 C = TypeVar("C")
 
 
-def to_perturb(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
-    """The smallest problems that are not empty, and of whole numbers where something jumps; none if what decides is fed by exact values alone."""
+def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
+    """Choose the smallest nonempty problems, and those of whole numbers where something jumps.
+
+    Empty if only exact values feed the decisions.
+    """
     fed = [(e, source) for i, e, floats in placed_deciders(checked) if (source := _find_nearest(checked, i, floats)) is not None]
     if not fed:
         return []
@@ -54,9 +58,11 @@ def _compute_volume(case: Any) -> int:
 
 
 def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
-    """Judges twice more with noise, to opposite sides; `judged` runs the kernel on fresh arguments, and raises CuirError for a bad verdict (it passed without noise).
+    """Judge twice again with noise, to opposite sides.
 
-    Raises CuirError V308 if a comparison changed its truth and with it the verdict. Numbers that are further off without one are within the bounds.
+    judged: runs the kernel on fresh arguments, and raises CuirError for a bad verdict (it passed without noise). Raises
+    CuirError V308 if a comparison changed its truth and with it the verdict. Larger errors without such a change are
+    within the bounds.
     """
     for seed in (SEED, -SEED):
         if (error := _judge_with(judged, Noise(seed))) is not None:
@@ -95,9 +101,9 @@ def _find_flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
         before.setdefault(Itself(e), []).append(value)
     flipped: dict[Itself, Expr] = {}
     for e, value in shaken:
-        others = before.get(Itself(e))
-        other = others.pop(0) if others else None
-        if other is not None and Itself(e) not in flipped and not _agree(value, other):
+        earlier_values = before.get(Itself(e))
+        earlier = earlier_values.pop(0) if earlier_values else None
+        if earlier is not None and Itself(e) not in flipped and not _agree(value, earlier):
             flipped[Itself(e)] = e
     return list(flipped.values())
 
@@ -118,25 +124,38 @@ def _make_error(checked: Checked, e: Expr, error: CuirError) -> CuirError:
     notes = [Note(f"then: {first.message}"), *first.notes]
     if source is not None:
         notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_describe_bound(source[0])}", source[1].span))
-    what, hint = _describe(checked, e, len(floats))
-    return CuirError([Diagnostic("V308", f"the {what} `{_shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it", e.span, tuple(notes), hint)])  # fmt: skip
+    noun, hint = _describe(checked, e, len(floats))
+    return CuirError(
+        [
+            Diagnostic(
+                "V308",
+                f"the {noun} `{_shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it",
+                e.span,
+                tuple(notes),
+                hint,
+            )
+        ]
+    )
 
 
 def _describe(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
     """Return the name of a deciding operation, and the advice for the message."""
     operation = entry(checked, e)
     if operation is not None and jumps(checked, e):
-        what = "conversion" if operation[0].traits.converts else "remainder" if operands > 1 else "rounding"
+        noun = "conversion" if operation[0].traits.converts else "remainder" if operands > 1 else "rounding"
         return (
-            what,
+            noun,
             "round numbers that are exact (integers, quotients, what stands before the function), or leave room for the error: floor(x + 0.00001)",
         )
-    what = "comparison" if operation and operands > 1 else "test"
-    return what, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
+    noun = "comparison" if operation and operands > 1 else "test"
+    return noun, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
 
 
 def _shorten(e: Expr) -> str:
-    """As it is written, where that is one line; names of functions' locals differ in the flat kernel."""
+    """Return the text as written, if it is one line.
+
+    Names of functions' locals differ in the flat kernel.
+    """
     span = e.span
     line = span.source.line(span.line) if span.line == span.end_line else ""
     text = line[span.column - 1 : span.end_column - 1] or show(e)
@@ -150,7 +169,7 @@ def _describe_bound(op: Op) -> str:
 
 
 def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
-    """The nearest operation that values are made by and that is not exact."""
+    """Return the nearest operation that feeds values and is not exact."""
     for e in feeding(checked, [(block, a) for a in floats]):
         operation = entry(checked, e)
         if operation is None:
@@ -163,10 +182,10 @@ def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op,
 
 
 def _may_fuse(e: Expr) -> bool:
-    """Return whether an expression may become a fused multiply-add where it does not decide."""
+    """Return whether an expression may be contracted to a fused multiply-add where it does not decide."""
     return (
         isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
     )
 
 
-__all__ = ["check_perturbed", "to_perturb"]
+__all__ = ["check_perturbed", "choose_perturbed"]

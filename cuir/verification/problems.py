@@ -1,4 +1,4 @@
-"""Problems for an attention kernel: shapes, inputs and poisoned outputs. Owns what is tried; not what is asked of the results."""
+"""Problems for an attention kernel: shapes, inputs and poisoned outputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,35 @@ from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, captured_arguments
 from .special_plan import SPECIAL
 
-Kind = Literal["normal", "strided", "large", "tiny", "equal", "spikes", "zero", "growing", "huge", "offset", "constant", "wide", "scaled",
-               "largest", "ties", "onehot", "faint", "hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges"]  # fmt: skip
+Kind = Literal[
+    "normal",
+    "strided",
+    "large",
+    "tiny",
+    "equal",
+    "spikes",
+    "zero",
+    "growing",
+    "huge",
+    "offset",
+    "constant",
+    "wide",
+    "scaled",
+    "largest",
+    "ties",
+    "onehot",
+    "faint",
+    "hidden",
+    "bounds",
+    "infinite",
+    "steep",
+    "vast",
+    "near",
+    "both",
+    "edges",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # around 8, the growth below which kernels keep a row's reference; query m has GROWTHS[m % 6]
+GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # near 8, below which kernels keep a row's maximum; query m has GROWTHS[m % 6]
 SCALED = 24  # times the usual scale
 _MANY = 8  # blocks of `growing`
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
@@ -35,33 +60,34 @@ _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
 
 @dataclass(frozen=True)
 class Case:
-    """One numeric problem. `kind` says how inputs are drawn.
+    """One numeric problem; `kind` selects its inputs.
 
-    normal: N(0, 1). strided: the same, heads inside of positions in memory. large: logits of about +-100. tiny: 2^-12. equal: all keys alike.
-    spikes: single entries of 40 among small ones. zero: all zero. growing: the largest base-2 logit of a query changes from a block of keys to the next by
-    one of GROWTHS, upwards in the even key heads, downwards in the odd ones, and what is small when seen first has large values. huge: products that
-    overflow f16 before they are scaled, logits of some thousands. offset: all logits near +-160, where exp overflows or gives 0 unless the maximum is
-    taken off. constant: all queries, keys and values of a head alike. wide: queries from
-    2^-12 to 2^5. scaled: as normal, the scale 24 / sqrt(head dim) instead of 1 / sqrt(head dim). largest: values up to half of the largest that f16 has, for
+    normal: N(0, 1). strided: the same, heads inside of positions in memory. large: logits of about +-100. tiny: 2^-12.
+    equal: all keys are equal.
+    spikes: single entries of 40 among small ones. zero: all zero. growing: the largest base-2 logit of a query changes
+    from a block of keys to the next by one of GROWTHS, upwards in the even key heads, downwards in the odd ones, and
+    small weights of the first blocks have large values. huge: products that overflow f16 before they are scaled, logits
+    of some thousands. offset: all logits near +-160, where exp overflows or gives 0 unless the maximum is subtracted.
+    constant: all queries, keys and values of a head are equal. wide: queries from 2^-12 to 2^5. scaled: as normal, the
+    scale 24 / sqrt(head dim) instead of 1 / sqrt(head dim). largest: values up to half of the largest of f16, for
     bfloat16 up to 1e30. ties: each key twice. onehot: queries, keys and values of a single 1. seed: of the numbers.
-
-    Of functions that are no attention, one tensor, which the seed picks, is large (x 30), wide (rows from 2^-14 to 2^13), zero, constant (rows alike), equal (each
-    row of one value), growing (along a row), offset (a mean a thousand times the deviation), largest (up to the largest number of f16, or beyond f16's range up to 1e38), ties (small
-    integers), onehot, or faint (rows as small as the scalar that is added below a root); the others are N(0, 1). huge: all x 64. tiny, spikes, strided: all.
+    For functions other than attention, one tensor, chosen by the seed, is large (x 30), wide (rows from 2^-14 to 2^13),
+    zero, constant (equal rows), equal (each row of one value), growing (along a row), offset (a mean a thousand times
+    the deviation), largest (up to the largest number of f16, or beyond f16's range up to 1e38), ties (small integers),
+    onehot, or faint (rows as small as the scalar that is added below a root); the others are N(0, 1). huge: all x 64.
+    tiny, spikes, strided: all.
     """
 
     name: str
     lengths: Lengths
     kind: Kind = "normal"
     seed: int = 0
-    given: tuple[torch.Tensor, torch.Tensor, float] | None = field(
-        default=None, compare=False, repr=False
-    )  # queries, keys and scale that are not drawn
+    fixed: tuple[torch.Tensor, torch.Tensor, float] | None = field(default=None, compare=False, repr=False)  # fixed queries, keys and scale
 
     def __str__(self) -> str:
-        at = self.lengths
+        lengths = self.lengths
         seed = f", seed {self.seed}" if self.seed else ""
-        return f"{self.name}: B={at.B}, H={at.H}, HK={at.HK}, M={at.M}, N={at.N}, {self.kind} inputs{seed}"
+        return f"{self.name}: B={lengths.B}, H={lengths.H}, HK={lengths.HK}, M={lengths.M}, N={lengths.N}, {self.kind} inputs{seed}"
 
 
 @dataclass
@@ -75,8 +101,8 @@ class Launch:
     lse: torch.Tensor
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
-    most: torch.Tensor | None = None  # MAX_SCORES of a kernel that gives it
-    parts: int = 0  # in how many numbers of TF32 the kernel's products take operands of f32, at the least; 0: they have none
+    most: torch.Tensor | None = None  # MAX_SCORES of a kernel that computes it
+    parts: int = 0  # the least number of TF32 parts of f32 operands in the kernel's products; 0: no such products
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -84,73 +110,81 @@ class Launch:
 
     @property
     def undefined(self) -> tuple[str, ...]:
-        """No tensor: an attention kernel reads none that it writes, but for its scratch."""
+        """Empty: an attention kernel reads no tensor that it writes, except for its scratch."""
         return ()
 
-    def given(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
-        """The same inputs, with other outputs."""
+    def with_outputs(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
+        """Return a launch with the same inputs, and other outputs."""
         return replace(self, o=outputs["O"], lse=outputs["LSE"], most=outputs.get(MAX_SCORES))
 
     def fresh(self) -> Launch:
-        """The same inputs, outputs full of NaN."""
-        return self.given({name: copy_of(x).fill_(math.nan) for name, x in self.outputs.items()})
+        """Return a launch with the same inputs, outputs full of NaN."""
+        return self.with_outputs({name: copy_of(x).fill_(math.nan) for name, x in self.outputs.items()})
 
     def arguments(self) -> dict[str, Any]:
         return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
 
 
-def _lacks(kernel: Kernel) -> list[str]:
+def _missing_parameters(kernel: Kernel) -> list[str]:
     ranks = {p.name: len(p.type.dims) for p in kernel.params if isinstance(p.type, GlobalType)}
     wrong = [n for n, rank in _RANKS.items() if ranks.get(n) != rank]
     return wrong if any(p.name == "scale" for p in kernel.params) else [*wrong, "scale"]
 
 
 def is_attention(kernel: Kernel) -> bool:
-    """Whether the kernel takes Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale."""
-    return not _lacks(kernel)
+    """Return whether the kernel takes Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale."""
+    return not _missing_parameters(kernel)
 
 
 def require_attention(kernel: Kernel) -> None:
-    """Raises CuirError V300 unless the kernel is an attention kernel."""
-    lacks = _lacks(kernel)
-    if lacks:
-        raise CuirError.of("V300", f"a mask or score specifies attention kernels: Q, K, V, O [B, H, M, D], LSE [B, H, M], scale; `{kernel.name}` lacks {', '.join(lacks)}",
-                           kernel.span, "specify it by a PyTorch function: --against FILE.py with `def reference(...)`")  # fmt: skip
+    """Raise CuirError V300 unless the kernel is an attention kernel."""
+    missing = _missing_parameters(kernel)
+    if missing:
+        raise CuirError.of(
+            "V300",
+            f"a mask or score specifies attention kernels: Q, K, V, O [B, H, M, D], LSE [B, H, M], scale; `{kernel.name}` lacks {', '.join(missing)}",
+            kernel.span,
+            "specify it by a PyTorch function: --against FILE.py with `def reference(...)`",
+        )
 
 
 def require_inputs_kept(checked: Checked) -> None:
-    """Raises CuirError V306 if an attention kernel writes what it is given."""
+    """Raise CuirError V306 if an attention kernel writes to its inputs."""
     written = [t.name for t in checked.outputs if t.name not in ("O", "LSE", MAX_SCORES)]
     if written:
-        raise CuirError.of("V306", f"`{checked.name}` writes {', '.join(written)}, which its caller gives it to read", checked.origin.span,
-                           "an attention kernel writes O and LSE")  # fmt: skip
+        raise CuirError.of(
+            "V306",
+            f"`{checked.name}` writes {', '.join(written)}, which its caller gives it to read",
+            checked.origin.span,
+            "an attention kernel writes O and LSE",
+        )
 
 
 def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
-    at, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
+    lengths, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
-    if case.given is not None:
-        q, k, scale = case.given
-    if case.kind == "largest" and spec.normalize != "softmax":  # a sum of values, not a mean
-        v = v / max(1, at.N)
+    if case.fixed is not None:
+        q, k, scale = case.fixed
+    if case.kind == "largest" and spec.normalize != "softmax":  # O is a sum of values, not a mean
+        v = v / max(1, lengths.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    captured = padded(checked, captured_arguments(program, checked.origin, spec, at, consts=checked.consts))
-    poisoned, made = outputs(checked, q), padded(checked, {"Q": q, "K": k, "V": v})
+    captured = padded(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
+    poisoned, inputs = outputs(checked, q), padded(checked, {"Q": q, "K": k, "V": v})
     return Launch(
-        made["Q"], made["K"], made["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked)
+        inputs["Q"], inputs["K"], inputs["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked)
     )
 
 
 def parts_of(checked: Checked) -> int:
-    """In how many numbers of TF32 products take operands of f32, at the least; 0 if no product does."""
-    given = (bound.args["parts"] for bound in checked.calls() if bound.op.traits.product and "parts" in bound.args)
-    return min((int(e.value) for e in given if isinstance(e, Number)), default=0)
+    """Return the least number of TF32 parts of f32 operands in products; 0 if there are no such products."""
+    parts = (bound.args["parts"] for bound in checked.calls() if bound.op.traits.product and "parts" in bound.args)
+    return min((int(e.value) for e in parts if isinstance(e, Number)), default=0)
 
 
 def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
-    """O, LSE and, of a kernel that gives it, MAX_SCORES, poisoned: what a kernel does not write stays NaN."""
+    """Return O, LSE and, if the kernel computes it, MAX_SCORES, full of NaN to show unwritten elements."""
     rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
     o = torch.full((*q.shape[:-1], head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
     return padded(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
@@ -159,10 +193,13 @@ def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
 def attention_inputs(
     case: Case, dims: tuple[int, int], BN: int, scale: float, dtype: torch.dtype = torch.float16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] in f32, as the case's kind says, for a kernel of that dtype. dims: D and DV."""
-    at, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
-    shapes = ((at.H, at.M, dims[0]), (at.HK, at.N, dims[0]), (at.HK, at.N, dims[1]))
-    q, k, v = (torch.randn(at.B, *shape, generator=rng) for shape in shapes)
+    """Return Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] in f32, by the case's kind.
+
+    dims: D and DV. dtype: that of the kernel.
+    """
+    lengths, kind, rng = case.lengths, case.kind, torch.Generator().manual_seed(case.seed)
+    shapes = ((lengths.H, lengths.M, dims[0]), (lengths.HK, lengths.N, dims[0]), (lengths.HK, lengths.N, dims[1]))
+    q, k, v = (torch.randn(lengths.B, *shape, generator=rng) for shape in shapes)
     if kind == "large":
         return q * 30, k, v
     if kind == "wide":
@@ -172,59 +209,59 @@ def attention_inputs(
     if kind == "zero":
         return torch.zeros_like(q), torch.zeros_like(k), v
     if kind == "equal":
-        return q, _alike(k), v
+        return q, _repeat_first(k), v
     if kind == "constant":
-        return _alike(q), _alike(k), _alike(v)
+        return _repeat_first(q), _repeat_first(k), _repeat_first(v)
     if kind == "huge":
         return q * 64, k * 64, v
-    if kind == "largest":  # a weighted mean of such values is one that the dtype holds, also where weights are rounded
+    if kind == "largest":  # the dtype holds a weighted mean of such values, also with rounded weights
         top = 2.0**15 if dtype == torch.float16 else 2.0**100
         return q, k, torch.where(torch.rand(v.shape, generator=rng) < 1 / 64, torch.sign(v) * top, v * top / 64)
     if kind == "ties":
-        return q, _twice(k), v
+        return q, _repeat_pairs(k), v
     if kind == "onehot":
         return _onehot(q), _onehot(k), _onehot(v)
     if kind == "spikes":
         q, k, v = (torch.where(torch.rand(x.shape, generator=rng) < 1 / 256, torch.sign(x) * 40, x * 0.1) for x in (q, k, v))
     elif kind == "offset":
         side = 160 / scale
-        q[..., 0] = torch.where(torch.arange(at.M) % 2 == 0, 1.0, -1.0) * side**0.5
+        q[..., 0] = torch.where(torch.arange(lengths.M) % 2 == 0, 1.0, -1.0) * side**0.5
         k[..., 0] = side**0.5
     elif kind == "growing":
         return _growing(q, k, v, BN, scale)
     return q, k, v
 
 
-def _alike(x: torch.Tensor) -> torch.Tensor:
-    """The first position everywhere."""
+def _repeat_first(x: torch.Tensor) -> torch.Tensor:
+    """Repeat the first position."""
     return x[:, :, :1].expand(x.shape).clone() if x.shape[2] else x
 
 
-def _twice(x: torch.Tensor) -> torch.Tensor:
-    """Each position twice in turn."""
+def _repeat_pairs(x: torch.Tensor) -> torch.Tensor:
+    """Repeat every second position once."""
     return x[:, :, torch.arange(x.shape[2]) // 2 * 2]
 
 
 def _onehot(x: torch.Tensor) -> torch.Tensor:
-    """A 1 where a row is largest."""
+    """Return rows with a 1 at their largest element."""
     return torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0) if x.numel() else x
 
 
 def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The first column of Q and K adds GROWTHS[m % 6] times the number of the key's block to a base-2 logit."""
+    """Add GROWTHS[m % 6] times the number of the key's block to a base-2 logit, by the first column."""
     level = torch.arange(k.shape[2]) // BN
     rising = torch.stack([level if head % 2 == 0 else level.max() - level for head in range(k.shape[1])]) if k.shape[2] else level[None]
-    levels = rising.clamp(max=2).float()  # two steps: enough, and far from an overflow of V
+    levels = rising.clamp(max=2).float()  # two steps suffice, without an overflow of V
     q, k = q * 0.5, k * 0.5
     q[..., 0] = torch.tensor(GROWTHS)[torch.arange(q.shape[2]) % len(GROWTHS)] / (4 * scale * math.log2(math.e))
     k[..., 0] = 4 * levels
-    if level.numel() and level.max() > _MANY:  # of many blocks each has a maximum of its own, up to as far as of so many
+    if level.numel() and level.max() > _MANY:  # with many blocks each has another maximum, within the range of so many
         k[..., 0] = 4 * rising * (_MANY / level.max())
     return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
 
 
 def head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
-    """Of queries and keys (D), and of values (DV, where a kernel has it)."""
+    """Return the dims of queries and keys (D), and of values (DV, where a kernel has it)."""
     return int(consts["D"]), int(consts.get("DV", consts["D"]))
 
 
@@ -236,7 +273,11 @@ def dtype_of(consts: Mapping[str, Const]) -> DType:
 
 
 def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
-    """Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, drawn ones; `marks`: captured integers, where masks have edges."""
+    """Return cases for the numbers.
+
+    Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, random ones. marks: captured
+    integers, where masks have edges.
+    """
     near = min((m for m in marks if m > 0), default=BN)
     near = near if near <= 8 * BN else BN
     problems = [
@@ -250,10 +291,10 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
         Case("small and large queries", Lengths(1, 2, 2, BM - 3, BN + 1), "wide"),
         Case(
             "five of all", Lengths(5, 10, 5, 9, 40)
-        ),  # more than four of a batch and of key heads, and than eight heads: bits of their numbers may be masked
+        ),  # more than four batch entries and key heads, and eight heads: bits of their numbers may be masked
         Case("nine blocks of keys", Lengths(1, 1, 1, max(1, BM // 2), 8 * BN + 3)),
         Case("nine tiles of queries", Lengths(1, 1, 1, 8 * BM + 1, BN)),
-        Case("one key", Lengths(2, 32, 16, 1, 1), "huge"),  # no other one has a logit near 0
+        Case("one key", Lengths(2, 32, 16, 1, 1), "huge"),  # no other case has a logit near 0
         Case("alike keys", Lengths(1, 2, 2, BM, BN + 40), "equal"),
         Case("no keys", Lengths(1, 2, 1, 40, 0)),
         Case("growing maxima", Lengths(1, 4, 2, BM + 9, 4 * BN), "growing"),
@@ -281,7 +322,7 @@ def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str
 
 
 def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
-    """A case with lengths up to a few tiles, more often near their edges; any kind of inputs."""
+    """Draw a case with lengths up to a few tiles, more often near their edges; any kind of inputs."""
     group, hk = rng.choice([1, 1, 2, 3, 4]), rng.choice([1, 2])
     M, N = (
         max(1, rng.choice([rng.randint(1, most * size), rng.randint(1, most) * size + rng.randint(-2, 2)]))
@@ -292,17 +333,20 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
 
 
 def simpler(case: Case) -> Iterator[Case]:
-    """Cases a little smaller or plainer than one, the boldest first: to look for the smallest that still fails."""
-    at = case.lengths
+    """Yield cases a little smaller or simpler than one, the largest reductions first.
+
+    Used to find the smallest that still fails.
+    """
+    current = case.lengths
     for lengths in (
-        replace(at, B=1),
-        replace(at, H=1, HK=1),
-        replace(at, H=at.H // at.HK, HK=1),
-        replace(at, H=at.HK),
-        *(replace(at, M=m) for m in less_than(at.M)),
-        *(replace(at, N=n) for n in less_than(at.N)),
+        replace(current, B=1),
+        replace(current, H=1, HK=1),
+        replace(current, H=current.H // current.HK, HK=1),
+        replace(current, H=current.HK),
+        *(replace(current, M=m) for m in less_than(current.M)),
+        *(replace(current, N=n) for n in less_than(current.N)),
     ):
-        if lengths != at:
+        if lengths != current:
             yield replace(case, lengths=lengths)
     if case.kind != "normal":
         yield replace(case, kind="normal")
@@ -311,20 +355,23 @@ def simpler(case: Case) -> Iterator[Case]:
 
 
 def less_than(n: int) -> list[int]:
-    """Smaller lengths: 1, half, round ones, one less."""
+    """Return smaller lengths: 1, half, round ones, one less."""
     return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})
 
 
 def units_of(kernel: Kernel) -> Expr | None:
-    """How many units of work the kernel asks `tiles(...)` for."""
+    """Return the number of units of work in the kernel's `tiles(...)`."""
     calls = (n for n in walk(kernel) if isinstance(n, Call) and traits(n).makes == "units")
     return next((c.args[0] for c in calls if c.args), None)
 
 
 def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: int) -> list[tuple[Case, int]]:
-    """Problems and grids for tiles of BM queries and blocks of BN keys: persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys
-    (masks that count from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask), ragged ends on several CTAs.
-    Blocks and tiles are more where a ring of so many stages would not go round twice."""
+    """Return problems and grids for tiles of BM queries and blocks of BN keys.
+
+    They are persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys (masks that count
+    from the first key leave some tiles few blocks), loops of one iteration, tiles without a key (under a causal mask),
+    ragged ends on several CTAs. There are more blocks and tiles if a ring of so many stages would not go round twice.
+    """
     blocks = max(blocks, -(-(2 * ring + 1) // tiles))
     return [
         (Case(f"{tiles} tiles of {blocks} blocks", Lengths(1, tiles, 1, BM, blocks * BN)), 1),
@@ -335,5 +382,5 @@ def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: in
         (
             Case("ragged, several CTAs", Lengths(1, 2, 1, BM + 9, BM + 9 + BN + max(1, 2 * BN // 5))),
             2,
-        ),  # the diagonal parts blocks between warpgroups
+        ),  # the diagonal splits blocks between warpgroups
     ]

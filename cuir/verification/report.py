@@ -1,4 +1,4 @@
-"""What verification found, for people (markdown, one line) and tools (JSON). Owns no question."""
+"""Report of a verification, for people (markdown, one line) and tools (JSON)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 @dataclass
 class Stage:
-    """One question and its answer; `reason` says in a line why the verdict is what it is."""
+    """One question and its answer; `reason` explains the verdict in one line."""
 
     name: str
     question: str
@@ -40,7 +40,11 @@ class Stage:
 
 @dataclass
 class VerifyReport:
-    """The stages in the order they were asked. `ok`: none failed. left_out, unreached: first and last lines of what is no part of the kernel with these consts, and of what no run has executed (see unreached.py)."""
+    """The stages in their order; `ok`: none failed.
+
+    left_out, unreached: first and last lines of text that is not in the kernel with these consts, and of text that no
+    run has executed (see unreached.py).
+    """
 
     variant: str
     kernel: str
@@ -50,12 +54,12 @@ class VerifyReport:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     unreached: list[tuple[int, int]] = field(default_factory=list)
     short: list[int] = field(default_factory=list)  # lines of loops that made at most one turn in every run
-    runs: int = 0  # under different schedules, by the schedules stage
-    steps: list[str] = field(default_factory=list)  # dims of which no problem was longer than one tile or block
-    source: str = ""  # where these lines stand
-    spills: str = ""  # what ptxas says of tiles that do not fit the registers
+    runs: int = 0  # runs under different schedules in the schedules stage
+    steps: list[str] = field(default_factory=list)  # dims in which no problem was longer than one tile or block
+    source: str = ""  # the file of these lines
+    spills: str = ""  # the report of ptxas on tiles that do not fit the registers
     narrow: list[NarrowSum] = field(default_factory=list)  # products of 8-bit floats, which the tensor core sums with fewer bits
-    warnings: list[str] = field(default_factory=list)  # of what the specification's functions leave untried
+    warnings: list[str] = field(default_factory=list)  # on problems that the specification's functions prevent
     coverage: Figure = field(default_factory=Figure)  # of the sides of the kernel's conditions
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end
 
@@ -72,7 +76,7 @@ class VerifyReport:
         return f"VerifyReport({self.kernel} against {self.variant}, {describe_consts(self.consts)}: {verdict})"
 
     def __bool__(self) -> bool:
-        """True if `ok`, so that `assert cuir.verify(...)` holds for what is right alone."""
+        """Return `ok`, so that `assert cuir.verify(...)` holds only for a right kernel."""
         return self.ok
 
     @property
@@ -89,37 +93,37 @@ class VerifyReport:
 
     @property
     def left_open(self) -> str:
-        """What is verified only as far as the checker goes, in words; "" if that is nothing."""
-        said = [self.spills] if self.spills else []
+        """Description of what was checked only by the checker; "" if there is nothing."""
+        texts = [self.spills] if self.spills else []
         if self.left_out:
-            said.append(
+            texts.append(
                 f"these consts leave out {_lines(self.left_out)} of {self.source}: other consts make another kernel, of which nothing is said"
             )
         if self.unreached:
-            said.append(
+            texts.append(
                 f"no run has reached {_lines(self.unreached)} of {self.source}: at other lengths they may run, and nothing is said of that"
             )
         if self.short:
             loops = "the loop" if len(self.short) == 1 else "each loop"
-            said.append(
+            texts.append(
                 f"in no run {loops} at {_lines([(n, n) for n in self.short])} of {self.source} made more than one turn: nothing is said of what one turn leaves to the next"
             )
         if self.steps:
-            said.append(
+            texts.append(
                 f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
             )
-        said += self.warnings
+        texts += self.warnings
         if words := self.coverage.left_open(self.source):
-            said.append(words)
+            texts.append(words)
         if self.negative:
-            said.append(
+            texts.append(
                 f"a negative index that a mod computes reads 0, here and in the kernel, where PyTorch counts it from the end, so add the length to it: {self.negative}"
             )
-        said += [str(n) for n in self.narrow]
-        return "; ".join(said)
+        texts += [str(n) for n in self.narrow]
+        return "; ".join(texts)
 
     def summary(self) -> str:
-        """One line."""
+        """Summarise in one line."""
         failed = next((s for s in self.stages if s.verdict == "failed"), None)
         if failed is not None:
             return f"{failed.name}: {failed.reason}"

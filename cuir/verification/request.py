@@ -1,4 +1,4 @@
-"""Request of a verification: a program, its specification, and how much is tried."""
+"""Request of a verification: a program, its specification, and the effort."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """A program with its specification. given: this as the caller has it; seeded: at least so many seeded schedules in all; progress: is told in words what happens."""
+    """A program with its specification.
+
+    caller_spec: the specification as the caller passed it; seeded: the least number of seeded schedules; progress: receives
+    messages.
+    """
 
     program: Program
     spec: AnySpecification
-    given: Any
+    caller_spec: Any
     level: Level
     progress: Progress
     shrink: bool = True

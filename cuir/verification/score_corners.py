@@ -68,7 +68,7 @@ def make_forward_case(spec: Specification, traced: Traced, checked: Checked) -> 
     D = head_dims(checked.consts)[0]
     lengths = Lengths(1, 2, 2, _count_queries(D), KEYS)
     found = make_score_inputs(spec, traced, lengths, D, _dtype(checked))
-    return None if found is None else (found.words, Case("corners", lengths, given=(found.q, found.k, found.scale)))
+    return None if found is None else (found.words, Case("corners", lengths, fixed=(found.q, found.k, found.scale)))
 
 
 def make_backward_case(

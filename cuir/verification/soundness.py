@@ -169,7 +169,7 @@ class Soundness:
         seen, varied = set[str](), set[str]()
         for draw in sorted(small, key=lambda d: -min(d.sizes.values(), default=0))[:3]:
             one, other = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
-            for name in one.given:
+            for name in one.from_inputs:
                 a, b = _collect_values(one).get(name), _collect_values(other).get(name)
                 seen |= {name} if _holds_several(a) else set()
                 varied |= set() if equal_bits(a, b) else {name}

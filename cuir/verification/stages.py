@@ -37,7 +37,7 @@ from .mask import Readout, check_function_mask, check_mask, readout_lengths
 from .narrow_products import narrow_sums
 from .numbers_stage import NumbersStage
 from .orders import Order
-from .perturbed import check_perturbed, to_perturb
+from .perturbed import check_perturbed, choose_perturbed
 from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .request import Level, Progress, Request
@@ -106,7 +106,7 @@ class _Stop(Exception):
 class _Verification:
     def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const], processes: int):
         self.request, self.kernel, self.consts, self.processes = request, kernel, consts, processes
-        self.program, self.spec, self.given = request.program, request.spec, request.given
+        self.program, self.spec, self.given = request.program, request.spec, request.caller_spec
         self.level, self.progress = request.level, request.progress
         self.runs = 0  # under different schedules
         self.orders: list[Order] = []
@@ -300,7 +300,7 @@ class _Verification:
                 if readout is None:
                     stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"
                     return
-                if not read and to_perturb(checked, [Case("mask", lengths)], self.level):
+                if not read and choose_perturbed(checked, [Case("mask", lengths)], self.level):
                     self.progress(f"mask: once more with noise for M={lengths.M}, N={lengths.N}")
                     check_perturbed(checked, lambda lengths=lengths: self.read_out(checked, lengths))  # type: ignore[misc]
                 read, hidden = read + readout.read, hidden + readout.hidden
