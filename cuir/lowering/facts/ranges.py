@@ -99,6 +99,7 @@ class Ranges:
 
 
 def analyse_ranges(kernel: ops.Kernel) -> Ranges:
+    """Compute the ranges of a kernel."""
     return Ranges(kernel)
 
 

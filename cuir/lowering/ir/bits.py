@@ -68,6 +68,7 @@ class Bits(Function):
 
 
 def bits(words: Sequence[SSAValue], result: Attribute, limit: SSAValue | None = None) -> Bits:
+    """Make truth values of words, false from column `limit` on."""
     return Bits(operands=[list(words), [] if limit is None else [limit]], result_types=[result])
 
 

@@ -135,6 +135,7 @@ class For(Loop):
 
 
 def loop(start: SSAValue, stop: SSAValue, step: int, carried: Sequence[SSAValue], body: Region) -> For:
+    """Make a loop over a range."""
     return For(
         operands=[start, stop, list(carried)], properties={"step": IntAttr(step)}, regions=[body], result_types=[[v.type for v in carried]]
     )
@@ -232,6 +233,7 @@ def loop_over_units(units: SSAValue, carried: Sequence[SSAValue], body: Region, 
 
 
 def words_attribute(words: Sequence[Word]) -> ArrayAttr:
+    """Encode words as an attribute."""
     return ArrayAttr([ArrayAttr([IntAttr(w.index), IntAttr(w.copies), IntAttr(int(w.uniform))]) for w in words])
 
 
@@ -249,6 +251,7 @@ class Branch(IRDLOperation):
 
     @classmethod
     def from_regions(cls, decision: SSAValue, then: Region, orelse: Region) -> Self:
+        """Make a branch whose results have the types that its regions yield."""
         last = then.block.last_op
         assert isinstance(last, Yield)
         return cls(operands=[decision], regions=[then, orelse], result_types=[[v.type for v in last.values]])
@@ -287,6 +290,7 @@ class If(Branch):
 
 
 def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
+    """Make a branch on a scalar."""
     return If.from_regions(condition, then, orelse)
 
 
@@ -350,4 +354,5 @@ class Kernel(_Named):
         return [op for op in self.body.block.ops if isinstance(op, Role)]
 
     def declaration(self, symbol: str) -> Declaration:
+        """Return the declaration of a name of the program."""
         return next(op for op in self.body.block.ops if isinstance(op, Declaration) and op.symbol.data == symbol)

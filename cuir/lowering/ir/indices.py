@@ -56,6 +56,7 @@ class LimitOf(IRDLOperation):
 
 
 def limit_of(y: SSAValue, x: SSAValue, plus: int, result: Attribute, sums: bool = False) -> LimitOf:
+    """Make y - x + plus, saturated."""
     properties: dict[str, Attribute] = {"plus": IntAttr(plus)} | ({"sums": UnitAttr()} if sums else {})
     return LimitOf(operands=[y, x], properties=properties, result_types=[result])
 

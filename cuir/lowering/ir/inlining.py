@@ -12,10 +12,12 @@ PLACELESS = (ops.Constant, ops.Parameter, ops.At)
 
 
 def mark(op: Operation) -> None:
+    """Mark the result of an operation as inlined."""
     op.attributes[MARK] = UnitAttr()
 
 
 def unmark(op: Operation) -> None:
+    """Remove the mark of an operation."""
     op.attributes.pop(MARK, None)
 
 

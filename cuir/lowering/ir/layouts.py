@@ -58,6 +58,7 @@ class Fragment:
 
 
 def fragment(t: TileT, threads: int) -> Fragment:
+    """Return the fragment layout of a tile over a worker's threads."""
     return Fragment(*t.shape, threads)
 
 

@@ -192,6 +192,7 @@ class Inverse(Function):
 
 
 def inverse(divisor: SSAValue) -> Inverse:
+    """Make the inverse of a divisor."""
     return Inverse(operands=[divisor], result_types=[scalar(I32)])
 
 
@@ -288,6 +289,7 @@ class Note(IRDLOperation):
 
 
 def note(text: str) -> Note:
+    """Make a note for the program's author."""
     return Note(properties={"text": StringAttr(text)})
 
 

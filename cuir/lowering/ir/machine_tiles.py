@@ -71,6 +71,7 @@ class ByRows(Function):
 
 
 def by_rows(function: str, x: SSAValue) -> ByRows:
+    """Make log2(x) or 1 / x of a number per row; `function` is one of FUNCTIONS."""
     return ByRows(operands=[x], properties={"function": StringAttr(function)}, result_types=[x.type])
 
 
@@ -129,6 +130,7 @@ class Line(Function):
 
 
 def line(slope: SSAValue, rows: SSAValue | None, result: Attribute, near: bool = False) -> Line:
+    """Make the line rows + slope * column."""
     properties: dict[str, Attribute] = {"near": UnitAttr()} if near else {}
     return Line(operands=[slope, [] if rows is None else [rows]], properties=properties, result_types=[result])
 
@@ -154,6 +156,7 @@ class Pin(Function):
 
 
 def pin(x: SSAValue) -> Pin:
+    """Make a tile that is computed here and kept in registers."""
     return Pin(operands=[x], result_types=[x.type])
 
 
@@ -178,6 +181,7 @@ class InOrder(Function):
 
 
 def in_order(x: SSAValue) -> InOrder:
+    """Make a tile in order from one in dealt order."""
     return InOrder(operands=[x], result_types=[x.type])
 
 
@@ -206,6 +210,7 @@ class After(Function):
 
 
 def after(value: SSAValue, tile: SSAValue) -> After:
+    """Make a number that the compiler does not know before a tile is there."""
     return After(operands=[value, tile], result_types=[value.type])
 
 
@@ -272,6 +277,7 @@ class ByReciprocal(Function):
 
 
 def by_reciprocal(x: SSAValue | None, y: SSAValue, result: Attribute, shared: bool = False, spreads: bool = False) -> ByReciprocal:
+    """Make x / y by the reciprocal of y, or that alone."""
     properties: dict[str, Attribute] = {word: UnitAttr() for word, present in (("shared", shared), ("spreads", spreads)) if present}
     return ByReciprocal(operands=[[y] if x is None else [x, y]], properties=properties, result_types=[result])
 
@@ -304,6 +310,7 @@ class SharedTanh(Function):
 
 
 def shared_tanh(x: SSAValue, factor: SSAValue | None) -> SharedTanh:
+    """Make tanh(x), or tanh(x * factor)."""
     return SharedTanh(operands=[x, [] if factor is None else [factor]], result_types=[x.type])
 
 
@@ -333,6 +340,7 @@ class ReadColumns(Function):
 
 
 def read_columns(box: SSAValue) -> ReadColumns:
+    """Make a read of the elements of a box by lanes."""
     (cols,) = box.type.sizes  # type: ignore[attr-defined]
     return ReadColumns(operands=[box], result_types=[tile(dtype_of(box), 1, int(cols), "lanes")])
 
@@ -356,6 +364,7 @@ class Exchange(Function):
 
 
 def exchange(x: SSAValue) -> Exchange:
+    """Make the exchange of a tile that lanes hold."""
     t = x.type
     assert isinstance(t, TileT)
     return Exchange(operands=[x], result_types=[tile(t.element, *t.shape)])

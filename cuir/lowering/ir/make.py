@@ -31,30 +31,37 @@ def _of(entry: Op, t: Attribute, exact: bool, *arguments: SSAValue) -> Apply:
 
 # ---- arithmetic
 def add(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x + y."""
     return _of(entries.ADD, t, exact, x, y)
 
 
 def subtract(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x - y."""
     return _of(entries.SUBTRACT, t, exact, x, y)
 
 
 def multiply(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x * y."""
     return _of(entries.MULTIPLY, t, exact, x, y)
 
 
 def negate(x: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make -x."""
     return _of(entries.NEGATE, t, exact, x)
 
 
 def least(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make the least of two operands."""
     return _of(entries.LEAST, t, exact, x, y)
 
 
 def greatest(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make the greatest of two operands."""
     return _of(entries.GREATEST, t, exact, x, y)
 
 
 def exp2(x: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make 2 to the power of x."""
     return _of(entries.EXP2, t, exact, x)
 
 
@@ -65,14 +72,17 @@ def compare(signs: Signs, operands: Sequence[SSAValue], t: Attribute, exact: boo
 
 
 def less(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x < y."""
     return compare(LESS, (x, y), t, exact)
 
 
 def at_most(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x <= y."""
     return compare(AT_MOST, (x, y), t, exact)
 
 
 def equal(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
+    """Make x == y."""
     return compare(EQUAL, (x, y), t, exact)
 
 
@@ -103,6 +113,7 @@ def where(condition: SSAValue, x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
 
 
 def cast(x: SSAValue, t: Attribute) -> Apply:
+    """Make a conversion to the dtype of the result."""
     return _of(entries.CAST, t, False, x)
 
 

@@ -25,10 +25,12 @@ def parse_operands(parser: Parser) -> list[SSAValue]:
 
 
 def parse_operand(parser: Parser) -> SSAValue:
+    """Parse the name of a value that is defined."""
     return _resolve(parser, parser.parse_unresolved_operand("a value"))
 
 
 def parse_optional_operand(parser: Parser) -> SSAValue | None:
+    """Parse the name of a value, if there is one."""
     operand = parser.parse_optional_unresolved_operand()
     return None if operand is None else _resolve(parser, operand)
 

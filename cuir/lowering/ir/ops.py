@@ -73,10 +73,12 @@ class Constant(IRDLOperation):
 
 
 def value_of(text: str, dtype: DType) -> int | float | bool:
+    """Return the number or truth value of a constant's text."""
     return text == "True" if dtype == BOOL else int(text) if dtype == I32 else float(text)
 
 
 def constant(value: int | float | bool, dtype: DType) -> Constant:
+    """Make a constant."""
     text = repr(bool(value)) if dtype == BOOL else repr(int(value)) if dtype == I32 else repr(float(value))
     return Constant.create(properties={"text": StringAttr(text)}, result_types=[scalar(dtype)])
 
@@ -103,7 +105,7 @@ class Primitive(IRDLOperation):
 
     @property
     def kind(self) -> Traits:
-        """Traits of the primitive. (`traits` are xDSL's.)"""
+        """Traits of the primitive, since xDSL has a `traits` of its own."""
         return entry(self.primitive.data).traits
 
     def verify_(self) -> None:
@@ -144,6 +146,7 @@ class Apply(Primitive):
 
 
 def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exact: bool = False) -> Apply:
+    """Make a pure operation of the table."""
     properties: dict[str, Attribute] = {"primitive": StringAttr(primitive)}
     if exact:
         properties["exact"] = UnitAttr()
@@ -210,6 +213,7 @@ class At(IRDLOperation):
 
 
 def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: Attribute) -> At:
+    """Make a place: for each dim its start (None: the first element) and size."""
     return At.create(
         operands=[array, *(s for s, _ in parts if s is not None)],
         properties={
@@ -304,6 +308,7 @@ class Perform(Primitive):
 def perform(
     primitive: str, args: dict[str, SSAValue], results: Sequence[Attribute] = (), consts: dict[str, Const] | None = None
 ) -> Perform:
+    """Make an operation of the table with an effect, or that depends on memory."""
     return Perform.create(
         operands=list(args.values()),
         properties={

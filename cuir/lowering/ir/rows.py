@@ -72,12 +72,14 @@ class Nothing(IRDLOperation):
 
 
 def row_part(x: SSAValue) -> RowPart:
+    """Make the sums of each thread's elements of rows."""
     t = x.type
     assert isinstance(t, TileT)
     return RowPart(operands=[x], result_types=[tile(t.element, t.shape[0], 1, "partial")])
 
 
 def quad_sum(x: SSAValue) -> QuadSum:
+    """Make the sums of rows from their parts."""
     t = x.type
     assert isinstance(t, TileT)
     return QuadSum(operands=[x], result_types=[tile(t.element, t.shape[0], 1)])

@@ -204,20 +204,24 @@ def natural_layout(rows: int, cols: int) -> str:
 
 @functools.cache
 def scalar(dtype: DType) -> ScalarT:
+    """Return the type of a scalar."""
     return ScalarT(StringAttr(dtype.name))
 
 
 @functools.cache
 def tile(dtype: DType, rows: int, cols: int, layout: str | None = None) -> TileT:
+    """Return the type of a register tile, by default in the layout of its shape."""
     return TileT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols), StringAttr(layout or natural_layout(rows, cols)))
 
 
 def dims(sizes: Sequence[int | str]) -> ArrayAttr:
+    """Return dims as an attribute."""
     return ArrayAttr([IntAttr(d) if isinstance(d, int) else StringAttr(d) for d in sizes])
 
 
 @functools.cache
 def element(dtype: DType, rows: int = 0, cols: int = 0) -> ElementT:
+    """Return the type of single elements."""
     return ElementT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols))
 
 
@@ -242,10 +246,12 @@ def dtype_of(value: SSAValue) -> DType:
 
 
 def is_tile(value: SSAValue) -> bool:
+    """Return whether a value is a register tile."""
     return isinstance(value.type, TileT)
 
 
 def is_scalar(value: SSAValue) -> bool:
+    """Return whether a value is a scalar."""
     return isinstance(value.type, ScalarT)
 
 

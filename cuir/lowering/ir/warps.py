@@ -95,6 +95,10 @@ class Pinned(IRDLOperation):
 
 
 def pinned(values: Sequence[SSAValue], guard: tuple[SSAValue, SSAValue, SSAValue] | None) -> Pinned:
+    """Make the point before which values are computed.
+
+    `guard`: condition, barrier and parity of a wait that is the branch that needs them.
+    """
     return Pinned(operands=[list(values), *([[g] for g in guard] if guard else [[], [], []])])
 
 

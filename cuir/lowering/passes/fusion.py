@@ -176,6 +176,7 @@ def _compares_column(op: ops.Apply) -> bool:
 
 
 def has_columns(value: SSAValue) -> bool:
+    """Return whether a value differs from column to column."""
     return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
 
 
