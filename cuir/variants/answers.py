@@ -1,6 +1,7 @@
-"""What Python answers about a value of a mod that stands for a number of Python's: it hashes, prints and rounds as the number, `isinstance` sees its class.
+"""Python's answers about a value of a mod that stands for a number.
 
-Owns these answers; not the operations, which give CuIR (proxy.py), nor when a trace begins anew (trace.py).
+It hashes, prints and rounds as the number, and `isinstance` sees the number's class. Operations, which give CuIR, are
+in proxy.py; trace.py decides when a trace begins anew.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ KINDS: dict[DType, type] = {F32: float, I32: int, BOOL: bool}
 
 @dataclass(eq=False)
 class Tracing:
-    """A trace that runs. refused: what the mod was told, which it may have caught. rows: whether it works on rows or views of captured tensors.
-    beyond: what it computes now is computed for pairs behind the last query and key, too."""
+    """A trace that runs.
+
+    Attributes:
+        refused: errors that were raised in the mod, which may have caught them.
+        rows: it works on rows or views of captured tensors.
+        beyond: the current part is computed for pairs behind the last query and key, too.
+    """
 
     refused: list[CuirError] = field(default_factory=list)
     rows: bool = False
@@ -30,30 +36,44 @@ TRACE: ContextVar[Tracing | None] = ContextVar("TRACE", default=None)
 
 
 class Constant(BaseException):
-    """Ends a trace: a captured number was asked for what only a constant can answer, and is one in the next trace. A mod's own `except Exception` lets it pass."""
+    """The end of a trace: a captured number that needs to be constant becomes one in the next trace.
+
+    A mod's own `except Exception` does not catch it.
+    """
 
 
 class Answers:
-    """Of a proxy. `number`: it stands for a captured number, a length, or what Python's operators make of these, and for no tensor. A length has no value."""
+    """The answers of a proxy.
+
+    Attributes:
+        number: it stands for a captured number, a length, or a result of Python's operators on these, and for no
+            tensor. A length has no value.
+    """
 
     element: DType
     value: int | float | bool | None
     numbers: frozenset[str]
     number: bool
 
-    def known(self, what: str) -> int | float | bool:
+    def known(self, purpose: str) -> int | float | bool:
         raise NotImplementedError
 
-    def constant(self, what: str) -> int | float | bool:
-        """The value. Ends the trace if that makes a captured number a constant; refuses (X121) if there is none."""
-        value = self.known(what)
+    def constant(self, purpose: str) -> int | float | bool:
+        """Return the value for a use that needs a constant.
+
+        Ends the trace if a captured number thereby becomes a constant; refuses (X121) if there is no value.
+        """
+        value = self.known(purpose)
         if self.numbers and TRACE.get() is not None:
             raise Constant
         return value
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """What `isinstance` asks, and `match` and `functools.singledispatch` with it. A tensor's is not told: PyTorch would take the proxy's memory for one."""
+        """The class for `isinstance`, `match` and `functools.singledispatch`.
+
+        A tensor's class is not given: PyTorch would take the proxy's memory for one.
+        """
         return KINDS[self.element] if self.number else type(self)
 
     def __hash__(self) -> int:
@@ -72,14 +92,14 @@ class Answers:
         return self
 
 
-def _asked(name: str) -> Callable[..., Any]:
-    def answer(self: Answers, *others: Any) -> Any:
-        return getattr(self.constant(f"{name}()"), f"__{name}__")(*others)
+def _answer_for(name: str) -> Callable[..., Any]:
+    def answer(self: Answers, *operands: Any) -> Any:
+        return getattr(self.constant(f"{name}()"), f"__{name}__")(*operands)
 
     return answer
 
 
 for _name in ("round", "trunc", "floor", "ceil", "divmod", "rdivmod"):  # what Python's numbers have, and kernels have not
-    setattr(Answers, f"__{_name}__", _asked(_name))
+    setattr(Answers, f"__{_name}__", _answer_for(_name))
 
 __all__ = ["KINDS", "TRACE", "Answers", "Constant", "Tracing"]

@@ -1,6 +1,7 @@
-"""Rows and views of captured tensors within a mod: their elements are made when one is asked for, so that a view is index arithmetic, and a sum is written out.
+"""Rows and views of captured tensors within a mod, whose elements are computed on demand.
 
-Owns shapes, views, broadcasting and reductions. What an element is, and what an operation on elements gives, is proxy.py's.
+A view is thus index arithmetic, and a sum is written out. Shapes, views, broadcasting and reductions are here; elements
+and operations on them are in proxy.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .proxy import HANDLERS, OPERATORS, ROWS, Proxy, Rows, TensorProxy, call, li
 from .refusal import refuse, user_place
 from .spelling import by_position, in_table, of_function, of_method
 
-MOST = 256  # elements that a reduction takes together: each is read, and computed, for every pair
+MOST = 256  # elements of a reduction: each is read, and computed, for every pair
 Index = tuple[Any, ...]
 
 
@@ -35,7 +36,10 @@ class Origin(NamedTuple):
 
 @dataclass(eq=False)
 class Array(Rows):
-    """Elements by one index for each dim. `follows`: a shape that follows the lengths, of which this one is a sample."""
+    """Elements by one index for each dim.
+
+    `follows` marks a shape that follows the lengths, of which this one is a sample.
+    """
 
     shape: torch.Size
     at: Callable[[Index], Any]
@@ -102,18 +106,21 @@ class Array(Rows):
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return operation(*of_function(func, args, kwargs or {}))
 
-    def small(self, dims: Iterable[int], what: str) -> None:
+    def small(self, dims: Iterable[int], action: str) -> None:
         if self.follows:
-            refuse(f"{what}: a row whose length follows the lengths", "give it a length of its own: capture the tensor itself")
+            refuse(f"{action}: a row whose length follows the lengths", "give it a length of its own: capture the tensor itself")
         if (n := math.prod(dims)) > MOST:
             refuse(
-                f"{n} elements are {what} for each pair of query and key",
+                f"{n} elements are {action} for each pair of query and key",
                 f"{MOST} are the most: compute it before the mod, and index the result in the mod",
             )
 
     # ---- views
     def viewed(self, shape: Sequence[int], source: Callable[[Index], Index]) -> Any:
-        """The array of this shape whose element at an index is the one at source(index); a number if there are no dims."""
+        """Return the array of this shape whose element at an index is the one at source(index).
+
+        Without dims it is a number.
+        """
         if not shape:
             return self.element(source(()))
         return Array(torch.Size(shape), lambda index: self.element(source(index)), self.follows, origin=self.origin)
@@ -126,13 +133,13 @@ class Array(Rows):
 
     def __getitem__(self, item: Any) -> Any:
         items = [standing(i) for i in (item if isinstance(item, tuple) else (item,))]
-        taken = sum(i is not None and i is not Ellipsis for i in items)
-        if taken > self.ndim:
-            refuse(f"{taken} indices of an array of {self.ndim} dims")
+        index_count = sum(i is not None and i is not Ellipsis for i in items)
+        if index_count > self.ndim:
+            refuse(f"{index_count} indices of an array of {self.ndim} dims")
         if Ellipsis not in [i for i in items if i is None or i is Ellipsis]:
             items.append(Ellipsis)
-        where = next(n for n, i in enumerate(items) if i is Ellipsis)
-        items[where : where + 1] = [slice(None)] * (self.ndim - taken)
+        ellipsis = next(n for n, i in enumerate(items) if i is Ellipsis)
+        items[ellipsis : ellipsis + 1] = [slice(None)] * (self.ndim - index_count)
         tensors = [n for n, i in enumerate(items) if isinstance(i, (Proxy, Rows, torch.Tensor))]
         if sum(map(_has_dims, items)) > 1 or (any(map(_has_dims, items)) and len(tensors) <= tensors[-1] - tensors[0]):
             refuse("a row as an index beside other indices of tensors", "index dim by dim: x[b][:, ids[q_idx]]")
@@ -163,25 +170,25 @@ class Array(Rows):
         for end in (s.start, s.stop, s.step):
             if end is not None and not isinstance(end, int) and not (isinstance(end, Proxy) and end.value is not None):
                 refuse("a slice whose ends are only known when the kernel runs", "an index reads one element; a row has a known length")
-        given = slice(*(None if end is None else int(end) for end in (s.start, s.stop, s.step)))
-        if given.step is not None and given.step < 1:
+        constant_slice = slice(*(None if end is None else int(end) for end in (s.start, s.stop, s.step)))
+        if constant_slice.step is not None and constant_slice.step < 1:
             refuse("a slice with a step below 1", ".flip(0) turns a dim around")
-        return given.indices(size)
+        return constant_slice.indices(size)
 
     def unsqueeze(self, dim: int) -> Any:
         at = self.axis(dim, 1)
         return self.viewed([*self.shape[:at], 1, *self.shape[at:]], lambda index: (*index[:at], *index[at + 1 :]))
 
     def squeeze(self, *dims: Any) -> Any:
-        given = _sizes(dims)
-        gone = {self.axis(d) for d in given} if given else set(range(self.ndim))
-        kept = [d for d in range(self.ndim) if d not in gone or self.shape[d] != 1]
+        dims_to_drop = _sizes(dims)
+        dropped = {self.axis(d) for d in dims_to_drop} if dims_to_drop else set(range(self.ndim))
+        remaining = [d for d in range(self.ndim) if d not in dropped or self.shape[d] != 1]
 
         def source(index: Index) -> Index:
-            places = dict(zip(kept, index))
+            places = dict(zip(remaining, index))
             return tuple(places.get(d, 0) for d in range(self.ndim))
 
-        return self.viewed([self.shape[d] for d in kept], source)
+        return self.viewed([self.shape[d] for d in remaining], source)
 
     def permute(self, *dims: Any) -> Any:
         order = [self.axis(d) for d in _sizes(dims)]
@@ -202,11 +209,11 @@ class Array(Rows):
         return self.transpose(0, 1) if self.ndim == 2 else self
 
     def expand(self, *sizes: Any) -> Any:
-        wanted = _sizes(sizes)
-        new = len(wanted) - self.ndim
+        target = _sizes(sizes)
+        new = len(target) - self.ndim
         if new < 0:
-            refuse(f"expand to {len(wanted)} dims of an array of {self.ndim}")
-        shape = [n if n != -1 else self.shape[d - new] for d, n in enumerate(wanted)]
+            refuse(f"expand to {len(target)} dims of an array of {self.ndim}")
+        shape = [n if n != -1 else self.shape[d - new] for d, n in enumerate(target)]
         if any(old not in (1, n) for old, n in zip(self.shape, shape[new:])):
             refuse(f"expand of {list(self.shape)} to {shape}")
         return self.viewed(shape, lambda index: tuple(0 if old == 1 else i for old, i in zip(self.shape, index[new:])))
@@ -217,21 +224,21 @@ class Array(Rows):
     broadcast_to = expand
 
     def reshape(self, *sizes: Any) -> Any:
-        wanted = _sizes(sizes)
-        rest = math.prod(n for n in wanted if n != -1)
-        shape = [self.numel() // max(1, rest) if n == -1 else n for n in wanted]
-        if self.follows or math.prod(shape) != self.numel() or wanted.count(-1) > 1:
-            refuse(f"a view of {list(self.shape)} as {wanted}", "the sizes have as many elements")
+        target = _sizes(sizes)
+        rest = math.prod(n for n in target if n != -1)
+        shape = [self.numel() // max(1, rest) if n == -1 else n for n in target]
+        if self.follows or math.prod(shape) != self.numel() or target.count(-1) > 1:
+            refuse(f"a view of {list(self.shape)} as {target}", "the sizes have as many elements")
 
         def source(index: Index) -> Index:
             place: Any = 0
             for i, n in zip(index, shape):
                 place = _plus(_times(place, n), i)
-            found: list[Any] = []
+            indices: list[Any] = []
             for d, n in reversed(list(enumerate(self.shape))):
-                found.append(place if d == 0 else _rest(place, n))
+                indices.append(place if d == 0 else _rest(place, n))
                 place = _parts(place, n)
-            return tuple(reversed(found))
+            return tuple(reversed(indices))
 
         return self.viewed(shape, source)
 
@@ -261,23 +268,23 @@ class Array(Rows):
 
     # ---- reductions
     def folded(
-        self, dim: Any, keepdim: bool, what: str, fold: Callable[[Sequence[Any]], Any], each: Callable[[Any], Any], empty: Any
+        self, dim: Any, keepdim: bool, action: str, fold: Callable[[Sequence[Any]], Any], each: Callable[[Any], Any], empty: Any
     ) -> Any:
         """Fold the elements along dims (all, if None)."""
         dims = sorted({self.axis(d) for d in (range(self.ndim) if dim is None else _sizes((dim,)))})
-        self.small([self.shape[d] for d in dims], what)
-        kept = [d for d in range(self.ndim) if d not in dims]
+        self.small([self.shape[d] for d in dims], action)
+        remaining = [d for d in range(self.ndim) if d not in dims]
         ranges = [range(self.shape[d]) for d in dims]
 
         def folded(index: Index) -> Any:
-            places = dict(zip(range(self.ndim) if keepdim else kept, index))
+            places = dict(zip(range(self.ndim) if keepdim else remaining, index))
             items = [
                 each(self.element(tuple(dict(zip(dims, inner)).get(d, places.get(d)) for d in range(self.ndim))))
                 for inner in itertools.product(*ranges)
             ]
-            return fold(items) if items else lift(empty) if empty is not None else refuse(f"no elements are {what}")
+            return fold(items) if items else lift(empty) if empty is not None else refuse(f"no elements are {action}")
 
-        shape = [1 if d in dims else n for d, n in enumerate(self.shape)] if keepdim else [self.shape[d] for d in kept]
+        shape = [1 if d in dims else n for d, n in enumerate(self.shape)] if keepdim else [self.shape[d] for d in remaining]
         return shaped(shape, folded, self.follows)
 
     def sum(self, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -336,7 +343,7 @@ def shaped(shape: Sequence[int], at: Callable[[Index], Any], follows: bool = Fal
 
 
 def joined_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
-    """One or more items joined two by two, so that the expression is not deep."""
+    """Join one or more items two by two, so that the expression is not deep."""
     while len(items) > 1:
         items = [join(*items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
     return items[0]
@@ -400,7 +407,7 @@ def _is(x: Any, n: int) -> bool:
 
 
 def whole(index: Any, size: int) -> Any:
-    """An index of one element: a negative constant or captured number counts from the end."""
+    """Return an index of one element; a negative constant or captured number counts from the end."""
     if hasattr(index, "__index__") and not isinstance(index, (Proxy, torch.Tensor)):
         index = operator.index(index)
     value = index.value if isinstance(index, Proxy) else index
@@ -412,7 +419,7 @@ def whole(index: Any, size: int) -> Any:
 
 
 def _sizes(given: tuple[Any, ...]) -> list[int]:
-    """Sizes or dims, one by one or in a sequence."""
+    """Return sizes or dims that are given one by one or in a sequence."""
     flat = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list, torch.Size)) else given
     return [int(n) for n in flat]
 
@@ -421,14 +428,14 @@ CONSTANT: ContextVar[Callable[[torch.Tensor], TensorProxy]] = ContextVar("CONSTA
 
 
 def _read_constant(x: torch.Tensor, index: tuple[Any, ...]) -> Any:
-    """Read a tensor that the mod makes at a computed place: a kernel takes it as it takes captured tensors."""
+    """Read a tensor that the mod makes at a computed place, as a captured tensor."""
     if (capture := CONSTANT.get(None)) is None:
         refuse("a tensor that the mod makes cannot be read by an index", "make it before the mod, which may close over it")
     return capture(x)[index]
 
 
 def array(x: Any) -> Array:
-    """Anything that a mod computes with, as an array; of a number one without dims."""
+    """Return any value of a mod as an array; a number becomes one without dims."""
     x = standing(x)
     if isinstance(x, Array):
         return x
@@ -446,7 +453,7 @@ def array(x: Any) -> Array:
 
 
 def elementwise(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """An operation on elements, of arrays that broadcast."""
+    """Apply an operation to elements of arrays that broadcast."""
     arrays = {i: array(a) for i, a in enumerate(args) if _has_dims(a)}
     named = {n: array(a) for n, a in kwargs.items() if _has_dims(a)}
     shapes = [a.shape for a in (*arrays.values(), *named.values())]
@@ -456,9 +463,11 @@ def elementwise(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         refuse(f"`{name}` of arrays of {' and '.join(str(list(s)) for s in shapes)}", "dims are alike, or one of them is 1")
 
     def element(index: Index) -> Any:
-        given = [arrays[i].element(_broadcast(index, arrays[i].shape)) if i in arrays else a for i, a in enumerate(args)]
+        operands_at_index = [arrays[i].element(_broadcast(index, arrays[i].shape)) if i in arrays else a for i, a in enumerate(args)]
         return call(
-            name, tuple(given), {n: named[n].element(_broadcast(index, named[n].shape)) if n in named else a for n, a in kwargs.items()}
+            name,
+            tuple(operands_at_index),
+            {n: named[n].element(_broadcast(index, named[n].shape)) if n in named else a for n, a in kwargs.items()},
         )
 
     operands = (*arrays.values(), *named.values())
@@ -497,7 +506,7 @@ _OTHER_NAMES = {"swapdims": "transpose", "special_expit": "sigmoid"}
 
 
 def operation(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """An operation of PyTorch or Python one of whose operands has dims, or makes dims of a number."""
+    """Apply an operation of PyTorch or Python that has an operand with dims, or makes dims of a number."""
     if (running := TRACE.get()) is not None:
         running.rows = True
     plain = name.strip("_")
@@ -534,7 +543,7 @@ def _only_element(x: Array) -> Any:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    return lambda self, *others: operation(name, (self, *others), {})
+    return lambda self, *operands: operation(name, (self, *operands), {})
 
 
 for _name in OPERATORS:  # Python's own == would compare the objects

@@ -1,8 +1,8 @@
-"""Transfer of the backward kernel: an expert kernel of gradients and a specification -> the gradients of that variant, by replacing splice points and nothing else.
+"""Transfer of the backward kernel: the gradients of a variant, by replacing only splice points.
 
-Its splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a block of keys visits blocks of queries. Those
-are what blocks.py and lists.py find for the mask whose queries and keys have changed places. `captured_begin`, `captured_step` and `captured_end` give the gradients of
-captured tensors (learned.py).
+The splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a
+block of keys visits blocks of queries. blocks.py and lists.py find these for the mask with queries and keys exchanged.
+`captured_begin`, `captured_step` and `captured_end` compute the gradients of captured tensors (learned.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .splice import TransferResult, declared, require_points, rest, spliced, uni
 from .tiles import Work
 from .traced import Traced
 
-KERNEL = "flash_bwd"  # of the program, between what prepares and what finishes
+KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`
 _NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
 _WORDS = (
     ("which key block is the i-th", "which block of queries is the i-th"),
@@ -42,36 +42,44 @@ _LISTED = "the mask is not linear in q and k: which blocks of queries a block of
 def transfer_backward(
     origin: Program, spec: Specification, *, traced: Traced | None = None, learned: Collection[int] = ()
 ) -> TransferResult:
-    """Replaces `score`, `dscore`, `keep`, `q_count`, `q_block`, and the order of `tile` where the work grows with the keys. traced: what the specification traces to.
+    """Replace the splice points of a backward kernel.
 
-    learned: of which of the traced parameters, floating tensors, the kernel gives gradients too; that of `table` is the parameter `grad_table`, f32 of the same shape, to
-    which it adds. Those that no score reads have none. Raises CuirError: X120-X123 what cannot be traced, X109 weights that are no softmax, or a score whose derivative
-    is not known, X130, X131 a program that is no such kernel.
+    These are `score`, `dscore`, `keep`, `q_count`, `q_block`, and the order of `tile` where the work grows with the
+    keys.
+
+    Args:
+        traced: the trace of the specification.
+        learned: indices of the traced parameters, floating tensors, of which the kernel computes gradients too. The
+            gradient of `table` is the parameter `grad_table`, f32 of the same shape, to which it adds. Tensors that no
+            score reads have none.
+
+    Raises CuirError: X120-X123 for what cannot be traced, X109 for weights other than a softmax's, or a score whose
+    derivative is unknown, X130, X131 for a program that is no such kernel.
     """
     require_softmax(spec)
     target = origin.kernels()[KERNEL]
     require_points(origin, target, BACKWARD_POINTS)
     traced = traced_apart(spec) if traced is None else traced
     traced = replace(traced, sink=None)  # LSE holds it
-    taken = names_of(rest(origin, target, set(BACKWARD_POINTS), None))
-    traced = traced.named(taken | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
+    used_names = names_of(rest(origin, target, set(BACKWARD_POINTS), None))
+    traced = traced.named(used_names | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
 
     def fresh(name: str) -> str:
-        while name in taken or name in {p.name for p in traced.parameters}:
+        while name in used_names or name in {p.name for p in traced.parameters}:
             name += "_"
         return name
 
     gradients = {name: fresh(PREFIX + name) for name in (traced.parameters[i].name for i in learned)}
-    made = blocks(None if traced.keep is None else turned(traced.keep), fresh)
-    lists = column_lists_for(traced.keep, fresh) if made is None and traced.keep is not None else None
-    text = made.text if made is not None else lists.text() if lists is not None else ""
+    closed_blocks = blocks(None if traced.keep is None else turned(traced.keep), fresh)
+    lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
+    text = closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else ""
     new = _functions(traced, text) | captured_functions(traced, gradients)
     if "tile" in origin.funcs():
-        new["tile"] = _ordered(origin.funcs()["tile"], made.work if made is not None else "listed")
+        new["tile"] = _ordered(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
     used = read_by_gradients(traced)
     added = tuple(declared(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
-    given = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
-    gradients = {name: gradient for name, gradient in gradients.items() if gradient in given}
+    gradient_names = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
+    gradients = {name: gradient for name, gradient in gradients.items() if gradient in gradient_names}
     added += tuple(gradient_of(declared(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
     program = spliced(origin, target, new, added, BACKWARD_POINTS, "q_count")
     if spec.dropout is not None:
@@ -81,7 +89,7 @@ def transfer_backward(
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     captured = tuple(p for p in traced.parameters if p.name in used)
-    notes = (*traced.notes, *(made.notes if made is not None else (_LISTED,)))
+    notes = (*traced.notes, *(closed_blocks.notes if closed_blocks is not None else (_LISTED,)))
     return TransferResult(
         program,
         after,
@@ -97,20 +105,26 @@ def transfer_backward(
 
 
 def uneven(traced: Traced) -> bool:
-    """Whether blocks of keys visit different numbers of blocks of queries."""
+    """Return True if blocks of keys visit different numbers of blocks of queries."""
     if traced.keep is None:
         return False
-    made = blocks(turned(traced.keep), lambda name: name)
-    return made is None or made.work != "even"
+    closed_blocks = blocks(turned(traced.keep), lambda name: name)
+    return closed_blocks is None or closed_blocks.work != "even"
 
 
 def read_by_gradients(traced: Traced) -> set[str]:
-    """Names that the backward kernel reads of a variant: all but what is the sink's alone, which LSE holds."""
+    """Return the names of a variant that the backward kernel reads.
+
+    These are all but those of the sink alone, which is part of LSE.
+    """
     return {name for e in (traced.keep, traced.score, traced.factor) if e is not None for name in names_read(e)}
 
 
 def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
-    """The new functions by name, in the order they are to stand in. blocks_text: kv_count and kv_block of the mask whose sides have changed places."""
+    """Return the new functions by name, in the order of the text.
+
+    `blocks_text` has kv_count and kv_block of the mask with exchanged sides.
+    """
     for old, new in _WORDS:
         blocks_text = blocks_text.replace(old, new)
     by_rows = parse(blocks_text, "splice points").funcs().values()
@@ -133,13 +147,13 @@ def keep(b, h, q, k):                    # may query q attend to key k? (q < M a
 
 
 def _by_columns(f: Func) -> Func:
-    """A function of rows of the turned mask as one of columns."""
+    """Return a function of rows of the exchanged mask as one of columns."""
     named = cast(Func, renamed(f, _NAMES))
     return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
 
 
 def _ordered(tile: Func, work: Work) -> Func:
-    """The order of the units, the blocks of keys with most queries first."""
+    """Return the order of the work items, the blocks of keys with most queries first."""
     last = tile.body[-1]
     if work != "growing" or not isinstance(last, Return) or not isinstance(last.value, Tuple):
         return tile

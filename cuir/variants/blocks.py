@@ -1,7 +1,8 @@
-"""kv_count, kv_block and kv_rows of a mask, in closed form: which key blocks a tile of queries visits, partly masked ones first, and which of them a warpgroup needs.
+"""kv_count, kv_block and kv_rows of a mask in closed form.
 
-The kept and the dropped pairs are unions of key intervals (predicate.py); over the rows of a tile each gives a prefix, a middle and a suffix of
-the keys. A block is needed if it meets the kept ones; it is full if it meets no dropped one. Owns the text of the functions, not the tracing.
+They say which key blocks a tile of queries visits, partly masked ones first, and which of these a warpgroup needs. The
+kept and the dropped pairs are unions of key intervals (predicate.py); over the rows of a tile each gives a prefix, a
+middle and a suffix of the keys. A block is needed if it meets the kept ones; it is full if it meets no dropped one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _NEVER_NEGATIVE = {_Q0, _BM, Name("r"), Name("M"), Name("N"), Name("B"), Name("H
 
 @dataclass(frozen=True)
 class Rows:
-    """A run of queries: the first and the last one, as bounds and as expressions; `before`, `behind`: texts of the first one and of the one behind the last."""
+    """A run of queries.
+
+    It has the first and the last one, as bounds and as expressions, and the texts of the first one (`before`) and of
+    the one behind the last (`behind`).
+    """
 
     first: Linear
     last: Linear
@@ -34,8 +39,14 @@ class Rows:
     behind: str
 
 
-_TILE = Rows(Linear(frozenset([(_Q0, 1)])), Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1), _Q0,
-             Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1)), "m * BM", "(m + 1) * BM")  # fmt: skip
+_TILE = Rows(
+    Linear(frozenset([(_Q0, 1)])),
+    Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1),
+    _Q0,
+    Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1)),
+    "m * BM",
+    "(m + 1) * BM",
+)
 _R = Linear(frozenset([(Name("r"), 1)]))
 _GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")  # of a warpgroup: kv_rows
 
@@ -43,7 +54,7 @@ _GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63))
 # ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
 @dataclass(frozen=True)
 class Extremum:
-    """The least or the greatest of parts."""
+    """The least or the greatest of several values."""
 
     least: bool
     parts: tuple[Value, ...]
@@ -62,7 +73,7 @@ Value = Linear | Extremum | Guarded
 
 
 def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
-    """The least or greatest value of a bound over the rows (of each of its parts)."""
+    """Return the least or greatest value of a bound over the rows (of each of its parts)."""
     extreme = Linear(const=at.const).plus((rows.first if (at.q > 0) == least else rows.last).times(at.q))
     for term, n in at.terms:
         if "q" in names_read(term):
@@ -72,7 +83,7 @@ def _extreme(at: Linear, rows: Rows, least: bool) -> Linear:
 
 
 def _at_least(a: Linear, b: Linear) -> bool:
-    """a >= b for every tile and problem (BM, BN >= 1)."""
+    """Return True if a >= b for every tile and problem (BM, BN >= 1)."""
     d = a.plus(b, -1)
     at_least_one = sum(c for t, c in d.terms if t in (_BM, Name("BN")))
     return all(c > 0 and (t in _NEVER_NEGATIVE or t == Name("BN")) for t, c in d.terms) and d.const + at_least_one >= 0
@@ -87,21 +98,24 @@ def greatest(values: Iterable[Value]) -> Value:
 
 
 def _extremum(least: bool, values: Iterable[Value]) -> Value:
-    """Simplified: nested ones, dominated parts, max(a, min(a, b))."""
+    """Build a simplified extremum.
+
+    Nested extrema, dominated parts and max(a, min(a, b)) are simplified.
+    """
     parts: list[Value] = []
     for v in values:
         parts.extend(v.parts if isinstance(v, Extremum) and v.least == least else [v])
     parts = list(dict.fromkeys(parts))
     wins: Callable[[Linear, Linear], bool] = (lambda a, b: _at_least(b, a)) if least else _at_least
-    kept: list[Value] = []
+    undominated: list[Value] = []
     for i, v in enumerate(parts):
-        others = [o for j, o in enumerate(parts) if j != i]
-        if isinstance(v, Linear) and any(isinstance(o, Linear) and wins(o, v) and not (wins(v, o) and i < parts.index(o)) for o in others):
+        rest = [o for j, o in enumerate(parts) if j != i]
+        if isinstance(v, Linear) and any(isinstance(o, Linear) and wins(o, v) and not (wins(v, o) and i < parts.index(o)) for o in rest):
             continue
-        if isinstance(v, Extremum) and any(o in v.parts for o in others):
+        if isinstance(v, Extremum) and any(o in v.parts for o in rest):
             continue
-        kept.append(v)
-    return kept[0] if len(kept) == 1 else Extremum(least, tuple(sorted(kept, key=_order)))
+        undominated.append(v)
+    return undominated[0] if len(undominated) == 1 else Extremum(least, tuple(sorted(undominated, key=_order)))
 
 
 def _order(v: Value) -> tuple[bool, bool, str]:
@@ -155,7 +169,10 @@ def _product(e: Expr) -> bool:
 # ---- which keys a run of queries touches
 @dataclass
 class Touched:
-    """Keys [0, prefix), [middle[0], middle[1]) and [suffix, N) hold every pair of a union of terms, for some rows; None: there are none."""
+    """The keys of a union of terms, over some rows.
+
+    [0, prefix), [middle[0], middle[1]) and [suffix, N) together hold every pair of it; None stands for an empty part.
+    """
 
     prefix: Value | None = None
     middle: tuple[Value, Value] | None = None
@@ -194,7 +211,7 @@ def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
 
 
 def _condition(term: Term, rows: Rows) -> str:
-    """The text of what must hold for some of the rows, or ''."""
+    """Return the text of the condition that must hold for some of the rows, or ''."""
     conds = []
     for a in term:
         if isinstance(a, Bound) and a.rows:
@@ -207,7 +224,10 @@ def _condition(term: Term, rows: Rows) -> str:
 # ---- the functions
 @dataclass(frozen=True)
 class Blocks:
-    """CuIR text of kv_count, kv_block, kv_rows and their helpers. `work`: of the tiles, from the first on. `helpers`: names of further functions."""
+    """CuIR text of kv_count, kv_block, kv_rows and their helpers.
+
+    `work` is that of the tiles, from the first on; `helpers` are names of further functions.
+    """
 
     text: str
     helpers: tuple[str, ...]
@@ -216,13 +236,14 @@ class Blocks:
 
 
 def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -> Blocks | None:
-    """The functions for a predicate of b, h, q, k (None: every pair is kept). `fresh` gives free names to helpers.
+    """Return the functions for a predicate of b, h, q, k (None: every pair is kept).
 
-    None if the predicate is not made of bounds that are linear in q and k: then its blocks have no closed form (lists.py).
+    `fresh` returns free names for helpers. Returns None if the predicate is not made of bounds that are linear in q and
+    k: its blocks then have no closed form (lists.py).
     """
     mask = Literal(True) if keep is None else keep
-    kept, dropped = normal(mask, True), normal(mask, False)
-    if not kept.terms:
+    kept_pairs, dropped = normal(mask, True), normal(mask, False)
+    if not kept_pairs.terms:
         return Blocks(
             "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n\n"
             + ALL_ROWS_ALIKE,
@@ -230,10 +251,10 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
             "growing",
             (),
         )
-    if not kept.exact or not dropped.exact:
+    if not kept_pairs.exact or not dropped.exact:
         return None
-    need, drop = touched(kept.terms), touched(dropped.terms)
-    own_need, own_drop = touched(kept.terms, _GROUP), touched(dropped.terms, _GROUP)
+    need, drop = touched(kept_pairs.terms), touched(dropped.terms)
+    group_need, group_drop = touched(kept_pairs.terms, _GROUP), touched(dropped.terms, _GROUP)
     notes = []
     divisors = {
         n.right.id
@@ -243,32 +264,38 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
     if need.everything:
-        need = own_need = Touched(everything=True)
-    work = _work(kept.terms, need)
+        need = group_need = Touched(everything=True)
+    work = _work(kept_pairs.terms, need)
     one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
     if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
-        return Blocks(_from_first(need, drop, own_need, own_drop), (), work, tuple(notes))
+        return Blocks(_from_first(need, drop, group_need, group_drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
-        return Blocks(_one_run(need, drop, own_need, helper), (helper,), work, tuple(notes))
+        return Blocks(_one_run(need, drop, group_need, helper), (helper,), work, tuple(notes))
     helpers = fresh("rank"), fresh("spans")
     return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
 
 
 def _work(terms: Iterable[Term], need: Touched) -> Work:
-    """How the number of blocks changes from the first tile to the last. need: what the terms touch."""
+    """Classify how the number of blocks changes from the first tile to the last.
+
+    `need` has the keys that the terms touch.
+    """
     if _even(need):
         return "even"
     if need.suffix is not None and need.prefix is None and need.middle is None:
         return "falling"
     alone = [t for t in terms if all(isinstance(a, Uniform) or a.rows for a in t)]  # some queries attend to every key
     first = [t for t in alone if any(isinstance(a, Bound) and a.upper for a in t)]
-    others = [t for t in terms if t not in alone]
-    return "falling" if alone and first == alone and others and _even(touched(others)) else "growing"
+    rest = [t for t in terms if t not in alone]
+    return "falling" if alone and first == alone and rest and _even(touched(rest)) else "growing"
 
 
 def _even(need: Touched) -> bool:
-    """Every tile visits as many blocks as any other, but for the ends of the keys: nothing bounds them, or both ends of a run move alike with the queries."""
+    """Return True if every tile visits as many blocks as any other, but for the ends of the keys.
+
+    Nothing bounds the blocks, or both ends of a run move alike with the queries.
+    """
     still = [(v, _ZERO) for v in (need.prefix, need.suffix) if v is not None]
     for start, end in [*still, *([need.middle] if need.middle else [])]:
         if not isinstance(start, Linear) or not isinstance(end, Linear) or _moving(start) != _moving(end):
@@ -277,12 +304,12 @@ def _even(need: Touched) -> bool:
 
 
 def _moving(v: Linear) -> dict[Expr, int]:
-    """What changes from tile to tile."""
+    """Return the terms that change from tile to tile."""
     return {t: c for t, c in v.terms if "m" in names_read(t)}
 
 
 def _over(v: Value, up: bool, clip: bool = True) -> str:
-    """The block of a key position, rounded up or down and, if `clip`, at least 0."""
+    """Return the text of the block of a key position, rounded up or down and, if `clip`, at least 0."""
     if clip and not _nonnegative(v):
         v = greatest([Linear(), v])
     return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
@@ -314,8 +341,11 @@ def kv_block(b, h, m, i):                # which key block is the i-th
 )
 
 
-def _from_first(need: Touched, drop: Touched, own_need: Touched, own_drop: Touched) -> str:
-    """Blocks from the first on: the last ones hold the edge of the mask, so they are visited from last to first."""
+def _from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: Touched) -> str:
+    """Return the text for blocks from the first on.
+
+    The last ones hold the edge of the mask, so they are visited from last to first.
+    """
     lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]
     if need.prefix is None:
         lines.append("    n = cdiv(N, BN)")
@@ -335,7 +365,7 @@ def _from_first(need: Touched, drop: Touched, own_need: Touched, own_drop: Touch
         "def kv_block(b, h, m, i):                # which key block is the i-th",
         "    return kv_count(b, h, m)[1] - 1 - i",
     ]
-    return "\n".join(lines) + "\n\n" + _rows_from_first(own_need, own_drop)
+    return "\n".join(lines) + "\n\n" + _rows_from_first(group_need, group_drop)
 
 
 def _rows_from_first(need: Touched, drop: Touched) -> str:
@@ -352,8 +382,11 @@ def _rows_from_first(need: Touched, drop: Touched) -> str:
     return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
 
 
-def _one_run(need: Touched, drop: Touched, own_need: Touched, spans: str) -> str:
-    """One run of blocks with an edge of the mask at either end: first the right edge, from the last block on, then the left edge and the middle."""
+def _one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> str:
+    """Return the text for one run of blocks with an edge of the mask at either end.
+
+    The right edge comes first, from the last block on, then the left edge and the middle.
+    """
     start = need.middle[0] if need.middle else need.suffix
     end = need.middle[1] if need.middle else need.prefix
     lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
@@ -366,29 +399,45 @@ def _one_run(need: Touched, drop: Touched, own_need: Touched, spans: str) -> str
         tail = f", {_over(drop.suffix, False, clip=False)}" if drop.suffix is not None else ""
         lines.append(f"    fhi = max(flo, min(hi, N // BN{tail}))")
     lines.append("    return lo, flo, fhi, hi")
-    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
-              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - lo - (fhi - flo), hi - lo",
-              "", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi) backwards, [lo, flo), then [flo, fhi)",
-              f"    lo, flo, fhi, hi = {spans}(b, h, m)", "    return hi - 1 - i if i < hi - fhi else lo + i - (hi - fhi)", "", ""]  # fmt: skip
-    own_end = own_need.middle[1] if own_need.middle else own_need.prefix
-    if own_end is None:
+    lines += [
+        "",
+        "@func",
+        "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+        f"    lo, flo, fhi, hi = {spans}(b, h, m)",
+        "    return hi - lo - (fhi - flo), hi - lo",
+        "",
+        "@func",
+        "def kv_block(b, h, m, i):                # which key block is the i-th: [fhi, hi) backwards, [lo, flo), then [flo, fhi)",
+        f"    lo, flo, fhi, hi = {spans}(b, h, m)",
+        "    return hi - 1 - i if i < hi - fhi else lo + i - (hi - fhi)",
+        "",
+        "",
+    ]
+    group_end = group_need.middle[1] if group_need.middle else group_need.prefix
+    if group_end is None:
         return "\n".join(lines) + ALL_ROWS_ALIKE
     return (
         "\n".join(lines)
         + _ROWS
         + f"""\
     lo, flo, fhi, hi = {spans}(b, h, m)
-    needed = max(fhi, lo + 1, min(hi, {_over(own_end, True, clip=False)}))
+    needed = max(fhi, lo + 1, min(hi, {_over(group_end, True, clip=False)}))
     return max(0, hi - needed), kv_count(b, h, m)[0]
 """
     )
 
 
 def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
-    """Up to three runs of blocks, and up to two runs of full ones among them, counted by their rank among the visited blocks."""
+    """Return the text for up to three runs of blocks, with up to two runs of full ones among them.
+
+    Full runs are counted by their rank among the visited blocks.
+    """
     count = "cdiv(N, BN)"
-    lines = ["@func", f"def {rank}(j, v1, l2, v2, l3, v3):       # how many visited blocks lie before block j",
-             "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)"]  # fmt: skip
+    lines = [
+        "@func",
+        f"def {rank}(j, v1, l2, v2, l3, v3):       # how many visited blocks lie before block j",
+        "    return min(j, v1) + max(0, min(j, v2) - l2) + max(0, min(j, v3) - l3)",
+    ]
     lines += [
         "",
         "@func",
@@ -408,18 +457,30 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
     else:
         lines.append("    l3, v3 = v2, v2")
     lines += [*_full_runs(drop, rank), "    return v1, l2, v2, l3, v3, a1, b1, a2, b2"]
-    lines += ["", "@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
-              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    n = v1 + (v2 - l2) + (v3 - l3)", "    return n - (b1 - a1) - (b2 - a2), n"]  # fmt: skip
-    lines += ["", "@func", "def kv_block(b, h, m, i):                # which key block is the i-th: r is its rank among the visited ones",
-              f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)", "    one, two = b1 - a1, b2 - a2", "    partial = v1 + (v2 - l2) + (v3 - l3) - one - two",
-              "    masked = i if i < a1 else i + one if i + one < a2 else i + one + two",
-              "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
-              "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3"]  # fmt: skip
+    lines += [
+        "",
+        "@func",
+        "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first",
+        f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)",
+        "    n = v1 + (v2 - l2) + (v3 - l3)",
+        "    return n - (b1 - a1) - (b2 - a2), n",
+    ]
+    lines += [
+        "",
+        "@func",
+        "def kv_block(b, h, m, i):                # which key block is the i-th: r is its rank among the visited ones",
+        f"    v1, l2, v2, l3, v3, a1, b1, a2, b2 = {spans}(b, h, m)",
+        "    one, two = b1 - a1, b2 - a2",
+        "    partial = v1 + (v2 - l2) + (v3 - l3) - one - two",
+        "    masked = i if i < a1 else i + one if i + one < a2 else i + one + two",
+        "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
+        "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3",
+    ]
     return "\n".join(lines) + "\n\n" + ALL_ROWS_ALIKE
 
 
 def _full_runs(drop: Touched, rank: str) -> list[str]:
-    """The gaps between the dropped keys, in ranks."""
+    """Return the text of the gaps between the dropped keys, in ranks."""
     if drop.everything:
         return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
 

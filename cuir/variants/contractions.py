@@ -32,11 +32,11 @@ def outer(input: Any, vec2: Any) -> Any:
 def einsum(equation: Any, *operands: Any) -> Any:
     if not isinstance(equation, str):
         refuse("einsum with lists of dims", 'an equation: torch.einsum("d,d->", x, y)')
-    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    inputs = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
     left, arrow, right = equation.replace(" ", "").partition("->")
     labels = left.split(",")
-    arrays = [array(x) for x in given]
-    if "." in equation or len(labels) != len(arrays) or any(len(own) != x.ndim for own, x in zip(labels, arrays)):
+    arrays = [array(x) for x in inputs]
+    if "." in equation or len(labels) != len(arrays) or any(len(letters) != x.ndim for letters, x in zip(labels, arrays)):
         refuse(f'einsum "{equation}" of {" and ".join(str(list(x.shape)) for x in arrays)}', "one letter for each dim of each operand")
     joined = "".join(labels)
     result = right if arrow else "".join(sorted(label for label in set(joined) if joined.count(label) == 1))
@@ -51,13 +51,13 @@ _LETTERS = "abcdefghijklmnopqrstuvw"
 def _contract(arrays: list[Array], labels: list[str], result: str | None = None) -> Any:
     """Sum products of elements over labels that the result lacks; by default those that two operands have."""
     sizes: dict[str, int] = {}
-    for x, own in zip(arrays, labels, strict=True):
-        for label, n in zip(own, x.shape, strict=True):
-            known = sizes.setdefault(label, n)
-            if 1 in (known, n):
-                sizes[label] = max(known, n)
-            elif known != n:
-                refuse(f"a product over dims of {known} and {n} elements", "a label has one size")
+    for x, letters in zip(arrays, labels, strict=True):
+        for label, n in zip(letters, x.shape, strict=True):
+            size = sizes.setdefault(label, n)
+            if 1 in (size, n):
+                sizes[label] = max(size, n)
+            elif size != n:
+                refuse(f"a product over dims of {size} and {n} elements", "a label has one size")
     if result is None:
         joined = "".join(labels)
         result = "".join(label for label in sizes if joined.count(label) == 1)
@@ -73,7 +73,9 @@ def _contract(arrays: list[Array], labels: list[str], result: str | None = None)
         terms = []
         for inner in itertools.product(*(range(sizes[label]) for label in summed)):
             at = {**places, **dict(zip(summed, inner, strict=True))}
-            read = [x.element(tuple(0 if n == 1 else at[label] for label, n in zip(own, x.shape))) for x, own in zip(arrays, labels)]
+            read = [
+                x.element(tuple(0 if n == 1 else at[label] for label, n in zip(letters, x.shape))) for x, letters in zip(arrays, labels)
+            ]
             terms.append(joined_in_pairs(read, lambda x, y: call("mul", (x, y), {})))
         return joined_in_pairs(terms, lambda x, y: call("add", (x, y), {}))
 

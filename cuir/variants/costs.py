@@ -1,4 +1,4 @@
-"""How much a predicate costs for each pair of query and key, about, in instructions. Owns the estimate, not what follows from it."""
+"""The estimated cost of a predicate for each pair of query and key, in instructions."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ from ..syntax.walk import Itself, children, names_read
 from .predicate import linear
 
 JOIN = 0.5
-DIVISION = 12  # of integers, the inverse of the divisor known
-READ, NEXT = 16, 2  # of an element anywhere, and of one beside the next key's, which a warp reads together
+DIVISION = 12  # of integers, with a precomputed inverse of the divisor
+READ, NEXT = 16, 2  # of an element anywhere, and of one next to that of the next key, which a warp reads together
 
 
 def per_pair(e: Expr) -> float:
-    """Instructions for a pair, each subexpression counted once: what follows from the query alone costs nothing, from the key alone a share."""
-    seen: set[Itself] = set()
+    """Return the instructions for a pair, each subexpression counted once.
+
+    Parts that depend on the query alone cost nothing, on the key alone a share.
+    """
+    visited: set[Itself] = set()
 
     def cost(e: Expr) -> float:
-        if Itself(e) in seen:
+        if Itself(e) in visited:
             return 0.0
-        seen.add(Itself(e))
+        visited.add(Itself(e))
         names = names_read(e)
-        own = _own(e) if "k" in names else 0.0
+        own_cost = _own_cost(e) if "k" in names else 0.0
         below = () if _limit(e) else children(e)
-        return (own if "q" in names else own / 2) + sum(cost(x) for x in below if isinstance(x, Expr))
+        return (own_cost if "q" in names else own_cost / 2) + sum(cost(x) for x in below if isinstance(x, Expr))
 
     return cost(e)
 
 
 def _limit(e: Expr) -> bool:
-    """A comparison of numbers that are linear in the key: of the column with a limit."""
+    """Return True for a comparison of numbers that are linear in the key: of the column with a limit."""
     return isinstance(e, Binary) and bool(traits(e).compares) and linear(e.left) is not None and linear(e.right) is not None
 
 
-def _own(e: Expr) -> float:
+def _own_cost(e: Expr) -> float:
     if isinstance(e, Name):
         return 0.0
     if isinstance(e, Subscript):
         along = [i for i in e.indices if isinstance(i, Expr) and "k" in names_read(i)]
         next_ones = len(along) == 1 and "q" not in names_read(e) and (x := linear(along[0])) is not None and x.k == 1
         return NEXT if next_ones else READ
-    of = traits(e)
-    if of.decided_by is not None:  # of truth values, which are combined as they are compared
+    op_traits = traits(e)
+    if op_traits.decided_by is not None:  # of truth values, which are combined as they are compared
         return JOIN
-    if of.divides_integers:
+    if op_traits.divides_integers:
         by = e.right if isinstance(e, Binary) else None
         shifts = isinstance(by, Literal) and isinstance(by.value, int) and by.value > 0 and by.value & (by.value - 1) == 0
         return 1.0 if shifts else DIVISION
-    return float(of.cost)
+    return float(op_traits.cost)
 
 
 __all__ = ["per_pair"]

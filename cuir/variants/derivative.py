@@ -1,4 +1,7 @@
-"""The derivative of a traced score with respect to the product of query and key, or to an element of a captured tensor, as an expression of CuIR. Owns the chain rule."""
+"""The chain rule: derivatives of a traced score as expressions of CuIR.
+
+They are taken with respect to the product of query and key, or to an element of a captured tensor.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,18 @@ _KNOWN = {*CONSTANTS, "inf"}
 
 
 def dscore(score: Expr, factor: Expr) -> Expr:
-    """The derivative of the natural logit, score * factor * ln 2, with respect to scale * S. Raises CuirError X109 for an operation whose derivative is not known."""
+    """Return the derivative of the natural logit, score * factor * ln 2, with respect to scale * S.
+
+    Raises CuirError X109 for an operation whose derivative is unknown.
+    """
     return remove_marks(_of_logit(_Chain(_S).of(score), factor, [_SCALE]))
 
 
 def of_read(score: Expr, factor: Expr, read: Subscript, names: NamesRead | None = None) -> Expr:
-    """Differentiate the natural logit with respect to an element that a read gives; the factor reads no tensor.
+    """Differentiate the natural logit with respect to an element that is read.
 
-    names: names read by subtrees, for derivatives by many reads. Raises CuirError X109.
+    The factor reads no tensor. `names` caches names read by subtrees, for derivatives by many reads. Raises CuirError
+    X109.
     """
     return remove_marks(_of_logit(_Chain(read, names).of(score), factor, []))
 
@@ -45,7 +52,7 @@ def differentiate(e: Expr, variable: Name | Subscript) -> Expr:
 
 
 def _of_logit(change: Expr | None, factor: Expr, over: list[Expr]) -> Expr:
-    """The change of the score times factor * ln 2, over `over`."""
+    """Return the change of the score times factor * ln 2, divided by `over`."""
     if change is None:
         return _ZERO
     times = [f for e in (change, factor) for f in _factors(e, over)]
@@ -67,7 +74,10 @@ def _is_log2e(e: Expr) -> bool:
 
 
 def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
-    """The factors of a product; those that divide it go to `over`. A literal 1 is none."""
+    """Return the factors of a product; those that divide it go to `over`.
+
+    A literal 1 is left out.
+    """
     if isinstance(e, Literal) and e.value == 1.0:
         return []
     if isinstance(e, Binary) and traits(e).factors:
@@ -81,7 +91,7 @@ def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
 
 
 def _product(times: list[Expr], over: list[Expr]) -> Expr:
-    """What is the same in a whole block comes last, and is worked out once."""
+    """Multiply factors; those that are uniform in a block come last, and are computed once."""
     times = sorted(times, key=lambda e: not names_read(e) & VARYING)
     result = _multiplied(times)
     return result if not over else Binary("/", result, _multiplied(over))
@@ -102,7 +112,10 @@ def _left(factors: list[Expr]) -> Expr:
 
 
 class _Chain:
-    """Forward: the change of each expression with a variable, S or what a read of a tensor gives; None where it is 0."""
+    """Forward differentiation: the change of each expression with a variable, S or a read of a tensor.
+
+    None where the change is 0.
+    """
 
     def __init__(self, variable: Name | Subscript, names: NamesRead | None = None) -> None:
         self.variable, self.names = variable, names or NamesRead()
@@ -132,10 +145,10 @@ class _Chain:
         op, args = op_args
         if op.traits.chooses:
             cond, x, y = args
-            then, other = self.of(x), self.of(y)
-            if then is None and other is None:
+            then, otherwise = self.of(x), self.of(y)
+            if then is None and otherwise is None:
                 return None
-            return then if then == other else _chosen(cond, then or _ZERO, other or _ZERO)
+            return then if then == otherwise else _chosen(cond, then or _ZERO, otherwise or _ZERO)
         if op.traits.converts:
             return self.of(args[0]) if isinstance(args[1], Name) and DTYPES[args[1].id].is_float else None
         if op.traits.compares:
@@ -151,7 +164,7 @@ class _Chain:
         return self.total(zip(changes, by_operand, strict=True))
 
     def total(self, terms: Iterable[tuple[Expr | None, Expr | None]]) -> Expr | None:
-        """The sum of changes times derivatives."""
+        """Return the sum of changes times derivatives."""
         total: Expr | None = None
         for change, partial in terms:
             if change is not None and partial is not None and (product := _scaled(change, partial)) != _ZERO:
@@ -159,26 +172,29 @@ class _Chain:
         return total
 
     def extremum(self, e: Expr, which: str, args: tuple[Expr, ...]) -> Expr | None:
-        """Return the change of an extremum, as of torch.maximum: equal operands have half each, and beside NaN each has all of it."""
+        """Return the change of an extremum, as of torch.maximum.
+
+        Equal operands have half each, and beside NaN each has all of it.
+        """
         at, change = args[0], self.of(args[0])
-        for other in args[1:]:
-            mine = self.of(other)
+        for operand in args[1:]:
+            mine = self.of(operand)
             if change is not None and mine is not None and change != mine:
                 both = Binary("+", change, mine)
-                shared = _chosen(Binary("==", at, other), _scaled(both, _HALF), both)
-                change = _chosen(_before(which, at, other), change, _chosen(_before(which, other, at), mine, shared))
+                shared = _chosen(Binary("==", at, operand), _scaled(both, _HALF), both)
+                change = _chosen(_before(which, at, operand), change, _chosen(_before(which, operand, at), mine, shared))
             elif change is None and mine is not None:
-                change = _of_one(which, other, at, mine)
+                change = _of_one(which, operand, at, mine)
             elif mine is None and change is not None:
-                change = _of_one(which, at, other, change)
+                change = _of_one(which, at, operand, change)
             assert isinstance(e, Call)
-            at = Call(e.func, (at, other))
+            at = Call(e.func, (at, operand))
         return change
 
     def shared(self, operands: tuple[Expr, ...], value: Expr) -> Expr | None:
         """Return the mean change of the operands that are equal to their extremum.
 
-        value: the extremum, whose call the operands are joined by two by two, as arrays.py folds them.
+        `value` is the extremum; its call joins the operands two by two, as arrays.py folds them.
         """
         if len(operands) < 2:
             return self.of(operands[0])
@@ -194,7 +210,7 @@ class _Chain:
 
 
 def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
-    """x where cond, else y: of tiles, of scalars, or what it is if the condition is known."""
+    """Return x where cond, else y: of tiles, of scalars, or one of them if the condition is constant."""
     if names_read(cond) <= _KNOWN:
         return x if evaluate(cond, {}) else y
     if names_read(cond) & VARYING:
@@ -209,9 +225,9 @@ def _before(which: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
     return Binary((">" if which == "max" else "<") + "=" * or_equal, x, y)
 
 
-def _of_one(which: str, at: Expr, other: Expr, change: Expr) -> Expr:
+def _of_one(which: str, at: Expr, constant: Expr, change: Expr) -> Expr:
     """Return the change of an extremum of two, of which the second one is constant."""
-    return _chosen(_before(which, other, at), _ZERO, _chosen(Binary("==", at, other), _scaled(change, _HALF), change))
+    return _chosen(_before(which, constant, at), _ZERO, _chosen(Binary("==", at, constant), _scaled(change, _HALF), change))
 
 
 _Item = tuple[Expr, Expr | None, Expr]  # a value, the sum of changes of the operands that are equal to it, and their number
@@ -228,16 +244,16 @@ def _joined(which: str, call: Call, x: _Item, y: _Item) -> _Item:
 
 
 def _scaled(change: Expr, partial: Expr) -> Expr:
-    """Return the product; where a factor chooses 0 so does the product, beside an infinity, too."""
+    """Return the product; where a factor chooses 0 so does the product, even beside an infinity."""
     if _ZERO in (change, partial):
         return _ZERO
     of_change, of_partial = _choice(change), _choice(partial)
     if of_partial is not None and _ZERO in of_partial[1:]:
-        cond, then, other = of_partial
-        return _chosen(cond, _scaled(change, then), _scaled(change, other))
+        cond, then, otherwise = of_partial
+        return _chosen(cond, _scaled(change, then), _scaled(change, otherwise))
     if of_change is not None and _ZERO in of_change[1:]:
-        cond, then, other = of_change
-        return _chosen(cond, _scaled(then, partial), _scaled(other, partial))
+        cond, then, otherwise = of_change
+        return _chosen(cond, _scaled(then, partial), _scaled(otherwise, partial))
     return _times(change, partial)
 
 
@@ -260,9 +276,9 @@ def _times(a: Expr, b: Expr) -> Expr:
 def _sum(a: Expr | None, b: Expr) -> Expr:
     if a is None:
         return b
-    one, two = _choice(a), _choice(b)
-    if one is not None and two is not None and one[0] == two[0] and one[2] == two[1] == _ZERO:  # either the one or the other
-        return _chosen(one[0], one[1], two[2])
+    first, second = _choice(a), _choice(b)
+    if first is not None and second is not None and first[0] == second[0] and first[2] == second[1] == _ZERO:  # either the one or the other
+        return _chosen(first[0], first[1], second[2])
     return Binary("+", a, b)
 
 

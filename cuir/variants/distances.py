@@ -1,6 +1,7 @@
-"""What a score adds for a distance alone: parts of it that follow from q - k, b, h and captured values, and cost much for each pair, are made once for all distances and read from a table.
+"""Tables of score terms that depend on the distance q - k alone.
 
-Owns which parts these are, the parameters that hold the tables, and their values.
+Parts of a score that follow from q - k, b, h and captured values, and cost much for each pair, are computed once for
+all distances and read from a table.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from .names import DISTANCES
 from .parameter import Parameter
 from .predicate import linear
 
-READ = 8.0  # instructions, about, that reading a number for a pair costs: of these tables neighbouring pairs read neighbours
-WORTH = 12.0  # from which on a table is cheaper
+READ = 8.0  # estimated instructions of a read for a pair: neighbouring pairs read neighbouring elements
+WORTH = 12.0  # least cost for which a table is cheaper
 MOST = 2**26  # bytes of a table
-DISTANCE = "q - k"  # a name that nobody else can have, in the expression that a table holds
+DISTANCE = "q - k"  # the name of the distance in a table's expression: no identifier, so it cannot clash
 
 
 @dataclass(frozen=True)
 class Table:
-    """A parameter, f32 [B or 1, H or 1, M + N - 1]: `made`, an expression of q - k, b, h and captured values, for q - k from 1 - N to M - 1. size: the name of its last dim."""
+    """A parameter, f32 [B or 1, H or 1, M + N - 1], with the values of a term for each distance.
+
+    Attributes:
+        made: the term, an expression of q - k, b, h and captured values, for q - k from 1 - N to M - 1.
+        size: the name of its last dim.
+    """
 
     name: str
     made: Expr
@@ -40,7 +46,7 @@ class Table:
 
     @property
     def leading(self) -> tuple[str, str]:
-        """What it is read by beside the distance."""
+        """The indices by which it is read besides the distance."""
         read = names_read(self.made)
         return "b" if "b" in read else "0", "h" if "h" in read else "0"
 
@@ -54,7 +60,10 @@ class Table:
         return Param(self.name, GlobalType("f32", ("B" if b == "b" else 1, "H" if h == "h" else 1, self.size)))
 
     def value(self, captured: Mapping[str, Any], at: Lengths, device: torch.device | str) -> torch.Tensor:
-        """captured: values of the names that the score reads beside indices and lengths, on the device."""
+        """Compute the table.
+
+        `captured` has the values of the names that the term reads besides indices and lengths, on the device.
+        """
         shape = at.B if self.leading[0] == "b" else 1, at.H if self.leading[1] == "h" else 1, max(1, at.M + at.N - 1)
         if math.prod(shape) * 4 > MOST:
             raise TooLarge
@@ -66,18 +75,19 @@ class Table:
         }
         lengths = {n: getattr(at, n) for n in LENGTHS}
         with torch.no_grad():
-            found = torch.as_tensor(evaluate(self.made, {**captured, **lengths, **places}), dtype=torch.float32, device=device)
-            return found.expand(shape).contiguous()
+            values = torch.as_tensor(evaluate(self.made, {**captured, **lengths, **places}), dtype=torch.float32, device=device)
+            return values.expand(shape).contiguous()
 
 
 def by_distance(score: Expr, parameters: Iterable[Parameter], fresh: Callable[[str], str]) -> tuple[Expr, tuple[Table, ...]]:
-    """A score in which what a table holds is read, and the tables. fresh: a name that is free in the kernel, of one that is wanted.
+    """Return a score that reads terms from tables, and the tables.
 
-    What learns is worked out: its table would be made anew in each step.
+    `fresh` turns a name into one that is free in the kernel. Terms that learn are computed for each pair: their table
+    would be made anew in each step.
     """
     search = _Search({p.name: p for p in parameters}, fresh)
-    found = search.rewritten(score)
-    return found, tuple(search.tables.values())
+    rewritten_score = search.rewritten(score)
+    return rewritten_score, tuple(search.tables.values())
 
 
 class _Search:
@@ -96,16 +106,19 @@ class _Search:
     def _rewritten(self, e: Expr) -> Expr:
         if not names_read(e) & {"q", "k"}:
             return e
-        if self.is_float(e) and not self.learns(e) and cost(e) >= WORTH and (made := self.of_distance(e)) is not None:
-            if (held := Itself(made)) not in self.tables:
+        if self.is_float(e) and not self.learns(e) and cost(e) >= WORTH and (term := self.of_distance(e)) is not None:
+            if (key := Itself(term)) not in self.tables:
                 n = len(self.tables) + 1
                 name, size = (self.fresh(f"{stem}{n if n > 1 else ''}") for stem in DISTANCES)
-                self.tables[held] = Table(name, made, size)
-            return self.tables[held].read()
+                self.tables[key] = Table(name, term, size)
+            return self.tables[key].read()
         return with_children(e, lambda c: self.rewritten(c) if isinstance(c, Expr) else c)
 
     def is_float(self, e: Expr) -> bool:
-        """Whether it is an f32 for certain: a function of floats, a float of a tensor, or arithmetic with one."""
+        """Return True if an expression is an f32 for certain.
+
+        This holds for a function of floats, a float of a tensor, or arithmetic with one.
+        """
         if isinstance(e, Literal):
             return isinstance(e.value, float)
         if isinstance(e, Subscript):
@@ -113,21 +126,24 @@ class _Search:
             return tensor is not None and tensor.dtype == F32
         if isinstance(e, Name):
             return e.id in self.parameters and self.parameters[e.id].dtype == F32
-        of, below = traits(e), [c for c in children(e) if isinstance(c, Expr)]
-        if of.converts:
+        op_traits, below = traits(e), [c for c in children(e) if isinstance(c, Expr)]
+        if op_traits.converts:
             return any(isinstance(c, Name) and c.id == F32.name for c in below)
-        if of.compares or of.decided_by is not None or of.complements:
+        if op_traits.compares or op_traits.decided_by is not None or op_traits.complements:
             return False
-        if of.chooses:
+        if op_traits.chooses:
             return any(self.is_float(c) for c in below[1:])
-        return bool(of.exponential or of.logarithm or of.special) or any(self.is_float(c) for c in below)
+        return bool(op_traits.exponential or op_traits.logarithm or op_traits.special) or any(self.is_float(c) for c in below)
 
     def learns(self, e: Expr) -> bool:
         values = [self.parameters[n].value for n in names_read(e) & self.parameters.keys()]
         return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
     def of_distance(self, e: Expr) -> Expr | None:
-        """The same with one name for q - k; None if it follows from more of q and k, or from the products."""
+        """Return the expression with one name for q - k.
+
+        None if it depends on more of q and k, or on the products.
+        """
         key = Itself(e)
         if key not in self.distances:
             self.distances[key] = self._of_distance(e)
@@ -159,17 +175,20 @@ def _times(e: Expr, n: int) -> Expr:
 
 
 def cost(e: Expr) -> float:
-    """Instructions for a pair, about, each subexpression counted once; what reads neither q nor k costs nothing."""
-    seen: set[Itself] = set()
+    """Estimate the instructions for a pair, each subexpression counted once.
 
-    def of(e: Expr) -> float:
-        if Itself(e) in seen or isinstance(e, (Name, Literal)) or not names_read(e) & {"q", "k"}:
+    Parts that read neither q nor k cost nothing.
+    """
+    visited: set[Itself] = set()
+
+    def cost_of(e: Expr) -> float:
+        if Itself(e) in visited or isinstance(e, (Name, Literal)) or not names_read(e) & {"q", "k"}:
             return 0.0
-        seen.add(Itself(e))
-        own = READ if isinstance(e, Subscript) else float(traits(e).cost)
-        return own + sum(of(c) for c in children(e) if isinstance(c, Expr))
+        visited.add(Itself(e))
+        own_cost = READ if isinstance(e, Subscript) else float(traits(e).cost)
+        return own_cost + sum(cost_of(c) for c in children(e) if isinstance(c, Expr))
 
-    return of(e)
+    return cost_of(e)
 
 
 __all__ = ["Table", "by_distance", "cost"]

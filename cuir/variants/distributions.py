@@ -87,8 +87,11 @@ def std_mean(input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = 
     return std(input, dim, unbiased, keepdim, correction=correction), array(input).mean(dims, keepdim)
 
 
-def _spread(input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, of: Callable[[Sequence[Any], float], Any]) -> Any:
-    """Fold rows by their number of degrees of freedom. A bool in the place of the dims says whether the estimate is unbiased."""
+def _spread(input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any, statistic: Callable[[Sequence[Any], float], Any]) -> Any:
+    """Fold rows by their number of degrees of freedom.
+
+    A bool in place of the dims says whether the estimate is unbiased.
+    """
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     less = float(correction) if correction is not None else float(unbiased is None or bool(unbiased))
@@ -96,7 +99,7 @@ def _spread(input: Any, dim: Any, unbiased: Any, keepdim: bool, correction: Any,
     def fold(items: Sequence[Any]) -> Any:
         if len(items) <= less:
             refuse(f"the variance of {len(items)} elements has no degrees of freedom", "correction=0 divides by the number of elements")
-        return of(items, len(items) - less)
+        return statistic(items, len(items) - less)
 
     return array(input).folded(dim, keepdim, "summed", fold, _float, None)
 

@@ -1,6 +1,7 @@
-"""Dropout of attention weights as statements of a kernel: a hash of seed, batch, head, query and key says which weights are retained.
+"""Dropout of attention weights as statements of a kernel.
 
-A program without dropout is not touched. `cuir/spec/dropout.py` has the same hash as PyTorch operations.
+A hash of seed, batch, head, query and key decides which weights are retained. `cuir/spec/dropout.py` has the same hash
+as PyTorch operations. A program without dropout is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..syntax.nodes import (
     Stmt,
     Tuple,
     Unary,
-)  # fmt: skip
+)
 from ..syntax.parser import parse
 from ..syntax.rewrite import rewrite, rewrite_block, with_children
 from ..syntax.walk import names_read, walk
@@ -64,7 +65,8 @@ def {retained}(b, h, q, k):              # does dropout retain the weight of the
 def with_dropout(program: Program, target: Kernel) -> Program:
     """Drop and rescale the weights of an attention kernel; LSE is that of all weights.
 
-    Raises CuirError X130 where no function, or more than one, returns what `softmax_step` does, and for kernels that share out the keys.
+    Raises CuirError X130 where not exactly one function returns the results of `softmax_step`, and for kernels that
+    split the keys.
     """
     if is_parted(program.funcs()):
         raise _unfit(target, "its keys are shared out among CTAs")
@@ -81,13 +83,13 @@ def with_dropout(program: Program, target: Kernel) -> Program:
         if isinstance(stmt, Assign) and stmt.targets != (weights, state, factor):
             raise _unfit(target, "what `softmax_step` gives has no names of its own")
         first = Assign((weights, state, factor), value, comments=stmt.comments)
-        kept = build.where(text.retained(item, target), Name(weights), Literal(0.0))
+        retained_weights = build.where(text.retained(item, target), Name(weights), Literal(0.0))
         if isinstance(stmt, Assign):
-            return first, Assign((weights,), kept)
-        return first, Return(Tuple((kept, Name(state), Name(factor))))
+            return first, Assign((weights,), retained_weights)
+        return first, Return(Tuple((retained_weights, Name(state), Name(factor))))
 
     items: list[Definition] = []
-    known = program.funcs()
+    functions = program.funcs()
     for item in program.items:
         if isinstance(item, (Func, Kernel)):
             current = item
@@ -96,7 +98,7 @@ def with_dropout(program: Program, target: Kernel) -> Program:
         if isinstance(item, Func) and item.name == "softmax_end":
             item = _rescaled(item, text)
         if isinstance(item, Kernel) and item.name == target.name:
-            if "softmax_end" not in known:
+            if "softmax_end" not in functions:
                 items.append(_rescaled(prelude().funcs()["softmax_end"], text))
             item = _with_parameters(item)
         items.append(item)
@@ -108,25 +110,26 @@ def with_dropout(program: Program, target: Kernel) -> Program:
 def with_dropout_gradients(program: Program, target: Kernel) -> Program:
     """Drop and rescale the weights of a backward kernel: those of dV, and the gradients that reach them.
 
-    In between a dropped weight is negative, which costs no register. Raises CuirError X130 for a kernel without `dX = P * (dP - DL)`.
+    In between a dropped weight is negative, which costs no register. Raises CuirError X130 for a kernel without `dX = P
+    * (dP - DL)`.
     """
     text = _Text(program)
     items: list[Definition] = []
-    found = 0
+    count = 0
     for item in program.items:
         if isinstance(item, (Func, Kernel)) and (name := _weights_of(item)) is not None:
-            found += 1
+            count += 1
             item = replace(item, body=_differentiated(item, name, text.retained(item, target)))
         if isinstance(item, Kernel) and item.name == target.name:
             item = _with_parameters(item)
         items.append(item)
-    if found != 1:
-        raise _unfit(target, f"{found or 'no'} places have a gradient of scores, dX = P * (dP - DL) of P = exp2(..)")
+    if count != 1:
+        raise _unfit(target, f"{count or 'no'} places have a gradient of scores, dX = P * (dP - DL) of P = exp2(..)")
     return text.before(items, target)
 
 
 def arguments_of(p: float, seed: torch.Tensor) -> dict[str, Any]:
-    """Build what a launch passes for dropout with a probability and a seed."""
+    """Return the launch arguments for dropout with a probability and a seed."""
     return {SEED: seed, THRESHOLD: threshold_of(p), FACTOR: factor_of(p)}
 
 
@@ -151,13 +154,15 @@ class _Text:
 
     def before(self, items: list[Definition], target: Kernel) -> Program:
         """Put the functions before the first that reads them."""
-        made = parse(_TEXT.format(scrambled=self.scrambled, retained=self.name, seed=SEED, threshold=THRESHOLD), "splice points").funcs()
+        functions = parse(
+            _TEXT.format(scrambled=self.scrambled, retained=self.name, seed=SEED, threshold=THRESHOLD), "splice points"
+        ).funcs()
         at = next(i for i, item in enumerate(items) if not isinstance(item, Constant) and self.name in names_read(item))
-        return Program((*items[:at], *made.values(), *items[at:]))
+        return Program((*items[:at], *functions.values(), *items[at:]))
 
 
 def _rescaled(end: Func, text: _Text) -> Func:
-    """Multiply O by the factor of what is retained."""
+    """Multiply O by the factor of the retained weights."""
     last = cast(Return, end.body[-1])
     if isinstance(last.value, Tuple) and len(last.value.items) == 2:
         acc, lse = last.value.items
@@ -168,15 +173,15 @@ def _rescaled(end: Func, text: _Text) -> Func:
 
 
 def _weights_of(item: Func | Kernel) -> str | None:
-    """Find P of `P = exp2(..)` and `dX = P * (dP - DL)`; None where these are not, once each."""
+    """Find P of `P = exp2(..)` and `dX = P * (dP - DL)`; None unless each occurs once."""
     assigned = [n for n in walk(item) if isinstance(n, Assign)]
     names = [cast(Name, cast(Binary, n.value).left).id for n in assigned if _is_gradient(n)]
-    made = [n for n in assigned if len(names) == 1 and _is_exponential(n, names[0])]
-    return names[0] if len(made) == 1 else None
+    exponentials = [n for n in assigned if len(names) == 1 and _is_exponential(n, names[0])]
+    return names[0] if len(exponentials) == 1 else None
 
 
 def _is_gradient(stmt: Stmt, name: str | None = None) -> bool:
-    """Match `dX = P * (dP - DL)`, of a P of this name if one is asked for."""
+    """Match `dX = P * (dP - DL)`, with a P of this name if one is passed."""
     value = stmt.value if isinstance(stmt, Assign) else None
     if not isinstance(value, Binary) or not traits(value).multiplies or not isinstance(value.left, Name):
         return False
@@ -194,8 +199,8 @@ def _differentiated(item: Func | Kernel, name: str, retained: Expr) -> tuple[Stm
         """Drop and rescale weights that a cast or a product reads."""
         if not isinstance(node, Call) or not node.args or node.args[0] != weights:
             return node
-        own = traits(node)
-        if not own.product and own.converts is None:
+        op_traits = traits(node)
+        if not op_traits.product and op_traits.converts is None:
             return node
         return replace(node, args=(Binary("*", build.greatest(weights, Literal(0.0)), factor), *node.args[1:]))
 

@@ -1,7 +1,7 @@
-"""Values of traced expressions with torch, on any device: a predicate of index tensors gives the mask of many pairs at once.
+"""Values of traced expressions, computed with torch on any device.
 
-What an operation gives is its entry's in the table of primitives, so it is the kernel's: i32 and f32 arithmetic. Owns the walk over what tracing produces, and
-that reads outside of a tensor give 0.
+A predicate of index tensors gives the mask of many pairs. Operations are those of the table of primitives, so
+arithmetic in i32 and f32 is the kernel's. Reads outside of a tensor give 0.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ from ..syntax.walk import Itself
 from ..text.diagnostics import CuirError
 from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
 
-CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # that the transfer adds to a program if it lacks them
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # the transfer adds them to programs that lack them
 Value = Any  # a Python number or a tensor; they broadcast
 
 
 def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]] | None = None, *, double: bool = False) -> Value:
-    """The value of an expression of numbers and i32, f32 or bool tensors. Raises CuirError N101 for a name without a value, X140 for what is no pure arithmetic.
+    """Return the value of an expression of numbers and i32, f32 or bool tensors.
 
-    spans: names that hold first .. end - 1, each along a dim of its own, in this order: what is read at them alone is a view, not gathered.
-    double: f64 tensors stay what they are, and floats that meet them are of f64, as in PyTorch; else all floats are of f32, as in a kernel.
+    Args:
+        spans: names that hold first .. end - 1, each along a dim of its own, in this order: reads at these alone are
+            views, not gathers.
+        double: f64 tensors stay f64, and floats that meet them become f64, as in PyTorch; otherwise all floats are f32,
+            as in a kernel.
+
+    Raises CuirError N101 for a name without a value, X140 for an expression that is no pure arithmetic.
     """
     return (_InDouble if double else _Evaluation)(names, spans or {}).expr(e)
 
@@ -68,7 +73,7 @@ class _Evaluation:
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
 
     def marked(self, e: Expr, value: Value) -> Value:
-        """Return the value within a mark, with the gradient that the mark says."""
+        """Return the value within a mark, with the gradient that the mark defines."""
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
         if is_detached(e):
@@ -79,16 +84,19 @@ class _Evaluation:
         return operands.amax(0) if traits(extremum_of(e)).extremum == "max" else operands.amin(0)
 
     def converted(self, x: Value, dtype: DType) -> Value:
-        return convert(self.held(x), dtype)
+        return convert(self.to_kernel_dtype(x), dtype)
 
-    def held(self, x: Value) -> Value:
-        """A tensor as a kernel holds it: i32, f32 or bool."""
+    def to_kernel_dtype(self, x: Value) -> Value:
+        """Return a tensor in a dtype of kernels: i32, f32 or bool."""
         if not isinstance(x, torch.Tensor) or x.dtype in (torch.int32, torch.float32, torch.bool):
             return x
         return x.to(torch.float32 if x.dtype.is_floating_point else torch.int32)
 
     def view(self, tensor: torch.Tensor, indices: Sequence[Expr]) -> torch.Tensor | None:
-        """What a tensor holds at indices that are spans, each another one, with a dim for every span; None for others, and where it does not reach that far."""
+        """Return a view of a tensor at indices that are distinct spans, with a dim for every span.
+
+        None for other indices, and where the tensor does not reach that far.
+        """
         named = [i.id for i in indices if isinstance(i, Name) and i.id in self.spans]
         if len(named) != tensor.ndim or len(set(named)) != tensor.ndim:
             return None
@@ -99,7 +107,7 @@ class _Evaluation:
 
     def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
         assert entry.evaluate is not None
-        values = [self.held(self.expr(a)) for a in args]
+        values = [self.to_kernel_dtype(self.expr(a)) for a in args]
         if entry.evaluate.divides:
             values[-1] = _divisor(values[-1], e)
         if entry.params[0].variadic:
@@ -117,7 +125,7 @@ class _Evaluation:
 
 
 class _WithPartials(torch.autograd.Function):
-    """Pass the gradient of a value to operands, multiplied by derivatives; 0 where these are 0."""
+    """A gradient that is passed to operands, multiplied by derivatives; 0 where these are 0."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:
@@ -135,7 +143,7 @@ class _WithPartials(torch.autograd.Function):
 
 
 def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:
-    """Elements of a tensor, 0 outside of it."""
+    """Read elements of a tensor, 0 outside of it."""
     inside: Value = True
     safe = []
     for i, size in zip(indices, tensor.shape):
@@ -144,8 +152,8 @@ def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:
     if tensor.numel() == 0:
         shapes = [i.shape for i in indices if isinstance(i, torch.Tensor)]
         return torch.zeros(torch.broadcast_shapes(*shapes), dtype=tensor.dtype, device=tensor.device)
-    taken = tensor[tuple(safe)]
-    return torch.where(inside, taken, 0) if isinstance(inside, torch.Tensor) else taken if inside else torch.zeros_like(taken)
+    elements = tensor[tuple(safe)]
+    return torch.where(inside, elements, 0) if isinstance(inside, torch.Tensor) else elements if inside else torch.zeros_like(elements)
 
 
 def _divisor(x: Value, e: Expr) -> Value:
@@ -160,15 +168,15 @@ class _InDouble(_Evaluation):
     """An evaluation that keeps f64 tensors in f64, as PyTorch does."""
 
     def converted(self, x: Value, dtype: DType) -> Value:
-        x = self.held(x)
+        x = self.to_kernel_dtype(x)
         if dtype == F32 and isinstance(x, torch.Tensor):
             return x if x.dtype.is_floating_point else x.double()
         return convert(x, dtype)
 
-    def held(self, x: Value) -> Value:
+    def to_kernel_dtype(self, x: Value) -> Value:
         if isinstance(x, float):
             return torch.tensor(x, dtype=torch.float64)  # which would be rounded to f32 beside a tensor
-        return x if isinstance(x, torch.Tensor) and x.dtype == torch.float64 else super().held(x)
+        return x if isinstance(x, torch.Tensor) and x.dtype == torch.float64 else super().to_kernel_dtype(x)
 
 
 __all__ = ["CONSTANTS", "evaluate"]

@@ -1,8 +1,9 @@
-"""Factors that are the same in a whole block, taken together: x * f * g is x * (f * g), and x / f is x * (1 / f), one division for the block. In an exponential a factor f > 0 of a square
-goes to what is squared, as sqrt(f), and so to the factors of that.
+"""Factoring of what is uniform in a block: x * f * g is x * (f * g), and x / f is x * (1 / f).
 
-That rounds differently, which a score allows. What decides is left as it is: conditions, operands of comparisons, of floor, round and fmod, indices and what becomes
-an integer stay as the mod wrote them.
+This leaves one division for the block. In an exponential a factor f > 0 of a square moves to the squared operand as
+sqrt(f), and so to the factors of that. The result rounds differently, which a score allows. Expressions that decide are
+unchanged: conditions, operands of comparisons, of floor, round and fmod, indices and integers stay as the mod wrote
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _SCALE = Name("scale")
 
 
 def factored(e: Expr, parameters: Iterable[Parameter], split: bool) -> tuple[Expr, Expr]:
-    """(score, factor) whose product is the f32 expression of a mod; the factor is 1.0 unless it is known to be positive (`split`), and costs nothing per pair."""
+    """Return (score, factor), whose product is the f32 expression of a mod.
+
+    The factor costs nothing per pair; it is 1.0 unless it is certainly positive (`split`).
+    """
     parameters = list(parameters)
     work = _Factoring(parameters)
     core, factor = work.product(e)
@@ -57,13 +61,13 @@ class _Factoring:
         self.products: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
     def product(self, e: Expr) -> tuple[Expr, Expr | None]:
-        """An f32 expression as (core, factor); without a factor, None."""
+        """Return an f32 expression as (core, factor); the factor is None if there is none."""
         key = Itself(e)
         if key not in self.products:
-            self.products[key] = self.apart(e) or (self.inside(e), None)
+            self.products[key] = self.split_factor(e) or (self.inside(e), None)
         return self.products[key]
 
-    def apart(self, e: Expr) -> tuple[Expr, Expr] | None:
+    def split_factor(self, e: Expr) -> tuple[Expr, Expr] | None:
         factors = traits(e).factors
         if not isinstance(e, Binary) or not factors or not self.is_float(e):
             return None
@@ -74,15 +78,15 @@ class _Factoring:
         core, factor = self.product(tile)
         if factor is None and "y" in factors:
             return core, by
-        taken = _folded(e.op, Literal(1.0) if factor is None else factor, by)
-        return None if taken is None else (core, taken)
+        combined = _folded(e.op, Literal(1.0) if factor is None else factor, by)
+        return None if combined is None else (core, combined)
 
     def whole(self, e: Expr) -> Expr:
         core, factor = self.product(e)
         return core if factor is None else Binary("*", core, factor, span=e.span)
 
     def inside(self, e: Expr) -> Expr:
-        """The same operation on operands that are rewritten; what is no arithmetic on floats stays."""
+        """Rewrite the operands of an operation; expressions other than arithmetic on floats are unchanged."""
         if not self.varies(e) or not self.is_float(e) or traits(e).jumps:
             return e
         if isinstance(e, Call) and traits(e).exponential and (squared := self.squared(e)) is not None:
@@ -93,16 +97,19 @@ class _Factoring:
         return e
 
     def squared(self, e: Call) -> Expr | None:
-        """exp2(y * y * f), whatever the signs, as exp2 of the square of y * sqrt(|f|), or of minus that; None for another exponent."""
+        """Return exp2(y * y * f) as exp2 of the square of y * sqrt(|f|), or of minus that.
+
+        None for another exponent.
+        """
         core, factor = self.product(e.args[0])
-        negative, square = _apart_from_sign(core)
+        negative, square = _split_sign(core)
         if factor is None or not isinstance(square, Binary) or not traits(square).multiplies:
             return None
         if not _positive(factor, self.parameters):
             negative, factor = not negative, Unary("-", factor)
             if not _positive(factor, self.parameters):
                 return None
-        (one, left), (other, right) = _apart_from_sign(square.left), _apart_from_sign(square.right)
+        (left_negative, left), (right_negative, right) = _split_sign(square.left), _split_sign(square.right)
         if left != right:
             return None
         try:
@@ -111,7 +118,7 @@ class _Factoring:
             root = build.sqrt(factor)
         y = self.whole(Binary("*", left, root))
         product = Binary("*", y, y, span=square.span)
-        return replace(e, args=(Unary("-", product) if negative ^ one ^ other else product,))
+        return replace(e, args=(Unary("-", product) if negative ^ left_negative ^ right_negative else product,))
 
     def varies(self, e: Expr) -> bool:
         return not VARYING.isdisjoint(self.names(e))
@@ -136,21 +143,21 @@ class _Factoring:
         return isinstance(e, IfExp) and self.is_float(e.then)
 
 
-def _apart_from_sign(e: Expr) -> tuple[bool, Expr]:
-    """Whether it is the negative of the other."""
+def _split_sign(e: Expr) -> tuple[bool, Expr]:
+    """Return whether an expression is a negative, and the expression without its sign."""
     if isinstance(e, Unary) and traits(e).linear:
-        negative, inner = _apart_from_sign(e.operand)
+        negative, inner = _split_sign(e.operand)
         return not negative, inner
     return False, e
 
 
 def _of_floats(e: Binary) -> bool:
-    """Whether an operation makes a float of two."""
+    """Return True if an operation computes a float from two."""
     return bool(traits(e).linear or traits(e).factors)
 
 
 def _values(e: Call) -> tuple[Expr, ...]:
-    """The operands of a function of floats that makes a float, without a condition; none of other calls."""
+    """Return the operands of a function from floats to a float, without a condition; none for other calls."""
     op = called(e)
     if op is None or op.evaluate is None or op.evaluate.tile(F32) is None or not op.traits.elementwise:
         return ()
@@ -158,7 +165,7 @@ def _values(e: Call) -> tuple[Expr, ...]:
 
 
 def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
-    """A factor made of two; None for literals whose product leaves the range of f32's normal numbers."""
+    """Combine two factors; None for literals whose product leaves the range of f32's normal numbers."""
     factor = fold(Binary(op, fold(a), fold(b)))
     if isinstance(factor, Literal):
         return number(factor.value) if abs(factor.value) >= LEAST_NORMAL else None

@@ -1,7 +1,7 @@
-"""Functions of PyTorch made of others of the table: each with a formula that keeps its accuracy where a plain one cancels or overflows.
+"""Functions of PyTorch that are composed of others of the table.
 
-Owns these formulas; what an operation of its own gives is in operations.py. Each works on a score, an index or an element, and PyTorch's special values hold
-but for the sign of a zero.
+Each has a formula that keeps its accuracy where a plain one cancels or overflows. They apply to scores, indices and
+elements, and return PyTorch's special values except for the sign of a zero. Primitive operations are in operations.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG2E, _LN2, _HUGE = math.log2(math.e), math.log(2.0), 1e18  # whose square f32
 
 
 def _signed(magnitude: Proxy, x: Any) -> Proxy:
-    """With the sign of x."""
+    """Return a magnitude with the sign of x."""
     return _where(_lt(x, 0), _neg(magnitude), magnitude)
 
 
@@ -57,15 +57,15 @@ def _log1p(x: Any) -> Proxy:
 
 
 def _of_integers(e: Expr) -> bool:
-    """Whether a float is an integer that was converted."""
-    of = traits(e)
-    return isinstance(e, Call) and of.converts is not None and not traits(e.args[0]).converts
+    """Return True if a float is an integer that was converted."""
+    op_traits = traits(e)
+    return isinstance(e, Call) and op_traits.converts is not None and not traits(e.args[0]).converts
 
 
 @handles("logaddexp")
 def _logaddexp(x: Any, y: Any) -> Proxy:
-    apart = _where(_eq(x, y), 0.0, _abs(_sub(x, y)))  # of two infinities, too
-    less = _exp(_neg(apart))  # the lesser exponential beside the greater one
+    difference = _where(_eq(x, y), 0.0, _abs(_sub(x, y)))  # of two infinities, too
+    less = _exp(_neg(difference))  # the lesser exponential beside the greater one
 
     def partials(z: Any, x: Any, y: Any) -> tuple[Proxy, ...]:
         both = _add(1.0, less)
@@ -158,7 +158,7 @@ def _hypot(x: Any, y: Any) -> Proxy:
 
 # ---- hyperbolic functions
 def _half_exp(x: Any) -> Proxy:
-    """exp(|x|) / 2, which overflows only where the result does."""
+    """Return exp(|x|) / 2, which overflows only where the result does."""
     return _exp2(_sub(_mul(_abs(x), _LOG2E), 1.0))
 
 
@@ -247,8 +247,8 @@ def _nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) 
 @handles("isclose")
 def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Proxy:
     a, b = _float(x), _float(y)
-    apart = _abs(_sub(a, b))
-    near = _or(_eq(x, y), _and(_isfinite(apart), _le(apart, _add(atol, _abs(_mul(rtol, b))))))
+    difference = _abs(_sub(a, b))
+    near = _or(_eq(x, y), _and(_isfinite(difference), _le(difference, _add(atol, _abs(_mul(rtol, b))))))
     return _or(near, _and(_isnan(a), _isnan(b))) if equal_nan else near
 
 
@@ -286,7 +286,10 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Proxy:
     value = value if max is None else _min(value, max)
 
     def partials(z: Any, x: Any, *bounds: Any) -> tuple[Proxy, ...]:
-        """Return 1 for x within the bounds, these included, and for a bound beyond it; the upper one where they cross."""
+        """Return 1 for x within the bounds, these included, and 1 for a bound that x is beyond.
+
+        The upper bound counts where the bounds cross.
+        """
         least, most = bounds[0] if min is not None else None, bounds[-1] if max is not None else None
         if most is None:
             return _where(_ge(x, least), 1.0, 0.0), _where(_lt(x, least), 1.0, 0.0)

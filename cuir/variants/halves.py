@@ -1,4 +1,4 @@
-"""Numbers that a mod converts to f16 or bf16: values in f32, rounded as PyTorch would round them. Owns which results stay in half precision."""
+"""Numbers that a mod converts to f16 or bf16: values in f32, rounded as PyTorch rounds them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ _TORCH = {d: t for t, d in HALVES.items()}
 
 
 def in_half(p: Proxy, dtype: DType) -> Proxy:
-    """The number rounded to f16 or bf16. Operations on it are rounded, too, as PyTorch's are.
+    """Return the number rounded to f16 or bf16; operations on it are rounded, too, as PyTorch's are.
 
-    Raises CuirError X120 for what depends on the score: that is known up to rounding alone, so that it may fall to either side of a step.
+    Raises CuirError X120 for a value that depends on the score: scores are computed up to rounding, so the value could
+    fall on either side of a step.
     """
     if SCORE in names_read(p.expr):
-        refuse(f"a conversion of the score to {dtype} cannot become part of a kernel, which computes scores in f32",
-               "leave it out; indices, and what is read from captured tensors, can be converted")  # fmt: skip
+        refuse(
+            f"a conversion of the score to {dtype} cannot become part of a kernel, which computes scores in f32",
+            "leave it out; indices, and what is read from captured tensors, can be converted",
+        )
     value = None if p.value is None else float(torch.tensor(float(p.value), dtype=_TORCH[dtype]))
     if literal(p):
         return replace(lift(value), precision=dtype)
@@ -37,34 +40,40 @@ def in_half(p: Proxy, dtype: DType) -> Proxy:
 
 
 def in_f32(p: Proxy) -> Proxy:
-    """The number as an f32, to which it may have been rounded before; operations on it are f32's."""
+    """Return the number as an f32, to which it may have been rounded before; operations on it are f32's."""
     number = to(p, F32)
     return number if number.precision is None else replace(number, precision=None)
 
 
 def kind_of(operands: tuple[Any, ...]) -> DType | None:
-    """The half precision that PyTorch computes an operation in: if all its floating-point tensors are of one."""
+    """Return the half precision in which PyTorch computes an operation.
+
+    It is the one that all floating-point tensors have.
+    """
     kinds = {o.precision for o in operands if isinstance(o, Proxy) and o.element == F32 and not o.number}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def joined(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Operands as PyTorch promotes them: integers beside half precision become it; so do numbers that are compared with it."""
+    """Promote operands as PyTorch does.
+
+    Integers beside half precision become it, and so do numbers that are compared with it.
+    """
     kind = kind_of(operands)
     if kind is None:
         return operands
 
-    def one(o: Any) -> Any:
+    def promote(o: Any) -> Any:
         if isinstance(o, Proxy) and o.element == I32 and not o.number:
             return in_half(to(o, F32), kind)
         compared = name in COMPARED and isinstance(o, (int, float)) and not isinstance(o, bool)
         return float(torch.tensor(float(o), dtype=_TORCH[kind])) if compared else o
 
-    return tuple(map(one, operands))
+    return tuple(map(promote, operands))
 
 
 def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
-    """The result of an operation in the dtype that PyTorch's promotion gives it."""
+    """Return the result of an operation in the dtype that PyTorch's promotion gives it."""
     kind = kind_of(operands)
     if kind is None or not isinstance(result, Proxy) or result.element != F32 or result.precision is not None:
         return result
@@ -72,7 +81,7 @@ def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
 
 
 def unified(*values: Any) -> list[Proxy]:
-    """Values in one dtype, as PyTorch promotes tensors that it joins."""
+    """Return values in one dtype, as PyTorch promotes tensors that it joins."""
     ps = joined("cat", tuple(map(lift, values)))
     kind = kind_of(ps)
     return [p if kind is not None or p.element != F32 else in_f32(p) for p in promoted(*ps)]

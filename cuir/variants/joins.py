@@ -1,4 +1,7 @@
-"""Tensors that a mod joins to a larger one: stack, cat and their relatives. An index that a kernel computes chooses among the elements."""
+"""Tensors that a mod joins to a larger one: stack, cat and their relatives.
+
+A computed index selects among the elements.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +52,13 @@ def cat(tensors: Any, dim: int = 0) -> Any:
             n = next(n for n, end in enumerate(ends) if place < end)
             return like[n].element((*index[:at], place - ends[n] + like[n].shape[at], *index[at + 1 :]))
         place = from_the_end(place, ends[-1])
-        found: Any = None
+        result: Any = None
         for part, end in reversed(list(zip(like, ends))):
             size = part.shape[at]
             inner = call("clamp", (place - (end - size), 0, size - 1), {})  # so that no read is outside of its tensor
             mine = part.element((*index[:at], inner, *index[at + 1 :]))
-            found = mine if found is None else call("where", (place < end, mine, found), {})
-        return found
+            result = mine if result is None else call("where", (place < end, mine, result), {})
+        return result
 
     return Array(torch.Size([*parts[0].shape[:at], ends[-1], *parts[0].shape[at + 1 :]]), element)
 
@@ -82,7 +85,7 @@ def _shapes(parts: Sequence[Array]) -> str:
 
 
 def unified_parts(parts: Sequence[Array]) -> list[Array]:
-    """The arrays with elements of their common dtype, as PyTorch promotes them."""
+    """Return the arrays with elements of their common dtype, as PyTorch promotes them."""
     firsts = [lift(p.element((0,) * p.ndim)) for p in parts if p.numel()]
     if len({(f.element, f.precision) for f in firsts}) <= 1:
         return list(parts)
@@ -100,24 +103,27 @@ def constant(place: Any) -> Any:
 
 
 def from_the_end(place: Any, size: int) -> Any:
-    """A computed place, of which one below 0 counts from the end."""
+    """Return a computed place, of which a negative one counts from the end."""
     if (element := lift(place).element) != I32:
         refuse(f"a tensor is indexed by integers, found {element}", ".to(torch.int32) converts")
     return call("where", (place < 0, place + size, place), {})
 
 
 def choose(place: Any, elements: Sequence[Callable[[], Any]]) -> Any:
-    """The element at a place: by comparisons with all places but the last, if a kernel computes it."""
+    """Return the element at a place.
+
+    A computed place is compared with all places but the last.
+    """
     place = constant(place)
     if isinstance(place, int):
         return elements[place]()
     if len(elements) > MOST:
         refuse(f"one of {len(elements)} joined tensors is read at a computed place", f"{MOST} are the most: join them before the mod")
     place = from_the_end(place, len(elements))
-    found = elements[-1]()
+    result = elements[-1]()
     for n, element in reversed(list(enumerate(elements[:-1]))):
-        found = call("where", (place == n, element(), found), {})
-    return found
+        result = call("where", (place == n, element(), result), {})
+    return result
 
 
 __all__ = ["cat", "choose", "stack"]

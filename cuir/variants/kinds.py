@@ -1,4 +1,4 @@
-"""What `isinstance` and `type` answer about a value of a mod, in a traced function: the class of what it stands for."""
+"""`isinstance` and `type` of a traced function: they see the class that a value of a mod stands for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .proxy import Proxy, Rows, TensorProxy
 
 
 def _kind(x: Any) -> type | None:
-    """The class of what a proxy stands for; None for anything else."""
+    """Return the class that a proxy stands for; None for anything else."""
     if isinstance(x, Proxy):
         return KINDS[x.element] if x.number else torch.Tensor
     return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None
@@ -28,6 +28,6 @@ def _type(*args: Any, **keywords: Any) -> Any:
     return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
 
 
-BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # of a traced function
+BUILTINS = {**vars(builtins), "isinstance": _isinstance, "type": _type}  # the builtins of traced functions
 
 __all__ = ["BUILTINS"]

@@ -1,9 +1,8 @@
-"""Block lists: which key blocks a tile of queries visits, found from the mask itself, on the device, for masks that have no closed form.
+"""Block lists: the key blocks that a tile of queries visits, for masks without a closed form.
 
-A mask that costs much for each pair is read besides: as bits, made once, of the blocks that need it.
-
-Owns the splice points that read the lists, the parameters that hold them, and their values. Each block is none, some or all: a pair of a query < M and a
-key < N is kept in none, or all of a whole block are, or neither.
+They are computed from the mask itself, on the device. A mask that costs much for each pair is also stored as bits, made
+once, of the blocks that need it. Each block is of one kind: no pair (of a query < M and a key < N) is kept, or all of a
+whole block are, or neither.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .blocks import ALL_ROWS_ALIKE
 from .evaluate import evaluate
 from .names import BITS, LISTS
 
-PAIRS = 2**24  # looked at in one go: what bounds the memory
+PAIRS = 2**24  # evaluated at a time, which bounds the memory
 WORD = 32  # bits
 _SIDES = {"q": "k", "k": "q", "M": "N", "N": "M"}
 _WORKERS = 132  # of a device that does not say how many SMs it has
@@ -30,12 +29,18 @@ _WORKERS = 132  # of a device that does not say how many SMs it has
 
 @dataclass(frozen=True)
 class Lists:
-    """Parameters of a kernel, all i32. count [B or 1, H or 1, tiles, 2]: blocks that need keep(), all blocks of a tile. list [.., tiles, blocks]: the blocks,
-    those that need keep() first, each from the last key to the first. order [units, 3]: (b, h, m) of the units of work.
+    """Parameters of a kernel that hold block lists, all i32.
 
-    The leading dims are 1 where `keep` does not depend on b, or h. order: empty if the kernel has an order of its own. tiles, blocks, units,
-    slots, queries, words: names of dims. bits [slots, BM, words]: bit c % 32 of word c // 32 says whether the block's key c is kept; slot [.., tiles, blocks]: where
-    those of a block lie. Empty if `keep` is worked out.
+    The leading dims are 1 where `keep` does not depend on b, or h. tiles, blocks, units, slots, queries and words are
+    names of dims.
+
+    Attributes:
+        count: [B or 1, H or 1, tiles, 2], the blocks that need keep(), and all blocks of a tile.
+        list: [.., tiles, blocks], the blocks, those that need keep() first, each part from the last key to the first.
+        order: [units, 3], (b, h, m) of the work items; empty if the kernel has an order of its own.
+        bits: [slots, BM, words], bit c % 32 of word c // 32 says whether the block's key c is kept; empty if `keep` is
+            computed for each pair.
+        slot: [.., tiles, blocks], the slots of each block's bits.
     """
 
     keep: Expr
@@ -60,7 +65,7 @@ class Lists:
         return "h" in names_read(self.keep)
 
     def text(self) -> str:
-        """kv_count, kv_block and kv_rows."""
+        """Return kv_count, kv_block and kv_rows."""
         place = f"{self.leading}, m"
         block = f"{self.list}[{place}, i]"
         if self.bits:  # within the keys, so that the block of a key is known from its index
@@ -81,11 +86,11 @@ def kv_block(b, h, m, i):                # which key block is the i-th
         return f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}"
 
     def keeps(self) -> str:
-        """What `keep` returns, if it reads bits."""
+        """Return the expression of `keep` that reads bits."""
         return f"bit({self.bits}[{self.slot}[{self.leading}, q // BM, k // BN], q % BM, k % BN // {WORD}], k % BN)"
 
     def parameters(self) -> tuple[Param, ...]:
-        """The kernel's parameters."""
+        """Return the kernel's parameters."""
         heads: tuple[str | int, ...] = ("B" if self.by_batch else 1, "H" if self.by_head else 1)
         shapes: dict[str, tuple[str | int, ...]] = {
             self.count: (*heads, self.tiles, 2),
@@ -97,7 +102,10 @@ def kv_block(b, h, m, i):                # which key block is the i-th
         return tuple(Param(name, GlobalType("i32", dims)) for name, dims in shapes.items() if name)
 
     def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
-        """The lists for a problem, by parameter. captured: values of the names that `keep` reads beside indices and lengths, on the device."""
+        """Return the lists for a problem, by parameter.
+
+        `captured` has the values of the names that `keep` reads besides indices and lengths, on the device.
+        """
         count, blocks = block_lists(self.keep, captured, at, BM, BN, device)
         values = {self.count: count, self.list: blocks}
         if self.order:
@@ -108,19 +116,25 @@ def kv_block(b, h, m, i):                # which key block is the i-th
 
 
 def lists_for(keep: Expr, fresh: Callable[[str], str], bits: bool = False) -> Lists:
-    """Lists whose names are free in a kernel. bits: the mask is read, not worked out."""
+    """Return lists whose names are free in a kernel.
+
+    `bits` says that the mask is read, not computed.
+    """
     names = [fresh(n) for n in (*LISTS, "tiles_m", "blocks_n", "units")]
     return Lists(keep, *names, *(fresh(n) for n in (*BITS, "slots_s", "queries_q", "words_w")) if bits else ())
 
 
 @dataclass(frozen=True)
 class ColumnLists:
-    """Lists of the blocks of queries that each block of keys visits: those of the mask whose sides have changed places."""
+    """Lists of the blocks of queries that each block of keys visits.
+
+    They are the lists of the mask with exchanged sides.
+    """
 
     turned: Lists
 
     def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
-        """The lists for a problem, by parameter; as `Lists.values`."""
+        """Return the lists for a problem, by parameter, as `Lists.values` does."""
         return self.turned.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
 
     def text(self) -> str:
@@ -131,12 +145,12 @@ class ColumnLists:
 
 
 def turned(keep: Expr) -> Expr:
-    """The mask whose queries and keys have changed places."""
+    """Return the mask with queries and keys exchanged."""
     return cast(Expr, renamed(keep, _SIDES))
 
 
 def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
-    """Lists by columns whose names are free in a kernel."""
+    """Return lists by columns whose names are free in a kernel."""
     count, blocks = (fresh(n) for n in LISTS[:2])
     return ColumnLists(Lists(turned(keep), count, blocks, "", *(fresh(n) for n in ("tiles_n", "blocks_m", "units"))))
 
@@ -144,25 +158,26 @@ def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
 def block_lists(
     keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """count i32 [B or 1, H or 1, tiles, 2] and list i32 [.., tiles, blocks] of a predicate of b, h, q, k. A tile is BM queries, a block BN keys.
+    """Return count and list of a predicate of b, h, q, k, as in `Lists`.
 
-    Blocks that a tile does not visit stand at the end of its list. Looks at PAIRS pairs at a time; nothing waits for the device.
+    A tile is BM queries, a block BN keys. Blocks that a tile does not visit are at the end of its list. PAIRS pairs are
+    evaluated at a time; nothing waits for the device.
     """
-    kept = kept_pairs(keep, captured, at, BM, BN, device)
-    tiles, blocks = kept.shape[2:]
+    kept_counts = kept_pairs(keep, captured, at, BM, BN, device)
+    tiles, blocks = kept_counts.shape[2:]
     rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
     inside = torch.arange(blocks, device=device) < at.N // BN
-    some = kept > 0
-    full = (kept == rows[:, None] * BN) & inside & some
+    some = kept_counts > 0
+    full = (kept_counts == rows[:, None] * BN) & inside & some
     n, unmasked = (x.sum(-1, dtype=torch.int32) for x in (some, full))
-    # the last key's block first; of those that are visited the ones that need the mask before the ones that need none
+    # the last key's block first; among visited blocks those that need the mask before those that do not
     later = torch.arange(3 * blocks - 1, 2 * blocks - 1, -1, dtype=torch.int32, device=device)
     rank = torch.add(torch.add(later, some, alpha=-2 * blocks), full, alpha=blocks)
     return torch.stack([n - unmasked, n], -1), rank.argsort(-1).int()
 
 
 class TooLarge(Exception):
-    """What would be made once takes too much memory: it is to be worked out for each pair."""
+    """Raised where a table or bits take too much memory, so that the values are computed for each pair."""
 
 
 MOST_BITS = 2**31  # bytes
@@ -172,9 +187,9 @@ EMPTY, WHOLE = 0, 1  # slots of the blocks that keep no pair, or all
 def block_bits(
     keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, count: torch.Tensor, blocks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """bits i32 [slots, BM, words] and slot i32 [B or 1, H or 1, tiles, blocks], for the lists of `block_lists`. Waits for the device, to know how many blocks need bits.
+    """Return bits and slot of `Lists`, for the lists of `block_lists`.
 
-    Raises TooLarge.
+    Waits for the device, to know how many blocks need bits. Raises TooLarge.
     """
     device, n = blocks.device, blocks.shape[-1]
     visit = torch.arange(n, device=device)
@@ -188,7 +203,7 @@ def block_bits(
         raise TooLarge
     bits = torch.zeros(2 + len(places), BM, words, dtype=torch.int32, device=device)
     bits[WHOLE] = -1
-    known = {**captured, **{name: getattr(at, name) for name in LENGTHS}}
+    values = {**captured, **{name: getattr(at, name) for name in LENGTHS}}
     step = max(1, PAIRS // (BM * BN))
     shifts = torch.arange(WORD, dtype=torch.int32, device=device)
     for first in range(0, len(places), step):
@@ -198,7 +213,7 @@ def block_bits(
             j * BN + torch.arange(BN, dtype=torch.int32, device=device),
         )
         mask = (
-            torch.as_tensor(evaluate(keep, {**known, "b": b, "h": h, "q": q, "k": k}), dtype=torch.bool, device=device)
+            torch.as_tensor(evaluate(keep, {**values, "b": b, "h": h, "q": q, "k": k}), dtype=torch.bool, device=device)
             & (q < at.M)
             & (k < at.N)
         )
@@ -208,11 +223,14 @@ def block_bits(
 
 
 def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
-    """How many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks]; at least one tile and one block."""
+    """Return how many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks].
+
+    There is at least one tile and one block.
+    """
     names = names_read(keep)
     sizes = (at.B if "b" in names else 1, at.H if "h" in names else 1, -(-at.M // BM), -(-at.N // BN))
-    kept = torch.zeros([max(1, n) for n in sizes], dtype=torch.int32, device=device)
-    known = {**captured, **{n: getattr(at, n) for n in LENGTHS}}
+    counts_by_block = torch.zeros([max(1, n) for n in sizes], dtype=torch.int32, device=device)
+    values = {**captured, **{n: getattr(at, n) for n in LENGTHS}}
     units, lengths = (1, 1, BM, BN), (at.B, at.H, at.M, at.N)
     for place in _pieces(sizes, BM, BN):
         spans = {n: (s.start * unit, min(s.stop * unit, end)) for n, s, unit, end in zip("bhqk", place, units, lengths)}
@@ -220,23 +238,23 @@ def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN
             n: torch.arange(*span, dtype=torch.int32, device=device).view([-1 if d == e else 1 for e in range(4)])
             for d, (n, span) in enumerate(spans.items())
         }
-        mask = torch.as_tensor(evaluate(keep, {**known, **index}, spans), dtype=torch.bool, device=device)
+        mask = torch.as_tensor(evaluate(keep, {**values, **index}, spans), dtype=torch.bool, device=device)
         counts = [s.stop - s.start for s in place]
         rows, keys = (last - first for first, last in (spans["q"], spans["k"]))
         pairs = mask.expand(counts[0], counts[1], rows, keys)
         if (behind := (counts[3] * BN - keys, counts[2] * BM - rows)) != (0, 0):
             pairs = torch.nn.functional.pad(pairs, (0, behind[0], 0, behind[1]))
-        kept[place] = pairs.view(counts[0], counts[1], counts[2], BM, counts[3], BN).sum((3, 5), dtype=torch.int32)
-    return kept
+        counts_by_block[place] = pairs.view(counts[0], counts[1], counts[2], BM, counts[3], BN).sum((3, 5), dtype=torch.int32)
+    return counts_by_block
 
 
 def _pieces(sizes: tuple[int, int, int, int], BM: int, BN: int) -> Iterator[tuple[slice, slice, slice, slice]]:
-    """Boxes of batches, heads, tiles and blocks of at most PAIRS pairs, or of one block."""
-    left = max(1, PAIRS // (BM * BN))
+    """Yield boxes of batches, heads, tiles and blocks of at most PAIRS pairs, or of one block."""
+    remaining = max(1, PAIRS // (BM * BN))
     steps = []
     for size in reversed(sizes):
-        steps.append(max(1, min(size, left)))
-        left = max(1, left // steps[-1])
+        steps.append(max(1, min(size, remaining)))
+        remaining = max(1, remaining // steps[-1])
 
     def along(dim: int) -> Iterator[slice]:
         step = steps[3 - dim]
@@ -246,10 +264,11 @@ def _pieces(sizes: tuple[int, int, int, int], BM: int, BN: int) -> Iterator[tupl
 
 
 def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
-    """(b, h, m) of the units of work, i32 [B * H * tiles, 3], for the number of blocks of each tile, [B or 1, H or 1, tiles].
+    """Return (b, h, m) of the work items, i32 [B * H * tiles, 3].
 
-    The query tiles of a head stand in a row, as they read the same K and V. The shortest tiles, as many as fill the time that the longest one takes on all
-    SMs, stand at the end, longest first: so all SMs end together, whatever the counts.
+    `count` has the blocks of each tile, [B or 1, H or 1, tiles]. The query tiles of a head are adjacent, as they read
+    the same K and V. The shortest tiles, as many as fill the time that the longest one takes on all SMs, come at the
+    end, longest first: so all SMs end together, whatever the counts.
     """
     device, tiles = count.device, -(-at.M // BM)
     units = at.B * at.H * tiles
@@ -267,5 +286,15 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
 
 
 __all__ = [
-    "PAIRS", "ColumnLists", "Lists", "TooLarge", "block_bits", "block_lists", "column_lists_for", "kept_pairs", "lists_for", "tile_order", "turned",
-]  # fmt: skip
+    "PAIRS",
+    "ColumnLists",
+    "Lists",
+    "TooLarge",
+    "block_bits",
+    "block_lists",
+    "column_lists_for",
+    "kept_pairs",
+    "lists_for",
+    "tile_order",
+    "turned",
+]
