@@ -147,12 +147,13 @@ def _without_strangers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables
 
 
 def mods_of_long_sequence(
-    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, sizes: Mapping[str, int | None]
+    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, known: Mapping[str, int | None]
 ) -> tuple[Mod, Mod | None]:
     """Return the mods of one long sequence in which a query sees the keys of its own sequence.
 
     `known` has B, H and HK, for mods that take them by keyword.
     """
+    # names of captured values become those of the kernel's parameters
     queries, keys, counts = tables.queries, tables.keys, tables.counts
 
     def within(mod: Mod) -> Callable[..., Any]:
@@ -163,7 +164,7 @@ def mods_of_long_sequence(
         names = requested_lengths(mod)
 
         def called(i: Any, j: Any, h: Any, *score: Any) -> Any:
-            lengths = {n: counts[n][i] if n in counts else sizes[n] for n in names}
+            lengths = {n: counts[n][i] if n in counts else known[n] for n in names}
             return mod(*score, queries.sequence[i], h, queries.place[i], keys.place[j], **lengths)
 
         return called

@@ -1,1 +1,1 @@
-"""Attention of this package inside of other libraries, a module for each. None of them is imported before it is asked for."""
+"""Attention of this package inside of other libraries, a module for each, imported on demand."""

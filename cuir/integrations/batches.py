@@ -1,7 +1,8 @@
-"""A server's batch over a cache in pages: sequences that decode, then pieces of prompts, of one model's layer. Owns how they become calls of `attention_with_kv_cache`.
+"""A server's batch over a cache in pages, as calls of `attention_with_kv_cache` of one layer.
 
-Servers give the tokens of all sequences one behind the other. Those that decode, at the front with one number of queries each, take the kernel for few queries, the others the
-one for packed queries. What a batch's layers share is worked out once, in `Batch.of`; nothing waits for the device.
+Servers give the tokens of all sequences one behind the other: first sequences that decode, then pieces of prompts.
+Those that decode, with one number of queries each, run on the kernel for few queries, the others on the one for packed
+queries. Data that a batch's layers share are computed once, in `Batch.of`; nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from ..flex.kernels import Level
 
 @dataclass(frozen=True)
 class Some:
-    """Sequences of a batch. lengths: int32 [B], their tokens in the cache; table: int32 [B, pages]; starts: int32 [B + 1], where the queries of each lie, and `longest` of them, or None if each has `each`."""
+    """Sequences of a batch.
+
+    Attributes:
+        lengths: int32 [B], their tokens in the cache.
+        table: int32 [B, pages].
+        starts: int32 [B + 1], the bounds of each one's queries, at most `longest`; None if each has `each` queries.
+    """
 
     rows: slice
     lengths: torch.Tensor
@@ -31,7 +38,10 @@ class Some:
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences that decode, and the others. causal: a query sees no token behind its own."""
+    """The sequences that decode, and the others.
+
+    `causal` says that a query sees no token behind its own.
+    """
 
     parts: tuple[Some, ...]
     causal: bool = True
@@ -40,10 +50,18 @@ class Batch:
     def of(
         cls, starts: torch.Tensor, counts: list[int], lengths: torch.Tensor, table: torch.Tensor, rows: int, heads: int, causal: bool = True
     ) -> Batch:
-        """starts: int32 [B + 1], where the queries of sequences begin and end; counts: how many each has, known without the device; lengths: int32 [B], of what the cache holds, new tokens
-        included; table: int32 [B, pages]; rows: of queries, those that pad the batch included; heads: query heads of a key head.
+        """Divide a batch.
 
-        Sequences without a query at the end of a batch of which all others decode pad it: they count as such, as far as there are rows for them.
+        Sequences without a query at the end of a batch of which all others decode are padding: they are treated as
+        such, as far as there are rows for them.
+
+        Args:
+            starts: int32 [B + 1], the bounds of each sequence's queries.
+            counts: how many queries each has, on the host.
+            lengths: int32 [B], tokens in the cache, with new ones.
+            table: int32 [B, pages].
+            rows: rows of queries, with those that pad the batch.
+            heads: query heads of a key head.
         """
         each = counts[0] if counts and counts[0] * heads <= ROWS else 0
         decoding = next((i for i, n in enumerate(counts) if n != each), len(counts)) if each else 0
@@ -61,7 +79,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a layer asks of its scores, as for `flex_attention`; made once a layer, as mods are told apart by what they are."""
+    """A layer's modifications of its scores, as for `flex_attention`.
+
+    They are made once a layer, as mods have capture keys by what they are.
+    """
 
     score_mod: Callable[..., Any] | None = None
     mask_mod: Callable[..., Any] | None = None
@@ -71,7 +92,14 @@ class Rules:
 def rules_of(
     softcap: float = 0.0, slopes: torch.Tensor | None = None, window: int | None = None, sink: torch.Tensor | None = None
 ) -> Rules:
-    """softcap: scores become cap * tanh(score / cap), 0 for none. slopes: f32 [H], of ALiBi. window: of the tokens up to its own, a query sees the last so many. sink: f32 [H]."""
+    """Make the rules of a layer.
+
+    Args:
+        softcap: scores become cap * tanh(score / cap), 0 for none.
+        slopes: f32 [H], of ALiBi.
+        window: of the tokens up to its own, a query sees the last so many.
+        sink: f32 [H].
+    """
 
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
         if softcap:
@@ -87,14 +115,15 @@ def rules_of(
 def attend(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: Batch, rules: Rules, scale: float, out: torch.Tensor, backend: str, verify: Level
 ) -> None:  # fmt: skip
-    """Attention of a batch's queries [rows, H, D] over pages [NP, HK, page size, D] and [NP, HK, page size, DV], into out [rows, H, DV]. Rows of no sequence get anything.
+    """Compute attention of a batch's queries [rows, H, D] over pages, into out [rows, H, DV].
 
-    Raises CuirError as `attention_with_kv_cache`.
+    The pages are [NP, HK, page size, D] and [NP, HK, page size, DV]. Rows of no sequence are undefined. Raises
+    CuirError as `attention_with_kv_cache`.
     """
     for part in batch.parts:
-        own = q[part.rows]
+        queries = q[part.rows]
         o = attention_with_kv_cache(
-            own if part.starts is not None else own.unflatten(0, (-1, part.each)), k_cache, v_cache, cache_seqlens=part.lengths, page_table=part.table,
+            queries if part.starts is not None else queries.unflatten(0, (-1, part.each)), k_cache, v_cache, cache_seqlens=part.lengths, page_table=part.table,
             layout="HND", cu_seqlens_q=part.starts, max_seqlen_q=part.longest if part.starts is not None else None, score_mod=rules.score_mod,
             block_mask=rules.mask_mod, causal=batch.causal, scale=scale, sink=rules.sink, backend=backend, verify=verify,
         )  # fmt: skip

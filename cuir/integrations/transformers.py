@@ -1,7 +1,7 @@
-"""`attn_implementation="cuir"` for Hugging Face transformers: the attention function and the masks that `register` enters there.
+"""`attn_implementation="cuir"` for Hugging Face transformers: its attention function and its masks.
 
-A mask is transformers' own mask function, given as mask_mod to a BlockMask that computes nothing; no tensor of all pairs is made. Owns how transformers'
-arguments become those of `flex_attention`.
+`register` enters both there. A mask is transformers' own mask function, as the mask_mod of a BlockMask that computes
+nothing; no tensor of all pairs is made.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ Mod = Callable[..., Any]
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
-    """Enters "cuir" among transformers' attention implementations: then `from_pretrained(..., attn_implementation="cuir")` or `model.set_attn_implementation("cuir")`.
+    """Register "cuir" as an attention implementation of transformers.
 
-    backend, verify: of all calls, as for `flex_attention`; "interpret" runs on any machine, slowly. Registered again, the last call counts.
+    Then `from_pretrained(..., attn_implementation="cuir")` or `model.set_attn_implementation("cuir")` selects it. A
+    later call replaces the options of an earlier one.
 
-    Models that use transformers' attention interface are taken: any mask that it makes, grouped heads, windows, soft caps, sinks, position biases, prepared
-    masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims up to 256. Gradients as in `flex_attention`: of query, key and value.
-    `attention_dropout` drops weights while a model trains. Refused, when the model is called, is a cache in pages of transformers' continuous batching (U413); attention weights are never given, of
-    which `output_attentions=True` warns, as with sdpa. Raises CuirError U413 for options, U508 without transformers.
+    Args:
+        backend: of all calls, as for `flex_attention`; "interpret" runs on any machine, slowly.
+        verify: of all calls, as for `flex_attention`.
+
+    Models that use transformers' attention interface are supported: any mask that it makes, grouped heads, windows,
+    soft caps, sinks, position biases, prepared masks of 4 dims, dynamic and static caches; f16, bf16 and f32, head dims
+    up to 256. Gradients are those of `flex_attention`: of query, key and value. `attention_dropout` drops weights while
+    a model trains. A cache in pages of transformers' continuous batching is refused when the model is called (U413).
+    Attention weights are never returned; `output_attentions=True` warns, as with sdpa. Raises CuirError U413 for
+    options, U508 without transformers.
     """
     check_options(None, backend, verify)
     try:
@@ -57,11 +64,14 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
         s_aux: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
         is_causal: bool | None = None,
-        **others: Any,
+        **options: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention as a model's layer asks for it. query [B, H, M, D], key and value [B, HK, N, D]; gives O [B, M, H, D], and no weights."""
-        _check(others)
-        if others.get("output_attentions"):
+        """Compute attention of a model's layer; return O [B, M, H, D], and no weights.
+
+        query is [B, H, M, D], key and value are [B, HK, N, D].
+        """
+        _check(options)
+        if options.get("output_attentions"):
             warn('attn_implementation="cuir" does not give attention weights: set it to "eager" for `output_attentions=True`')
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         block_mask, biases = _masks(attention_mask, query, key, causal)
@@ -89,11 +99,16 @@ def mask_for(
     device: torch.device | str = "cpu",
     **_: Any,
 ) -> Any:
-    """The mask of one forward pass, in the manner of transformers' mask interface: a BlockMask [batch_size, 1, q_length, kv_length] that computes nothing.
+    """Return the mask of one forward pass, for transformers' mask interface.
 
-    mask_function(b, h, q_idx, kv_idx) sees tokens counted from the beginning of a sequence (causal if left out); q_offset and kv_offset: the first query's and
-    the first key's place there, a tensor for a static cache. attention_mask: bool [batch_size, tokens], false for tokens that are padding, as are all behind it.
-    allow_is_causal_skip: false where one token is decoded over a static cache.
+    It is a BlockMask [batch_size, 1, q_length, kv_length] that computes nothing.
+
+    Args:
+        q_offset, kv_offset: the first query's and the first key's index in the sequence, a tensor for a static cache.
+        mask_function: mask_function(b, h, q_idx, kv_idx) sees tokens counted from the beginning of a sequence; causal
+            by default.
+        attention_mask: bool [batch_size, tokens], false for padding; tokens behind these are padding, too.
+        allow_is_causal_skip: false where one token is decoded over a static cache.
     """
     # The graph of such a step is made once: its mask has one form from the first to the last step.
     fixed = isinstance(q_offset, torch.Tensor) or (q_length == 1 and not allow_is_causal_skip)
@@ -107,17 +122,21 @@ def mask_for(
 
 
 def _on(device: torch.device | str, offset: int | torch.Tensor) -> torch.Tensor:
-    """As a tensor of its own: a static cache counts on in place before the layers ask for the mask, and another number would be traced, and make another graph. Of 32 bits, which need
-    no look at their number before a kernel reads them."""
+    """Return an offset as a new tensor of 32 bits.
+
+    A static cache increments its own in place before the layers ask for the mask, and another number would be traced
+    into another graph. Of 32 bits no value needs a check before a kernel reads it.
+    """
     if isinstance(offset, torch.Tensor):
         return offset.to(torch.int32, copy=True)
     return torch.full((), offset, dtype=torch.int32, device=device)
 
 
 def _padding(tokens: torch.Tensor, length: int, fixed: bool) -> Mod | None:
-    """Which keys are no padding, as a mask_mod; None for all, unless its form is fixed. tokens [B, n], bool: of the first n of `length` tokens.
+    """Return a mask_mod of the keys that are no padding; None for all keys, unless its form is fixed.
 
-    Tokens that lie together become bounds on kv_idx, by which a kernel leaves out blocks without a table; the data are asked for that once a mask.
+    `tokens` [B, n], bool, are the first n of `length` tokens. Contiguous tokens become bounds on kv_idx, by which a
+    kernel leaves out blocks without a table; the data are read for that once a mask.
     """
     n = tokens.shape[1]
     if not torch.compiler.is_compiling():
@@ -143,34 +162,37 @@ def _listed(tokens: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: tokens[b, kv_idx]
 
 
-def _both(one: Mod, other: Mod) -> Mod:
-    return lambda b, h, q_idx, kv_idx: one(b, h, q_idx, kv_idx) & other(b, h, q_idx, kv_idx)
+def _both(first: Mod, second: Mod) -> Mod:
+    return lambda b, h, q_idx, kv_idx: first(b, h, q_idx, kv_idx) & second(b, h, q_idx, kv_idx)
 
 
 def _moved(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + queries, kv_idx + keys)
 
 
-def _check(others: dict[str, Any]) -> None:
-    """Raises CuirError U413."""
-    if others.get("cache") is not None:
+def _check(options: dict[str, Any]) -> None:
+    """Raise CuirError U413 for a cache in pages."""
+    if options.get("cache") is not None:
         wrong("U413", "the pages of transformers' continuous batching are not read", 'attn_implementation="sdpa" for generate_batch')
 
 
-def _masks(given: Any, query: torch.Tensor, key: torch.Tensor, causal: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    """(block_mask, biases that are added to scores) of what a layer is given: our mask, another BlockMask, a prepared tensor, or nothing."""
-    if isinstance(given, BlockMask):
-        return given, ()
+def _masks(mask: Any, query: torch.Tensor, key: torch.Tensor, causal: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """Return (block_mask, biases that are added to scores) for a layer's mask.
+
+    This is our mask, another BlockMask, a prepared tensor, or None.
+    """
+    if isinstance(mask, BlockMask):
+        return mask, ()
     B, M, N = query.shape[0], query.shape[2], key.shape[2]
-    if given is None:  # as with sdpa, of a model that makes no mask
+    if mask is None:  # as with sdpa, of a model that makes no mask
         return (create_block_mask(_causal, None, None, M, N, query.device) if causal and M > 1 else None), ()
-    if not isinstance(given, torch.Tensor) or given.dim() != 4:
-        found = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        found = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
         wrong("U412", f"a prepared attention_mask is a tensor [B, H, M, N] or a BlockMask, found {found}")
-    given = given[..., :N]
-    if given.dtype != torch.bool:
-        return None, (given,)
-    return create_block_mask(_prepared(given), B, None if given.shape[1] == 1 else query.shape[1], M, N, query.device), ()
+    mask = mask[..., :N]
+    if mask.dtype != torch.bool:
+        return None, (mask,)
+    return create_block_mask(_prepared(mask), B, None if mask.shape[1] == 1 else query.shape[1], M, N, query.device), ()
 
 
 def _prepared(mask: torch.Tensor) -> Mod:
@@ -179,13 +201,13 @@ def _prepared(mask: torch.Tensor) -> Mod:
 
 
 def _reading(x: torch.Tensor) -> Mod:
-    """An element of a tensor [B or 1, H or 1, M or 1, N]."""
+    """Return a function that reads an element of a tensor [B or 1, H or 1, M or 1, N]."""
     batches, heads, queries = (n > 1 for n in x.shape[:3])
     return lambda b, h, q_idx, kv_idx: x[b if batches else 0, h if heads else 0, q_idx if queries else 0, kv_idx]
 
 
 def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod | None:
-    """The soft cap, then what is added to scores."""
+    """Return a score_mod with the soft cap, followed by the biases."""
     if not biases:
         return None if softcap is None else _capped(softcap)
     capped, read = _capped(softcap) if softcap is not None else None, tuple(_reading(x) for x in biases)
@@ -201,7 +223,7 @@ def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod |
 
 @functools.lru_cache(maxsize=64)
 def _capped(cap: float) -> Mod:
-    """One object for each cap: calls with mods that they know are the fast ones."""
+    """Return the one mod of a soft cap: calls with cached mods are the fast ones."""
     return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
 
 

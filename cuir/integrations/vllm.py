@@ -1,7 +1,7 @@
-"""vLLM's plug-in interface: an attention backend by the name CUIR, for models whose keys and values lie in vLLM's pages.
+"""vLLM's plug-in interface: an attention backend CUIR, for models with a cache in vLLM's pages.
 
-`pip install cubridge` enters `plugin` among vLLM's general plug-ins, so `vllm serve MODEL --attention-backend CUIR` finds it. Written for, and tested against, the interface of
-vLLM 0.33 (`vllm.v1.attention.backend`). Owns how vLLM's metadata become a `Batch`, and its layers' arguments `Rules`.
+`pip install cubridge` enters `plugin` among vLLM's general plug-ins, so `vllm serve MODEL --attention-backend CUIR`
+finds it. It is written for, and tested against, the interface of vLLM 0.33 (`vllm.v1.attention.backend`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _OPTIONS: dict[str, Any] = {"backend": "auto", "verify": "quick"}
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
-    """Enters the backend CUIR. backend, verify: of all calls, as for `flex_attention`. Registered again, the last call counts. Raises CuirError U413."""
+    """Register the backend CUIR in vLLM.
+
+    backend and verify are those of all calls, as for `flex_attention`. A later call replaces the options of an earlier
+    one. Raises CuirError U413.
+    """
     check_options(None, backend, verify)
     _OPTIONS.update(backend=backend, verify=verify)
     _enter()
@@ -45,8 +49,10 @@ def _enter() -> None:
 
 
 def plugin() -> None:
-    """What vLLM calls in each of its processes, in any order with other plug-ins: enters CUIR, with the options that one of them may have set. That the interface is another one is
-    said, and keeps nobody from using vLLM."""
+    """Register CUIR when vLLM starts a process, in any order with other plug-ins.
+
+    Options that one of them set are kept. An incompatible interface gives a warning, and keeps nobody from using vLLM.
+    """
     try:
         _enter()
     except Exception as error:  # whatever another interface raises
@@ -58,13 +64,13 @@ def plugin() -> None:
 
 @dataclass
 class CuirMetadata(AttentionMetadata):
-    """Of one batch, for all layers with one cache."""
+    """The metadata of one batch, for all layers with one cache."""
 
     batch: Batch
 
 
 class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
-    """A batch's sequences that decode come first, and are one call."""
+    """A builder of metadata: a batch's sequences that decode come first, and are one call."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
@@ -75,19 +81,32 @@ class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
         self.heads = model.get_num_attention_heads(parallel) // max(1, model.get_num_kv_heads(parallel))
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> CuirMetadata:
-        """Raises NotImplementedError where only some sequences of a batch are causal."""
-        given = common_attn_metadata
-        if isinstance(given.causal, torch.Tensor):
+        """Build the metadata of a batch.
+
+        Raises NotImplementedError where only some sequences of a batch are causal.
+        """
+        metadata = common_attn_metadata
+        if isinstance(metadata.causal, torch.Tensor):
             raise NotImplementedError("a batch of which some sequences are causal and others are not")
-        counts = given.query_start_loc_cpu.diff().tolist()
+        counts = metadata.query_start_loc_cpu.diff().tolist()
         batch = Batch.of(
-            given.query_start_loc, counts, given.seq_lens, given.block_table_tensor, given.num_actual_tokens, self.heads, given.causal
+            metadata.query_start_loc,
+            counts,
+            metadata.seq_lens,
+            metadata.block_table_tensor,
+            metadata.num_actual_tokens,
+            self.heads,
+            metadata.causal,
         )
         return CuirMetadata(batch)
 
 
 class CuirAttentionBackend(AttentionBackend):
-    """What of vLLM's models it takes: decoders on Hopper, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks; caches of their dtype."""
+    """The capabilities of the backend.
+
+    It supports decoders on Hopper, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks;
+    caches of their dtype.
+    """
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16"]
@@ -142,7 +161,10 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         sliding_window: int | None = None, kv_cache_dtype: str = "auto", logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None, sinks: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Raises NotImplementedError for what CuirAttentionBackend says it does not take."""
+        """Store a layer's options.
+
+        Raises NotImplementedError for what CuirAttentionBackend does not support.
+        """
         if attn_type != AttentionType.DECODER:
             raise NotImplementedError(f"{NAME} has attention of decoders, found {attn_type}")
         if not CuirAttentionBackend.supports_kv_cache_dtype(kv_cache_dtype):
@@ -158,9 +180,11 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, attn_metadata: CuirMetadata | None,
         output: torch.Tensor, output_scale: torch.Tensor | None = None, output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """query [rows, H, D], kv_cache [pages, HK, page size, 2 D], where `do_kv_cache_update` has written key and value; fills output [rows, H, D], and gives it.
+        """Compute attention of query [rows, H, D] into output [rows, H, D], and return it.
 
-        Without attn_metadata, as vLLM profiles its memory, zeros. Raises NotImplementedError for outputs of 8 bits, CuirError as `attention_with_kv_cache`.
+        kv_cache is [pages, HK, page size, 2 D], where `do_kv_cache_update` has written key and value. Without
+        attn_metadata, as when vLLM profiles its memory, the output is zeros. Raises NotImplementedError for outputs of
+        8 bits, CuirError as `attention_with_kv_cache`.
         """
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError(f"{NAME} gives outputs of the dtype of queries")
@@ -174,7 +198,10 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
     def do_kv_cache_update(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
-        """Writes key and value [rows, HK, D] to slots [rows] of kv_cache [pages, HK, page size, 2 D]; a negative slot is none."""
+        """Write key and value [rows, HK, D] to slots [rows] of kv_cache [pages, HK, page size, 2 D].
+
+        Negative slots are skipped.
+        """
         if kv_cache.is_cuda:
             from vllm.v1.attention.ops.triton_reshape_and_cache_flash import triton_reshape_and_cache_flash
 
@@ -186,7 +213,7 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         kv_cache[slots // size, :, slots % size] = torch.cat([key, value], -1)[: len(some)][some].to(kv_cache.dtype)
 
     def _on(self, device: torch.device) -> None:
-        """Rules that read slopes on this device."""
+        """Move slopes to this device, and make the rules anew if needed."""
         if self.slopes is not None and self.slopes.device != device:
             self.slopes = self.slopes.to(device)
             self.rules = rules_of(self.logits_soft_cap, self.slopes, self.sliding_window, self.sinks)

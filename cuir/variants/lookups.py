@@ -1,4 +1,7 @@
-"""Reads of tensors at computed places, as functions: embedding, gather, index_select, take; and searches in them: isin, bucketize, searchsorted."""
+"""Reads of tensors at computed places, as functions, and searches in tensors.
+
+The reads are embedding, gather, index_select and take, the searches isin, bucketize and searchsorted.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,13 @@ def embedding(
 
     def element(index: Index) -> Any:
         row = place(places.element(index[:-1]), table.shape[0])
-        found = table.element((row, index[-1]))
+        element_read = table.element((row, index[-1]))
         if padding is None:
-            return found
-        found = lift(found)
-        return call("where", (call("eq", (row, padding), {}), without_gradient(found), found), {})  # the row of padding learns nothing
+            return element_read
+        element_read = lift(element_read)
+        return call(
+            "where", (call("eq", (row, padding), {}), without_gradient(element_read), element_read), {}
+        )  # the row of padding learns nothing
 
     return shaped([*places.shape, table.shape[1]], element, table.follows or places.follows)
 
@@ -110,7 +115,7 @@ def take(input: Any, index: Any) -> Any:
 
 
 def _along(source: Array, at: int, places: Array, shape: Any) -> Any:
-    """The elements whose place along a dim is read from `places`."""
+    """Return the elements whose place along a dim is read from `places`."""
 
     def element(index: Index) -> Any:
         if not source.ndim:
@@ -126,13 +131,13 @@ def _flat(x: Array) -> Array:
 
 
 def place(x: Any, size: int) -> Any:
-    """A place that these functions read: none counts from the end, as PyTorch has it."""
-    known = lift(x)
-    if known.element != I32:
-        refuse(f"places of elements are integers, found {known.element}", ".to(torch.int32) converts")
-    if isinstance(known.value, int) and not 0 <= known.value < size:
-        refuse(f"element {known.value} of a dim of {size} is read", "here places count from 0: x[-1] is the last one", "U416")
-    return constant(known)
+    """Return a place for these functions, for which no place counts from the end, as in PyTorch."""
+    index = lift(x)
+    if index.element != I32:
+        refuse(f"places of elements are integers, found {index.element}", ".to(torch.int32) converts")
+    if isinstance(index.value, int) and not 0 <= index.value < size:
+        refuse(f"element {index.value} of a dim of {size} is read", "here places count from 0: x[-1] is the last one", "U416")
+    return constant(index)
 
 
 @function("one_hot")
@@ -144,20 +149,25 @@ def one_hot(input: Any, num_classes: Any = -1) -> Any:
 
 
 def whole_number(x: Any) -> int:
-    """A size, which is part of the program."""
+    """Return a size, which is part of the program."""
     return x.__index__() if hasattr(x, "__index__") else refuse(f"expected an integer, found {type(x).__name__}")
 
 
 # ---- searches
 @function("isin")
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    wanted = _flat(array(test_elements))
-    _few(wanted.shape[0], wanted.follows, "isin", "wanted = torch.isin(torch.arange(N), values) before the mod, and wanted[kv_idx] in it")
+    candidates = _flat(array(test_elements))
+    _few(
+        candidates.shape[0],
+        candidates.follows,
+        "isin",
+        "wanted = torch.isin(torch.arange(N), values) before the mod, and wanted[kv_idx] in it",
+    )
 
     def element(x: Any) -> Any:
-        equal = [call("eq", (x, wanted.element((n,))), {}) for n in range(wanted.shape[0])]
-        found = _joined("or", equal, False)
-        return call("invert", (found,), {}) if invert else found
+        equal = [call("eq", (x, candidates.element((n,))), {}) for n in range(candidates.shape[0])]
+        result = _joined("or", equal, False)
+        return call("invert", (result,), {}) if invert else result
 
     return _each(elements, element)
 
@@ -185,7 +195,7 @@ def searchsorted(
 
 
 def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
-    """The number of boundaries before each value. behind: those that equal it are, too."""
+    """Count the boundaries before each value; `behind` counts those that equal it, too."""
     _few(
         rows.shape[-1],
         rows.follows,
@@ -204,7 +214,10 @@ def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
         bounds = [rows.element((*(index[:-1] if rows.ndim > 1 else ()), n)) for n in range(rows.shape[-1])]
 
         def search(first: int, end: int) -> Any:
-            """Halve the boundaries as PyTorch does: what it gives for NaN and for boundaries out of order follows from its steps."""
+            """Halve the boundaries as PyTorch does.
+
+            Its results for NaN and unordered boundaries follow from these steps.
+            """
             if first == end:
                 return first
             middle = first + (end - first) // 2
@@ -234,9 +247,9 @@ def _joined(name: str, items: list[Any], empty: Any) -> Any:
 
 
 def _int(x: Any) -> Proxy:
-    found = call("int", (x,), {})
-    assert isinstance(found, Proxy)
-    return found
+    result = call("int", (x,), {})
+    assert isinstance(result, Proxy)
+    return result
 
 
 __all__ = ["embedding", "gather", "searchsorted"]

@@ -29,9 +29,9 @@ def mark_partials(value: Expr, partials: Iterable[tuple[Expr, Expr]]) -> Call:
 
     Marks within the value and within the derivatives are removed, since nothing reads them.
     """
-    done: dict[Itself, Expr] = {}
-    pairs = [(operand, remove_marks(partial, done)) for operand, partial in partials]
-    return Call(_PARTIALS, (remove_marks(value, done), *(e for pair in pairs for e in pair)))
+    rewritten: dict[Itself, Expr] = {}
+    pairs = [(operand, remove_marks(partial, rewritten)) for operand, partial in partials]
+    return Call(_PARTIALS, (remove_marks(value, rewritten), *(e for pair in pairs for e in pair)))
 
 
 def mark_shared(value: Expr, operands: Iterable[Expr]) -> Call:
@@ -71,19 +71,19 @@ def marked_value(e: Expr) -> Expr | None:
     return e.args[0] if isinstance(e, Call) and e.func in _MARKS else None
 
 
-def remove_marks(e: Expr, done: dict[Itself, Expr] | None = None) -> Expr:
+def remove_marks(e: Expr, cache: dict[Itself, Expr] | None = None) -> Expr:
     """Return the expression as programs have it; itself if it has no marks.
 
     done: results for subtrees, where several trees share some.
     """
-    known: dict[Itself, Expr] = {} if done is None else done
+    results: dict[Itself, Expr] = {} if cache is None else cache
 
     def plain(e: Expr) -> Expr:
         key = Itself(e)
-        if key not in known:
+        if key not in results:
             value = marked_value(e)
-            known[key] = with_children(e, plain) if value is None else plain(value)
-        return known[key]
+            results[key] = with_children(e, plain) if value is None else plain(value)
+        return results[key]
 
     return plain(e)
 

@@ -1,7 +1,8 @@
-"""The largest score of each query, as one more output of a kernel: MAX_SCORES f32 [B, H, M], in the units of the scores, -inf for a query without keys.
+"""The largest score of each query as one more output of a kernel: MAX_SCORES f32 [B, H, M].
 
-The softmax's own reference will not do: it may lag behind the maximum, where that grows little. So the state of the softmax gets the true maximum beside it,
-whatever the softmax is, and it is stored where LSE is. Owns that addition; a program that nobody asked it of is not touched.
+It is in the units of the scores, -inf for a query without keys. The softmax's own reference will not do: it may lag
+behind the maximum, where that grows little. So the state of the softmax, of any kind, is extended by the true maximum,
+and it is stored where LSE is. A program whose specification does not ask for it is unchanged.
 """
 
 from __future__ import annotations
@@ -82,22 +83,23 @@ def softmax_weight(states, w, r, state):
 
 
 def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> Program:
-    """The program with MAX_SCORES behind LSE. target: its attention kernel, whose splice points are those of `normalize`.
+    """Return the program with MAX_SCORES behind LSE.
 
-    Raises CuirError X130 where no function stores LSE and calls `softmax_end`.
+    `target` is its attention kernel, whose splice points are those of `normalize`. Raises CuirError X130 where no
+    function stores LSE and calls `softmax_end`.
     """
-    known = {**prelude().funcs(), **program.funcs()}
-    taken = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
-    inner = {point: _fresh(f"{point}_inner", taken) for point in POINTS}
-    ends = known["softmax_end"].params
+    functions = {**prelude().funcs(), **program.funcs()}
+    used_names = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
+    inner = {point: _fresh(f"{point}_inner", used_names) for point in POINTS}
+    ends = functions["softmax_end"].params
     begin, step, end = (inner[point] for point in POINTS)
     inner_ends = ", ".join((ends[0], "inner", *ends[2:]))
     text = _TEXT.format(begin=begin, step=step, end=end, ends=", ".join(ends), state=ends[1], inner_ends=inner_ends)
     if is_parted(program.funcs()):
-        inner |= {point: _fresh(f"{point}_inner", taken) for point in PARTED}
+        inner |= {point: _fresh(f"{point}_inner", used_names) for point in PARTED}
         text += _PARTS.format(save=inner["softmax_save"], joined=inner["softmax_joined"], share=inner["softmax_share"])
     if meets(program.funcs()):
-        inner |= {point: _fresh(f"{point}_inner", taken) for point in MET}
+        inner |= {point: _fresh(f"{point}_inner", used_names) for point in MET}
         text += _WARPS.format(leave=inner["softmax_leave"], met=inner["softmax_met"], weight=inner["softmax_weight"])
     outer = parse(text, "splice points").funcs()
     unit: Expr | None = Name("LN2") if normalize != "relu" else None
@@ -114,12 +116,21 @@ def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> P
         if isinstance(item, Kernel) and item.name == target.name:
             at = len(items)
             missing = [name for name in POINTS if name not in program.funcs()]
-            items[at:at] = [f for name in missing for f in (replace(known[name], name=inner[name]), outer[name])]
-            item = replace(item, params=tuple(p for own in item.params for p in ((own, _output(own)) if own.name == "LSE" else (own,))))
+            items[at:at] = [f for name in missing for f in (replace(functions[name], name=inner[name]), outer[name])]
+            item = replace(
+                item,
+                params=tuple(
+                    p for parameter in item.params for p in ((parameter, _output(parameter)) if parameter.name == "LSE" else (parameter,))
+                ),
+            )
         items.append(item)
     if stored != 1:
-        raise CuirError.of("X130", f"the largest scores are stored beside LSE, and {stored or 'no'} functions of `{target.name}` call `softmax_end` and store LSE",
-                           target.span, "one function that stores LSE: store(LSE[...], lse)")  # fmt: skip
+        raise CuirError.of(
+            "X130",
+            f"the largest scores are stored beside LSE, and {stored or 'no'} functions of `{target.name}` call `softmax_end` and store LSE",
+            target.span,
+            "one function that stores LSE: store(LSE[...], lse)",
+        )
     constants = {i.name for i in items if isinstance(i, Constant)}
     if unit is not None and "LN2" not in constants:
         items.insert(0, Constant("LN2", Literal(CONSTANTS["LN2"])))
@@ -127,7 +138,7 @@ def with_max_scores(program: Program, target: Kernel, normalize: Normalize) -> P
 
 
 def _storing(item: Func | Kernel, unit: Expr | None) -> tuple[Stmt, ...]:
-    """The body with a store behind that of LSE. unit: what turns base-2 logits into scores."""
+    """Return the body with a store behind that of LSE; `unit` turns base-2 logits into scores."""
     state = next((n.args[1] for n in walk(item) if isinstance(n, Call) and n.func == Name("softmax_end") and len(n.args) > 1), None)
 
     def followed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
@@ -155,8 +166,8 @@ def _output(lse: Param) -> Param:
     return Param(MAX_SCORES, GlobalType("f32", lse.type.dims))
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _fresh(name: str, used_names: set[str]) -> str:
+    while name in used_names:
         name += "_"
     return name
 

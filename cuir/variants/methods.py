@@ -1,6 +1,7 @@
-"""Methods of captured objects that ask for classes: traced with the answers of `isinstance` and `type`, in a class of the copy's own.
+"""Methods of captured objects that call `isinstance` or `type`, traced with answers for proxies.
 
-Owns that class; not what a traced function is (trace.py), nor the answers (answers.py, proxy.py).
+The copy of such an object gets a subclass of its own. Functions are traced in trace.py; the answers are in answers.py
+and proxy.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ _FROM = "_cuir_traced_from"
 
 
 def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], foreign: Callable[[types.FunctionType], bool]) -> None:
-    """Gives a copied object a subclass of its class. traced: what stands for a function in the trace. foreign: of Python or PyTorch. Raises CuirError X120 where there can be none."""
+    """Give a copied object a subclass of its class with traced methods.
+
+    Args:
+        traced: returns the stand-in of a function in the trace.
+        foreign: says whether a function is of Python or PyTorch.
+
+    Raises CuirError X120 where there can be no subclass.
+    """
     cls, methods = type(copy), dict[str, Any]()
     metaclass: Any = type(cls)
     for base in reversed(cls.__mro__):
@@ -31,15 +39,19 @@ def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], 
                 methods.pop(name, None)
     if methods:
         try:
-            made = metaclass(cls.__name__, (cls,), {**methods, "__slots__": (), "__module__": cls.__module__, _FROM: cls})
-            object.__setattr__(copy, "__class__", made)
+            subclass = metaclass(cls.__name__, (cls,), {**methods, "__slots__": (), "__module__": cls.__module__, _FROM: cls})
+            object.__setattr__(copy, "__class__", subclass)
         except Exception as error:  # a class may forbid to be derived from, and an object to be of another one
-            raise CuirError.of("X120", f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(methods))}), and a class derived from it fails: {error}",
-                               function_span(next(iter(methods.values()))), "ask in the mod itself, or in a function that it names") from error  # fmt: skip
+            raise CuirError.of(
+                "X120",
+                f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(methods))}), and a class derived from it fails: {error}",
+                function_span(next(iter(methods.values()))),
+                "ask in the mod itself, or in a function that it names",
+            ) from error
 
 
 def class_of(x: Any) -> type:
-    """The class that the user's object has."""
+    """Return the class of the user's object."""
     cls = type(x)
     original: type = vars(cls).get(_FROM, cls)
     return original
@@ -47,7 +59,7 @@ def class_of(x: Any) -> type:
 
 @functools.lru_cache(4096)  # code may be made anew for each call
 def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Global names that a function or a function inside it reads."""
+    """Return the global names that a function or a function inside it reads."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
     for const in code.co_consts:
         if isinstance(const, types.CodeType):

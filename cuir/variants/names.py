@@ -1,4 +1,4 @@
-"""Names of the splice points and of what attention kernels take, and which names are free for what a variant adds. Owns no text."""
+"""Names of splice points and of attention kernels' parameters, and names that a variant may add."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .evaluate import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without
-STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # what every attention kernel of the corpus takes
-# what every backward kernel takes; one without dK has the forward pass's splice points, and `dscore`
+STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # parameters of every attention kernel of the corpus
+# parameters of every backward kernel; one without dK has the forward pass's splice points, and `dscore`
 BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
-# with O and LSE of the forward pass, of those that make L and DL themselves, and what they give of the inputs, all of it or some
+# with O and LSE of the forward pass, for kernels that compute L and DL themselves, and all or some gradients of the inputs
 GRADIENTS = (*BACKWARD, "FO", "FL", "dQ", "dK", "dV")
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip
-MAX_SCORES = "MAX_SCORES"  # what those give beside O and LSE whose specification asks for it
-CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels whose keys lie in one: what N is elsewhere
-OF_SEQUENCE = {"M": "queries", "N": "keys"}  # functions of b that kernels of packed sequences have in the place of the lengths
-LISTS = ("block_count", "block_list", "tile_order")  # what kernels take whose blocks have no closed form
-BITS = ("block_bits", "block_slot")  # and those that read their mask
-DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # what kernels with dropout take
-DISTANCES = ("by_distance", "distances")  # tables of what a score adds for a distance, and their last dim; numbered from the second on
+MAX_SCORES = "MAX_SCORES"  # the third output of kernels whose specification asks for it
+CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels over one, in place of N
+OF_SEQUENCE = {"M": "queries", "N": "keys"}  # functions of b that kernels of packed sequences have in place of the lengths
+LISTS = ("block_count", "block_list", "tile_order")  # parameters of kernels whose blocks have no closed form
+BITS = ("block_bits", "block_slot")  # parameters of kernels that read their mask
+DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # parameters of kernels with dropout
+DISTANCES = ("by_distance", "distances")  # tables of score terms by distance, and their last dim; numbered from the second on
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
            "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS, *BITS, *DISTANCES, *DROPOUT}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",
@@ -35,17 +35,20 @@ _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and
 
 
 def reserved() -> set[str]:
-    """Names that a captured value may not have in a kernel."""
+    """Return the names that a captured value may not have in a kernel."""
     return _LOCALS | _WORDS | {op.written for op in TABLE.values()} | set(DTYPES) | set(CONSTANTS)
 
 
-def apart() -> set[str]:
-    """Names that a captured value may not have beside all that an expression of a mod may read: indices, lengths, what every kernel takes."""
+def reserved_in_expressions() -> set[str]:
+    """Return the names that a captured value may not have next to names that a mod's expression may read.
+
+    These are indices, lengths, and the parameters of every kernel.
+    """
     return reserved() | set(LENGTHS) | {*STANDARD, MAX_SCORES}
 
 
 def names_of(program: Program) -> set[str]:
-    """Every name that a program defines, binds or reads."""
+    """Return every name that a program defines, binds or reads."""
     return set(_names_of(Itself(program)))
 
 
@@ -85,7 +88,7 @@ __all__ = [
     "OPTIONAL",
     "SPLICE_POINTS",
     "STANDARD",
-    "apart",
     "names_of",
     "reserved",
+    "reserved_in_expressions",
 ]

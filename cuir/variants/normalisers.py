@@ -1,8 +1,8 @@
-"""The splice points `softmax_begin`, `softmax_step` and `softmax_end` of what a specification weighs its values with; and `softmax_save`, `softmax_joined`
-and `softmax_share` of kernels that share out the keys and join what each part of them gives; and `softmax_leave`, `softmax_met` and `softmax_weight` of those whose parts are first joined
-within a CTA.
+"""The splice points of a specification's weights: softmax_begin, softmax_step and softmax_end.
 
-Owns their text; the softmax itself is the origin's own. Does not own where they stand in a program (splice.py).
+Kernels that split the keys also have softmax_save, softmax_joined and softmax_share, which join the results of the
+parts. Kernels whose parts are first joined within a CTA also have softmax_leave, softmax_met and softmax_weight. The
+text of a plain softmax is the origin's own; splice.py places these texts in a program.
 """
 
 from __future__ import annotations
@@ -86,66 +86,77 @@ _WEIGHTS: dict[Normalize, tuple[str, str, str]] = {
 
 
 def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func], kernel: Kernel) -> dict[str, Func]:
-    """The functions to replace, by name; none for a plain softmax. funcs: of the origin. sink: an expression of h.
+    """Return the functions to replace, by name; none for a plain softmax.
 
-    Raises CuirError X130 for an origin that lacks these splice points, X134 for one whose softmax an earlier transfer replaced.
+    `funcs` are those of the origin; `sink` is an expression of h. Raises CuirError X130 for an origin that lacks these
+    splice points, X134 for one whose softmax an earlier transfer replaced.
     """
-    known = {**prelude().funcs(), **funcs}
+    functions = {**prelude().funcs(), **funcs}
     if normalize == "softmax":
-        _require_softmax(known, kernel, sink is None)
+        _require_softmax(functions, kernel, sink is None)
         if sink is None:
             return {}
-        end = known["softmax_end"]
+        end = functions["softmax_end"]
         if end.params != _ENDS:
-            raise CuirError.of("X130", f"a sink is a logit of a head, and `softmax_end` of `{kernel.name}` does not know which: it takes ({', '.join(end.params)})",
-                               end.span, f"def softmax_end({', '.join(_ENDS)}):")  # fmt: skip
+            raise CuirError.of(
+                "X130",
+                f"a sink is a logit of a head, and `softmax_end` of `{kernel.name}` does not know which: it takes ({', '.join(end.params)})",
+                end.span,
+                f"def softmax_end({', '.join(_ENDS)}):",
+            )
         return parse(_SINK.format(sink=show(sink)), "splice points").funcs()
     for name, count in POINTS.items():
-        if len(known[name].params) < count:
-            raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(known[name].params)}", known[name].span)
+        if len(functions[name].params) < count:
+            raise CuirError.of(
+                "X130", f"the splice point `{name}` takes {count} values, found {len(functions[name].params)}", functions[name].span
+            )
     parts = (_STATELESS_PARTS if is_parted(funcs) else "") + (_STATELESS_WARPS if meets(funcs) else "")
     parted = parse(parts, "splice points").funcs() if parts else {}
-    return {**_stateless(normalize, _ends(known)), **parted}
+    return {**_stateless(normalize, _ends(functions)), **parted}
 
 
 def is_parted(funcs: Mapping[str, Func]) -> bool:
-    """Whether a program's kernels share out the keys."""
+    """Return True if a program's kernels split the keys."""
     return set(PARTED) <= set(funcs)
 
 
 def meets(funcs: Mapping[str, Func]) -> bool:
-    """Whether warps of a CTA join what each of them gives before the CTAs do."""
+    """Return True if warps of a CTA join their results before the CTAs do."""
     return set(MET) <= set(funcs)
 
 
 def score_comment(normalize: Normalize) -> str:
-    """What `score` gives for weights of this kind."""
+    """Return the comment on the result of `score` for weights of this kind."""
     return "the factor (> 0) that makes " + ("weights" if normalize == "relu" else "base-2 logits") + " of them"
 
 
-def _ends(known: Mapping[str, Func]) -> str:
-    params = known["softmax_end"].params
+def _ends(functions: Mapping[str, Func]) -> str:
+    params = functions["softmax_end"].params
     return ", ".join(("acc", "state", *params[2:]))
 
 
 def _stateless(normalize: Normalize, ends: str) -> dict[str, Func]:
-    what, weights, value = _WEIGHTS[normalize]
-    return parse(_STATELESS.format(what=what, weights=weights, value=value, ends=ends), "splice points").funcs()
+    description, weights, value = _WEIGHTS[normalize]
+    return parse(_STATELESS.format(what=description, weights=weights, value=value, ends=ends), "splice points").funcs()
 
 
-def _require_softmax(known: Mapping[str, Func], kernel: Kernel, plain: bool) -> None:
-    """That the origin's softmax is its own; `plain`: its end as well."""
-    normalize = next((n for n in _WEIGHTS if known["softmax_step"].body == _stateless(n, "acc, state")["softmax_step"].body), None)
-    if normalize is None and plain and _has_sink(known["softmax_end"]):
+def _require_softmax(functions: Mapping[str, Func], kernel: Kernel, plain: bool) -> None:
+    """Check that the origin's softmax is its own, and if `plain` its end as well."""
+    normalize = next((n for n in _WEIGHTS if functions["softmax_step"].body == _stateless(n, "acc, state")["softmax_step"].body), None)
+    if normalize is None and plain and _has_sink(functions["softmax_end"]):
         normalize = "softmax"
     if normalize is not None:
-        what = "a sink" if normalize == "softmax" else f"{normalize} weights"
-        raise CuirError.of("X134", f"`{kernel.name}` is a variant with {what} in the place of the softmax that is needed", kernel.span,
-                           "transfer from the expert kernel")  # fmt: skip
+        description = "a sink" if normalize == "softmax" else f"{normalize} weights"
+        raise CuirError.of(
+            "X134",
+            f"`{kernel.name}` is a variant with {description} in the place of the softmax that is needed",
+            kernel.span,
+            "transfer from the expert kernel",
+        )
 
 
 def _has_sink(end: Func) -> bool:
-    """The function is one that this file made."""
+    """Return True if a function is one that this file made."""
     second = end.body[1] if len(end.body) > 1 else None
     if end.params != _ENDS or not isinstance(second, Assign) or not isinstance(second.value, Binary):
         return False

@@ -41,8 +41,8 @@ def matrix_norm(A: Any, ord: Any = "fro", dim: tuple[int, ...] = (-2, -1), keepd
     rows, columns = (x.axis(d) for d in dim)
     summed, compared = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = array(vector_norm(x, 1, summed, True, dtype=dtype))
-    found = array(sums.amax(compared, True) if ord > 0 else sums.amin(compared, True))
-    return found if keepdim else found.squeeze(rows, columns)
+    result = array(sums.amax(compared, True) if ord > 0 else sums.amin(compared, True))
+    return result if keepdim else result.squeeze(rows, columns)
 
 
 @function("linalg_vector_norm", "vector_norm")

@@ -1,4 +1,4 @@
-"""The operations of PyTorch and Python that a mod may use, and the CuIR they give. Owns this table; not what a proxy is (proxy.py)."""
+"""The table of operations of PyTorch and Python that a mod may use, and the CuIR that they give."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _floordiv(x: Any, y: Any) -> Proxy:
     a, b = promoted(x, y)
     if a.element != F32:
         return _whole("//", a, b, operator.floordiv)
-    rest = _fmod(a, b)  # as PyTorch computes it: the quotient of what is left is a whole number but for its rounding
+    rest = _fmod(a, b)  # as PyTorch computes it: the quotient without the remainder is a whole number up to rounding
     near = _sub(_div(_sub(a, rest), b), to(_turned(rest, b), F32))
     below = _floor(near)
     whole = _where(_comparison(">", operator.gt)(_sub(near, below), 0.5), _add(below, 1.0), below)
@@ -90,7 +90,7 @@ def _mod(x: Any, y: Any) -> Proxy:
 
 
 def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
-    """Whether what is left of a division to 0 has not the divisor's sign."""
+    """Return whether the remainder of a division toward 0 lacks the divisor's sign."""
     less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
     return _made_or("&", unequal(rest, 0), unequal(less(rest, 0), less(divisor, 0)))
 
@@ -105,7 +105,7 @@ def _fmod(x: Any, y: Any) -> Proxy:
 
 
 def _rounded_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
-    """Whether a quotient of integers that is rounded to minus infinity is less than the one that is rounded to 0."""
+    """Return whether a quotient of integers is less when rounded to minus infinity than to 0."""
     less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
     return _made_or("&", unequal(rest, 0), unequal(less(a, 0), less(b, 0)))
 
@@ -166,9 +166,13 @@ def _whole_power(a: Proxy, b: Proxy) -> Proxy:
             "a power of two integers, which is an integer",
             "give the base as a float: x.float() ** n; an exponent of 0 to 31 may be written as a number",
         )
-    power, square, left = lift(1), a, int(b.value)
-    while left:
-        power, square, left = _mul(power, square) if left % 2 else power, _mul(square, square) if left > 1 else square, left // 2
+    power, square, remaining = lift(1), a, int(b.value)
+    while remaining:
+        power, square, remaining = (
+            _mul(power, square) if remaining % 2 else power,
+            _mul(square, square) if remaining > 1 else square,
+            remaining // 2,
+        )
     return power
 
 
@@ -185,7 +189,7 @@ def _same(x: Any) -> Proxy:
     return lift(x)
 
 
-@handles("detach", "item")  # of item PyTorch gives a number, which has no gradient
+@handles("detach", "item")  # item returns a number in PyTorch, which has no gradient
 def _detach(x: Any) -> Proxy:
     return without_gradient(lift(x))
 
@@ -204,9 +208,9 @@ def _square(x: Any) -> Proxy:
 def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
     op = OPERATORS[sign]
     if isinstance(a.expr, Literal) or isinstance(b.expr, Literal):  # True & x is x
-        known, other = (a, b) if isinstance(a.expr, Literal) else (b, a)
-        if isinstance(known.expr, Literal) and isinstance(known.expr.value, bool) and op.traits.decided_by is not None:
-            return known if known.expr.value is op.traits.decided_by else other
+        constant, operand = (a, b) if isinstance(a.expr, Literal) else (b, a)
+        if isinstance(constant.expr, Literal) and isinstance(constant.expr.value, bool) and op.traits.decided_by is not None:
+            return constant if constant.expr.value is op.traits.decided_by else operand
     return made(Binary(sign, a.expr, b.expr), a.element, a, b, value=op.evaluate)
 
 
@@ -270,11 +274,11 @@ def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
         if a.element == BOOL:
-            of = OPERATORS[sign].traits
-            if not of.commutative:
+            op_traits = OPERATORS[sign].traits
+            if not op_traits.commutative:
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
-            return _invert(unequal) if 0 in of.compares else unequal
+            return _invert(unequal) if 0 in op_traits.compares else unequal
         comparison = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
         exactly(comparison)
         return comparison
@@ -324,14 +328,14 @@ handles("minimum", "min")(_minimum)
 handles("maximum", "max")(_maximum)
 
 
-def _number_first(name: str, before: Handler, other: Handler) -> None:
-    """fmin, fmax: a NaN loses against a number. `y != y` is of a NaN alone."""
+def _number_first(name: str, before: Handler, of_integers: Handler) -> None:
+    """Define fmin or fmax: a NaN loses against a number; only of NaN `y != y` holds."""
 
     @handles(name)
     def handle(x: Any, y: Any) -> Proxy:
         a, b = promoted(x, y)
         if a.element != F32:
-            return other(a, b)
+            return of_integers(a, b)
         return _where(_made_or("|", before(a, b), _comparison("!=", operator.ne)(b, b)), a, b)
 
 
@@ -340,7 +344,7 @@ _number_first("fmax", _comparison(">=", operator.ge), _maximum)
 
 
 def function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
-    """What handles a function of floats."""
+    """Return the handler of a function of floats."""
 
     def handle(x: Any) -> Proxy:
         a = to(lift(x), F32)
@@ -363,7 +367,7 @@ handles("erfc")(function(build.erfc, math.erfc))
 
 
 def _of_floats(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
-    """A function that gives whole numbers: of integers themselves."""
+    """Return the handler of a function to whole numbers, which leaves integers unchanged."""
     of_floats = function(call, value)
     return lambda x: a if (a := lift(x)).element != F32 else of_floats(a)
 
@@ -448,20 +452,23 @@ _DTYPES = {
 
 @handles("to", "type")
 def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
-    given = [_dtype_of(a) for a in (*args, *kwargs.values())]
-    wanted = [a for a in given if isinstance(a, (torch.dtype, DType))]
-    if not wanted:
+    requested = [_dtype_of(a) for a in (*args, *kwargs.values())]
+    dtypes = [a for a in requested if isinstance(a, (torch.dtype, DType))]
+    if not dtypes:
         return lift(x)  # another device
-    if wanted[0] in HALVES:
-        return in_half(to(lift(x), F32), HALVES[wanted[0]])
-    dtype = wanted[0] if isinstance(wanted[0], DType) else _DTYPES.get(wanted[0])
+    if dtypes[0] in HALVES:
+        return in_half(to(lift(x), F32), HALVES[dtypes[0]])
+    dtype = dtypes[0] if isinstance(dtypes[0], DType) else _DTYPES.get(dtypes[0])
     if dtype is None:
-        refuse(f"a conversion to {wanted[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
+        refuse(f"a conversion to {dtypes[0]} cannot become part of a kernel", "torch.float32, torch.int32 or torch.bool")
     return in_f32(lift(x)) if dtype == F32 else to(lift(x), dtype)
 
 
 def _dtype_of(x: Any) -> Any:
-    """The dtype that an argument of `to` or `type` asks for: as such, by another tensor, or by the name or class of a kind of tensors."""
+    """Return the dtype that an argument of `to` or `type` requests.
+
+    It may be given as such, by another tensor, or by the name or class of a kind of tensors.
+    """
     if isinstance(x, (Proxy, torch.Tensor)) and not isinstance(x, (bool, int)):
         like = lift(x)
         return next((t for t, d in HALVES.items() if d == like.precision), like.element)
@@ -471,8 +478,15 @@ def _dtype_of(x: Any) -> Any:
     return getattr(torch, _TENSORS[name]) if name in _TENSORS else x
 
 
-_TENSORS = {"FloatTensor": "float32", "DoubleTensor": "float64", "HalfTensor": "float16", "BFloat16Tensor": "bfloat16", "IntTensor": "int32",
-            "LongTensor": "int64", "BoolTensor": "bool"}  # fmt: skip
+_TENSORS = {
+    "FloatTensor": "float32",
+    "DoubleTensor": "float64",
+    "HalfTensor": "float16",
+    "BFloat16Tensor": "bfloat16",
+    "IntTensor": "int32",
+    "LongTensor": "int64",
+    "BoolTensor": "bool",
+}
 
 
 @handles("float", "double")
@@ -507,7 +521,10 @@ def _type_as(x: Any, y: Any) -> Proxy:
 
 
 def _filled(default: float | None) -> Handler:
-    """A new scalar like another: `b.new_ones((), dtype=torch.bool)` in FlexAttention's and_masks."""
+    """Return the handler of a new scalar like another.
+
+    FlexAttention's and_masks calls `b.new_ones((), dtype=torch.bool)`.
+    """
 
     def handle(x: Any, *args: Any, dtype: torch.dtype | None = None, fill_value: Any = None, **kwargs: Any) -> Proxy:
         sizes = [a for a in (*args, kwargs.get("size")) if isinstance(a, (tuple, list, torch.Size))]
@@ -527,7 +544,7 @@ handles("new_full", "full_like")(_filled(None))
 
 @handles("new_tensor")
 def _new_tensor(x: Any, data: Any, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Any:
-    wanted = lift(x).element if dtype is None else _DTYPES.get(dtype)
+    element_dtype = lift(x).element if dtype is None else _DTYPES.get(dtype)
     if isinstance(data, (list, tuple)):
         return torch.tensor(data, dtype=lift(x).dtype if dtype is None else dtype)
-    return lift(data) if wanted is None else to(lift(data), wanted)
+    return lift(data) if element_dtype is None else to(lift(data), element_dtype)

@@ -1,4 +1,4 @@
-"""Pairs of a query and a key, in the words of messages."""
+"""Pairs of a query and a key, formatted for messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _INDICES_OF_USER: ContextVar[Translate | None] = ContextVar("_INDICES_OF_USER", 
 
 @contextmanager
 def translate_pairs(translate: Translate | None) -> Iterator[None]:
-    """Name pairs within by other indices: for mods that stand for a user's, whose b, h, q and k `translate` gives."""
+    """Name pairs within this context by other indices.
+
+    This is for mods that stand for a user's, whose b, h, q and k `translate` returns.
+    """
     entered = _INDICES_OF_USER.set(translate)
     try:
         yield
@@ -21,10 +24,10 @@ def translate_pairs(translate: Translate | None) -> Iterator[None]:
 
 
 def describe_pair(pair: Mapping[str, int]) -> str:
-    """Return b, h, q and k of a pair in words, as the user's mods see them."""
+    """Return b, h, q and k of a pair as text, as the user's mods see them."""
     translate = _INDICES_OF_USER.get()
-    shown = pair if translate is None else translate(pair)
-    return f"(b={shown['b']}, h={shown['h']}, q_idx={shown['q']}, kv_idx={shown['k']})"
+    indices = pair if translate is None else translate(pair)
+    return f"(b={indices['b']}, h={indices['h']}, q_idx={indices['q']}, kv_idx={indices['k']})"
 
 
 __all__ = ["Translate", "describe_pair", "translate_pairs"]

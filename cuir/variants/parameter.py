@@ -1,4 +1,4 @@
-"""What a specification captures, as a parameter of the kernel that it is spliced into."""
+"""A captured value of a specification as a parameter of the kernel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ Value = int | float | torch.Tensor
 
 @dataclass(frozen=True)
 class Parameter:
-    """A captured value as a parameter of the kernel: an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims. A tensor without dims has one.
+    """A captured value as a parameter of the kernel.
 
-    `value` is None if it follows the lengths: then `key` names it in the specification's `captured`.
-    `constant`: a tensor that the mod makes itself, of nothing that it is called with, on any device; each trace makes an equal one.
+    It is an i32 or f32 scalar, or a tensor of i32 or f32 with `rank` dims. A tensor without dims has one.
+
+    Attributes:
+        value: None if it follows the lengths: then `key` names it in the specification's `captured`.
+        constant: a tensor that the mod makes itself, from none of its arguments, on any device; each trace makes an
+            equal one.
     """
 
     name: str
@@ -33,17 +37,17 @@ class Parameter:
         return Parameter(self.name, self.dtype, self.rank, value, self.key, self.constant)
 
     def lies(self, device: torch.device) -> bool:
-        """Whether a launch on this device takes its value where it is."""
+        """Return True if a launch on this device takes its value in place."""
         x = self.value
-        wanted = torch.float32 if self.dtype == F32 else torch.int32
-        return not isinstance(x, torch.Tensor) or (x.device == device and x.dtype == wanted and x.is_contiguous())
+        kernel_dtype = torch.float32 if self.dtype == F32 else torch.int32
+        return not isinstance(x, torch.Tensor) or (x.device == device and x.dtype == kernel_dtype and x.is_contiguous())
 
     def argument(self, spec: Specification, lengths: Lengths, device: torch.device | str = "cpu") -> Value:
-        """What a launch passes for it."""
+        """Return its launch argument."""
         return self.on(self.value if self.value is not None else spec.values(lengths)[self.key or self.name], device)
 
     def on(self, value: Value, device: torch.device | str) -> Value:
-        """A value of it as a launch on this device passes it."""
+        """Return a value of it as the argument of a launch on this device."""
         if isinstance(value, torch.Tensor):
             moved = value.detach().to(device=device, dtype=torch.float32 if self.dtype == F32 else torch.int32).contiguous()
             moved = moved if type(moved) is torch.Tensor else moved.as_subclass(torch.Tensor)

@@ -1,4 +1,4 @@
-"""Derivatives of functions whose formula has other corners or poles than they have, and PyTorch's conventions at ties."""
+"""Derivatives of functions whose formula has other corners or poles, and conventions at ties."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from .proxy import Proxy, lift, literal, to
 
 
 def attach_partials(value: Proxy, partials: Callable[..., tuple[Any, ...]], *operands: Any) -> Proxy:
-    """Return the number with its derivatives: partials(value, *operands) gives one for each operand, None for 0."""
-    given = [lift(x) for x in operands]
-    if value.element != F32 or value.value is not None or not any(_may_learn(p) for p in given):
+    """Return the number with its derivatives.
+
+    partials(value, *operands) returns one for each operand, None for 0.
+    """
+    inputs = [lift(x) for x in operands]
+    if value.element != F32 or value.value is not None or not any(_may_learn(p) for p in inputs):
         return value
-    bare = [p if literal(p) else Proxy(p.expr, p.element, p.varies) for p in given]  # no derivative makes a captured number a constant
+    bare = [p if literal(p) else Proxy(p.expr, p.element, p.varies) for p in inputs]  # no derivative makes a captured number a constant
     derivatives = partials(Proxy(value.expr, F32, value.varies), *bare)
-    pairs = [(p.expr, to(lift(d), F32).expr) for p, d in zip(given, derivatives, strict=True) if d is not None and _may_learn(p)]
+    pairs = [(p.expr, to(lift(d), F32).expr) for p, d in zip(inputs, derivatives, strict=True) if d is not None and _may_learn(p)]
     return replace(value, expr=mark_partials(value.expr, pairs))
 
 

@@ -1,6 +1,7 @@
-"""A mask's predicate as a union of key intervals: disjunctive normal form over linear bounds of k, q and what is uniform in a tile.
+"""A mask's predicate as a union of key intervals.
 
-Owns the logic and its simplifications. What is not linear is kept as "maybe", which is right for needed and for unmasked blocks alike.
+It is a disjunctive normal form over linear bounds of k, q and values that are uniform in a tile. Nonlinear parts are
+kept as "maybe", which is right for needed and for unmasked blocks alike.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Signs = tuple[int, ...]  # of x - y, in ascending order: those for which a compa
 
 @dataclass(frozen=True)
 class Linear:
-    """q * `q` + k * `k` + sum of coefficient * term + `const`.
+    """A linear form: q * `q` + k * `k` + sum of coefficient * term + `const`.
 
     Terms are expressions without k: without q, or steps such as q // c, which never fall as q grows (for c > 0).
     """
@@ -43,7 +44,7 @@ class Linear:
         return Linear(self.terms, self.q, self.k, self.const + n)
 
     def minus_is_const(self, other: Linear) -> int | None:
-        """self - other, if that is a number."""
+        """Return self - other, if that is a number."""
         d = self.plus(other, -1)
         return d.const if not d.terms and d.q == 0 and d.k == 0 else None
 
@@ -53,21 +54,21 @@ def _terms(terms: Mapping[Expr, int]) -> frozenset[tuple[Expr, int]]:
 
 
 def linear(e: Expr) -> Linear | None:
-    """An integer expression as a linear one, or None."""
+    """Return an integer expression as a linear form, or None."""
     if isinstance(e, Literal) and isinstance(e.value, int) and not isinstance(e.value, bool):
         return Linear(const=e.value)
     if e == Name("q"):
         return Linear(q=1)
     if e == Name("k"):
         return Linear(k=1)
-    of = traits(e)
-    if isinstance(e, Unary) and of.linear:
+    op_traits = traits(e)
+    if isinstance(e, Unary) and op_traits.linear:
         inner = linear(e.operand)
         return inner.times(-1) if inner else None
-    if isinstance(e, Binary) and (of.linear or "y" in of.factors):
+    if isinstance(e, Binary) and (op_traits.linear or "y" in op_traits.factors):
         left, right = linear(e.left), linear(e.right)
-        if left is not None and right is not None and of.linear:
-            return left.plus(right, of.linear[1])
+        if left is not None and right is not None and op_traits.linear:
+            return left.plus(right, op_traits.linear[1])
         for x, y in ((left, right), (right, left)):
             if x is not None and y is not None and x == Linear(const=x.const):
                 return y.times(x.const)
@@ -75,7 +76,7 @@ def linear(e: Expr) -> Linear | None:
             if x is not None and x.q == x.k == 0 and has_steps(x) and not names_read(by) & {"q", "k"}:
                 scaled: dict[Expr, int] = {Binary("*", term, by): n for term, n in x.terms}
                 return Linear(_terms(scaled)).plus(Linear(_terms({by: x.const})))
-    if isinstance(e, Binary) and of.rounds and positive(e.right):
+    if isinstance(e, Binary) and op_traits.rounds and positive(e.right):
         inner = linear(e.left)
         if inner is not None and inner.q > 0 and inner.k == 0 and not has_steps(inner):
             return Linear(_terms({e: 1}))
@@ -89,13 +90,19 @@ def has_steps(x: Linear) -> bool:
 
 
 def positive(divisor: Expr) -> bool:
-    """A positive number, or a captured one, which is taken to be positive as a divisor of positions."""
+    """Return True for a positive number or a captured one.
+
+    Captured divisors of positions are assumed positive.
+    """
     return isinstance(divisor, Name) if not isinstance(divisor, Literal) else divisor.value > 0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """`upper`: k <= at, else k >= at; at is linear in q. A bound of rows is on q instead, and at is uniform."""
+    """A bound: k <= at if `upper`, else k >= at, with `at` linear in q.
+
+    A bound of rows is on q instead, and `at` is uniform.
+    """
 
     upper: bool
     at: Linear
@@ -115,7 +122,7 @@ Term = frozenset[Atom]
 
 
 def implies(a: Atom, b: Atom) -> bool:
-    """Every pair for which a is known to hold fulfils b."""
+    """Return True if every pair for which a holds certainly fulfils b."""
     if isinstance(a, Bound) and isinstance(b, Bound) and (a.upper, a.rows) == (b.upper, b.rows):
         d = a.at.minus_is_const(b.at)
         return d is not None and (d <= 0 if a.upper else d >= 0)
@@ -124,14 +131,17 @@ def implies(a: Atom, b: Atom) -> bool:
 
 @dataclass
 class Normal:
-    """`terms`: pairs lie in at least one term, a term is the conjunction of its atoms; without `exact` the union may be too large."""
+    """A normal form: pairs lie in at least one of `terms`, each the conjunction of its atoms.
+
+    Without `exact` the union may be too large.
+    """
 
     terms: list[Term] = field(default_factory=list)
     exact: bool = True
 
 
 def normal(e: Expr, holds: bool = True) -> Normal:
-    """The pairs for which a bool expression of q and k is true (`holds`) or false."""
+    """Return the pairs for which a bool expression of q and k is true (`holds`) or false."""
     result = Normal()
     result.terms = _simplified(_dnf(e, holds, result))
     return result
@@ -140,16 +150,16 @@ def normal(e: Expr, holds: bool = True) -> Normal:
 def _dnf(e: Expr, holds: bool, out: Normal) -> list[Term]:
     if isinstance(e, Literal) and isinstance(e.value, bool):
         return [frozenset()] if e.value == holds else []
-    of = traits(e)
-    if isinstance(e, Unary) and of.complements:
+    op_traits = traits(e)
+    if isinstance(e, Unary) and op_traits.complements:
         return _dnf(e.operand, not holds, out)
-    if isinstance(e, Binary) and of.decided_by is not None:
+    if isinstance(e, Binary) and op_traits.decided_by is not None:
         parts = [_dnf(x, holds, out) for x in (e.left, e.right)]
-        if of.decided_by is not holds:  # both true, or not either
+        if op_traits.decided_by is not holds:  # both true, or not either
             return _both(parts[0], parts[1], out)
         return _simplified([*parts[0], *parts[1]])
-    if isinstance(e, Binary) and of.compares:
-        return _comparison(of.compares if holds else _opposite(of.compares), e.left, e.right, out, not holds)
+    if isinstance(e, Binary) and op_traits.compares:
+        return _comparison(op_traits.compares if holds else _opposite(op_traits.compares), e.left, e.right, out, not holds)
     if not names_read(e) & {"q", "k"}:
         return [frozenset([Uniform(e, holds)])]
     return _maybe(out)
@@ -172,25 +182,35 @@ def _opposite(signs: Signs) -> Signs:
 
 
 def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: bool = False) -> list[Term]:
-    """negated: it is the opposite of what was written, which it is of integers; of floats both are false where one is a NaN."""
+    """Return the terms of a comparison.
+
+    `negated` says that it is the opposite of the written one, as is valid for integers; for floats both are false where
+    one is a NaN.
+    """
     ordered = signs not in ((0,), (-1, 1))
     for x, y, holds in ((left, right, signs), (right, left, tuple(-s for s in reversed(signs)))):
-        of = traits(x)
-        if isinstance(x, Binary) and of.rounds and "k" in names_read(x.left) and positive(x.right) and not names_read(x.right) & {"q", "k"}:
+        op_traits = traits(x)
+        if (
+            isinstance(x, Binary)
+            and op_traits.rounds
+            and "k" in names_read(x.left)
+            and positive(x.right)
+            and not names_read(x.right) & {"q", "k"}
+        ):
             return _chunk(holds, x, y, out)
         if isinstance(x, Call) and names_read(x) & {"q", "k"} and ordered:
-            if of.extremum or of.magnitude:
-                choices = (x.args[0], Unary("-", x.args[0])) if of.magnitude else x.args
+            if op_traits.extremum or op_traits.magnitude:
+                choices = (x.args[0], Unary("-", x.args[0])) if op_traits.magnitude else x.args
                 parts = [_comparison(holds, c, y, out, negated) for c in choices]
-                every = (of.extremum == "min") == (1 in holds)  # min(..) >= y asks all of them
+                every = (op_traits.extremum == "min") == (1 in holds)  # min(..) >= y needs all of them
                 terms = parts[0]
                 for p in parts[1:]:
                     terms = _both(terms, p, out) if every else _simplified([*terms, *p])
                 return terms
             if is_where(x):
-                cond, then, other = x.args
+                cond, then, otherwise = x.args
                 first = _both(_dnf(cond, True, out), _comparison(holds, then, y, out, negated), out)
-                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(holds, other, y, out, negated), out)])
+                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(holds, otherwise, y, out, negated), out)])
     if not (names_read(left) | names_read(right)) & {"q", "k"}:
         if negated and (_perhaps_float(left) or _perhaps_float(right)):
             return [frozenset([Uniform(Binary(comparison(_opposite(signs)), left, right), False)])]
@@ -210,12 +230,18 @@ def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: boo
 
 
 def _perhaps_float(e: Expr) -> bool:
-    """A read of a captured tensor may be one, and a NaN; numbers that a kernel is given never are NaN."""
+    """Return True if an expression reads a captured tensor, which may hold NaN.
+
+    Number arguments of a kernel are never NaN.
+    """
     return any(isinstance(n, Subscript) for n in walk(e))
 
 
 def _chunk(signs: Signs, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
-    """x // c < y is x < y * c, for c > 0; x // c <= y is x // c < y + 1."""
+    """Return the terms of a comparison of x // c: x // c < y is x < y * c, for c > 0.
+
+    x // c <= y is x // c < y + 1.
+    """
     x, c = quotient.left, quotient.right
     if signs == (0,):
         return _both(_chunk((0, 1), quotient, y, out), _chunk((-1, 0), quotient, y, out), out)
@@ -227,7 +253,7 @@ def _chunk(signs: Signs, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
 
 
 def _at_most_zero(d: Linear) -> Atom | None:
-    """d <= 0 as a bound of k, or of q; None if the coefficient is not 1."""
+    """Return d <= 0 as a bound of k, or of q; None if the coefficient is not 1."""
     if d.k in (1, -1):
         rest = Linear(d.terms, d.q, 0, d.const)
         return Bound(True, rest.times(-1)) if d.k == 1 else Bound(False, rest)
@@ -238,7 +264,7 @@ def _at_most_zero(d: Linear) -> Atom | None:
 
 
 def _simplified(terms: Iterable[Term]) -> list[Term]:
-    """Without atoms that others of their term imply, impossible terms, and terms that lie in others."""
+    """Drop atoms that others of their term imply, impossible terms, and terms that lie in others."""
     possible = [frozenset(_weakest_out(list(term), implies)) for term in terms if not _impossible(term)]
     return _weakest_out(list(dict.fromkeys(possible)), lambda a, b: _covers(a, b))
 
@@ -247,12 +273,12 @@ T = TypeVar("T")
 
 
 def _weakest_out(items: list[T], beats: Callable[[T, T], bool]) -> list[T]:
-    """The items that no other beats; of equals, one."""
-    kept: list[T] = []
+    """Return the items that no other beats; of equals, one."""
+    undominated: list[T] = []
     for item in items:
-        if not any(beats(k, item) for k in kept):
-            kept = [k for k in kept if not beats(item, k)] + [item]
-    return kept
+        if not any(beats(k, item) for k in undominated):
+            undominated = [k for k in undominated if not beats(item, k)] + [item]
+    return undominated
 
 
 def _impossible(term: Iterable[Atom]) -> bool:
@@ -267,7 +293,7 @@ def _impossible(term: Iterable[Atom]) -> bool:
 
 
 def _covers(wide: Term, narrow: Term) -> bool:
-    """Every pair of `narrow` lies in `wide`."""
+    """Return True if every pair of `narrow` lies in `wide`."""
     return all(any(implies(a, w) for a in narrow) for w in wide)
 
 

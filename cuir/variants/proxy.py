@@ -1,5 +1,7 @@
-"""Proxies that a mod is called with: each operation on one gives CuIR. Follows torch.fx.Proxy, which knows neither dtypes nor columns of the
-source nor what a captured number is worth. Owns PyTorch's promotion rules and the table of operations; not the capturing of values (trace.py).
+"""Proxies that a mod is called with: each operation on one gives CuIR.
+
+They follow torch.fx.Proxy, which has no dtypes, no columns of the source and no values of captured numbers. PyTorch's
+promotion rules and the table of operations are here, the capturing of values in trace.py.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.fl
 
 @dataclass(eq=False)
 class Proxy(Answers):
-    """A scalar of a mod: its CuIR, its dtype, whether it varies within a block (depends on q or k), and its value if only captured numbers made it.
+    """A scalar of a mod: its CuIR and dtype.
 
+    `varies` says that it varies within a block (depends on q or k); it has a value if only captured numbers made it.
     `pins` tells the tracer that control flow used a captured number, which makes its value part of the program.
     """
 
@@ -44,18 +47,18 @@ class Proxy(Answers):
     value: int | float | bool | None = None
     numbers: frozenset[str] = frozenset()
     pins: set[str] | None = None
-    number: bool = False  # it stands for a number of Python's, not for a tensor
-    doubles: frozenset[str] = frozenset()  # captured numbers in arithmetic on floats that is Python's, in double, and the kernel's in f32
+    number: bool = False  # it stands for a Python number, not for a tensor
+    doubles: frozenset[str] = frozenset()  # captured numbers in float arithmetic that Python does in double and the kernel in f32
     size: int = 1  # of the expression, written out
     precision: DType | None = None  # f16 or bf16, to which it was rounded
-    trace: Tracing | None = field(default_factory=TRACE.get)  # that it belongs to
+    trace: Tracing | None = field(default_factory=TRACE.get)  # to which it belongs
 
     # ---- what Python asks of a value
-    def known(self, what: str) -> int | float | bool:
+    def known(self, purpose: str) -> int | float | bool:
         self.of_this_trace()
         if self.value is None:
             refuse(
-                f"{what} needs a value, found one that is only known when the kernel runs",
+                f"{purpose} needs a value, found one that is only known when the kernel runs",
                 "use torch functions and & | ~; a choice is torch.where",
                 "X121",
             )
@@ -64,7 +67,7 @@ class Proxy(Answers):
         return self.value
 
     def of_this_trace(self) -> None:
-        """Refuses what a mod has kept from an earlier trace: it says nothing about this one's parameters."""
+        """Refuse a proxy that a mod kept from an earlier trace: it has other parameters."""
         if self.trace is not (running := TRACE.get()) and running is not None:
             refuse(
                 "what the mod computed in an earlier call lies where it keeps things, and a mod is called for tracing alone",
@@ -101,7 +104,7 @@ class Proxy(Answers):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As in the kernel."""
+        """The dtype in the kernel."""
         as_constants(self)
         return _DTYPES[self.precision or self.element]
 
@@ -147,7 +150,10 @@ class Proxy(Answers):
 
 
 def of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """A function of NumPy, or an operator of one of its numbers: of captured numbers alone it is NumPy's, with constants."""
+    """Apply a function of NumPy, or an operator of one of its numbers.
+
+    Of captured numbers alone it is NumPy's, with constants.
+    """
     numbers = [x for x in inputs if isinstance(x, Proxy)]
     if all(x.number and x.value is not None for x in numbers) and not any(isinstance(x, Rows) for x in inputs):
         return getattr(ufunc, method)(*(x.constant("a function of NumPy") if isinstance(x, Proxy) else x for x in inputs), **options)
@@ -157,14 +163,17 @@ def of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Mapping[
 
 
 def as_constants(*proxies: Proxy) -> None:
-    """Captured numbers become constants of the next trace, where Python or an operation of constants answers."""
+    """Make captured numbers constants of the next trace, where Python needs their values."""
     for p in proxies:
         if p.number and p.value is not None:
             p.constant("a constant")
 
 
 def exactly(*proxies: Proxy) -> None:
-    """Before something is decided by these values: arithmetic that Python does in double is done by Python, in the next trace."""
+    """Restart the trace before these values decide something.
+
+    Arithmetic that Python does in double is then done by Python.
+    """
     for p in proxies:
         if p.doubles and TRACE.get() is not None:
             assert p.pins is not None
@@ -174,12 +183,15 @@ def exactly(*proxies: Proxy) -> None:
 
 def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
     if swap:
-        return lambda self, other: _operated(name, (other, self))
-    return lambda self, *others: _operated(name, (self, *others))
+        return lambda self, operand: _operated(name, (operand, self))
+    return lambda self, *operands: _operated(name, (self, *operands))
 
 
 def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
-    """An operator of Python. Of numbers it gives a number, and what no kernel has is done with constants."""
+    """Apply an operator of Python.
+
+    Of numbers it gives a number, and operators that no kernel has are applied to constants.
+    """
     numbers = [x for x in args if isinstance(x, Proxy)]
     if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, TensorProxy)) for x in args):
         return call(name, args, {})
@@ -207,7 +219,7 @@ OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("
 
 
 class Rows:
-    """What has dims: a captured tensor, a row of it, or a view (arrays.py)."""
+    """A value with dims: a captured tensor, a row of it, or a view (arrays.py)."""
 
     shape: torch.Size
 
@@ -220,12 +232,12 @@ class TensorProxy(Rows):
     """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
 
     name: str  # of its parameter
-    own: str  # that it has in the mod
+    own: str  # its name in the mod
     shape: torch.Size
     element: DType
     boolean: bool
     given: tuple[Any, ...] = ()
-    into: DType | None = None  # what an element is converted to
+    into: DType | None = None  # dtype to which elements are converted
     follows: bool = False  # its shape follows the lengths: this one is a sample
     kind: type = torch.Tensor  # the tensor's class
     constant: bool = False  # detached: its elements have no gradient
@@ -257,7 +269,7 @@ class TensorProxy(Rows):
         refuse(f"a mod writes to the captured tensor `{self.own}`", "a kernel only reads what it captures: write to it before the call")
 
     def _from_the_end(self, index: int, dim: int) -> int:
-        """The index that a negative constant means in PyTorch."""
+        """Return the index that a negative constant means in PyTorch."""
         size = self.shape[dim]
         if self.follows:
             refuse(f"element {index} of `{self.own}`, whose shape follows the lengths, is read", "count from its first element", "U416")
@@ -287,8 +299,8 @@ class TensorProxy(Rows):
         return self.ndim
 
     def size(self, dim: int | None = None) -> Any:
-        left = self.shape[len(self.given) :]
-        return left if dim is None else left[dim]
+        remaining = self.shape[len(self.given) :]
+        return remaining if dim is None else remaining[dim]
 
     def numel(self) -> int:
         return self.size().numel()
@@ -307,8 +319,10 @@ class TensorProxy(Rows):
         if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         if name.endswith("_"):
-            refuse(f"`{name}` writes to a captured tensor, and a kernel only reads what it captures",
-                   f"use the value of .{name.strip('_')}(), or write to the tensor before the call")  # fmt: skip
+            refuse(
+                f"`{name}` writes to a captured tensor, and a kernel only reads what it captures",
+                f"use the value of .{name.strip('_')}(), or write to the tensor before the call",
+            )
         return (
             (lambda *args, **kwargs: of_rows(name, *of_method(name, (self, *args), kwargs)))
             if callable(member)
@@ -316,7 +330,10 @@ class TensorProxy(Rows):
         )
 
     def _converted(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The tensor with elements of another dtype; of half precision they are rounded, as those of a view are."""
+        """Return the tensor with elements of another dtype.
+
+        Elements of half precision are rounded, as those of a view are.
+        """
         element = call(name, (self._element(), *args), kwargs)
         return replace(self, into=element.element) if element.precision is None else of_rows(name, (self, *args), kwargs)
 
@@ -329,7 +346,7 @@ class TensorProxy(Rows):
 
 
 def _plain_index(index: Any) -> Any:
-    """An integer of NumPy, or one that the mod made a tensor of, as one of Python."""
+    """Return an integer of NumPy, or of a tensor that the mod made, as one of Python."""
     if isinstance(index, torch.Tensor) and index.ndim == 0 and not index.dtype.is_floating_point and index.dtype != torch.bool:
         return int(index)
     proxy = isinstance(index, (Proxy, TensorProxy, torch.Tensor, int))
@@ -337,21 +354,21 @@ def _plain_index(index: Any) -> Any:
 
 
 def _negative(index: Any) -> bool:
-    """A constant or a captured number below 0, which counts from the end."""
+    """Return True for a constant or a captured number below 0, which counts from the end."""
     value = index.value if isinstance(index, Proxy) else index
     return isinstance(value, int) and value < 0
 
 
-ROWS: list[tuple[Callable[..., Any], Set[str]]] = []  # what does operations on what has dims, and those that only it has (arrays.py)
+ROWS: list[tuple[Callable[..., Any], Set[str]]] = []  # `operation` of arrays.py, and its operations: registered to avoid a circular import
 
 
 def of_rows(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """An operation one of whose operands has dims, or that makes dims of a number."""
+    """Apply an operation that has an operand with dims, or makes dims of a number."""
     return ROWS[0][0](name, args, kwargs)
 
 
 def _of_rows(name: str) -> Callable[..., Any]:
-    return lambda self, *others: of_rows(name, (self, *others), {})
+    return lambda self, *operands: of_rows(name, (self, *operands), {})
 
 
 for _name in OPERATORS:  # Python's own == would compare the proxies
@@ -364,7 +381,7 @@ STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the tr
 
 
 def standing(x: Any) -> Any:
-    """What stands in the trace for a tensor that the mod did not make; anything else is itself."""
+    """Return the stand-in of a tensor that the mod did not make; other values are returned unchanged."""
     return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
 
 
@@ -373,7 +390,7 @@ def _itself(x: Any) -> Any:
 
 
 def lift(x: Any) -> Proxy:
-    """A proxy of a number or of a tensor with one element."""
+    """Return the proxy of a number or of a tensor with one element."""
     x = standing(x)
     if isinstance(x, Proxy):
         x.of_this_trace()
@@ -398,7 +415,7 @@ def lift(x: Any) -> Proxy:
 
 
 def holds(x: int | float) -> bool:
-    """Whether a kernel has this finite number."""
+    """Return True if a kernel can hold this finite number."""
     return -(2**31) <= x < 2**31 if isinstance(x, int) else abs(x) <= torch.finfo(torch.float32).max
 
 
@@ -418,7 +435,7 @@ def number(x: int | float) -> Expr:
 
 
 def without_gradient(p: Proxy) -> Proxy:
-    """The same number, of which no gradient goes on to what it is made of."""
+    """Return the same number, detached from its inputs' gradients."""
     return replace(p, expr=mark_detached(p.expr)) if p.element == F32 and p.value is None and not is_detached(p.expr) else p
 
 
@@ -427,7 +444,7 @@ def literal(p: Proxy) -> bool:
 
 
 def to(p: Proxy, dtype: DType) -> Proxy:
-    """The conversion that PyTorch would do silently and CuIR wants written."""
+    """Return a conversion, which PyTorch does silently and CuIR spells out."""
     if p.element == dtype:
         return p
     if literal(p):
@@ -439,27 +456,30 @@ def to(p: Proxy, dtype: DType) -> Proxy:
 
 
 def promoted(*xs: Any) -> list[Proxy]:
-    """Operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
+    """Return operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
     ps = [lift(x) for x in xs]
     top = max(ps, key=lambda p: _RANK[p.element]).element
     return [to(p, top) for p in ps]
 
 
 def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
-    """An expression of its parts. value: what Python makes of captured numbers, where control flow asks for it."""
+    """Return the proxy of an expression of its parts.
+
+    `value` computes Python's result from captured numbers, for control flow.
+    """
     numbers = frozenset().union(*(p.numbers for p in parts))
-    known = value is not None and all(p.value is not None for p in parts)
+    all_known = value is not None and all(p.value is not None for p in parts)
     computed = None
-    if known and (numbers or dtype == I32):
+    if all_known and (numbers or dtype == I32):
         try:
             computed = value(*(p.value for p in parts))  # type: ignore[misc]
         except (ArithmeticError, ValueError) as error:
             refuse(f"{error}")
-    if known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
+    if all_known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
         return lift(computed if dtype == I32 else _shown(evaluate(expr, {})))
     if computed is not None and dtype == I32 and not -(2**31) <= computed < 2**31:
         as_constants(*parts)  # Python's integers have no end
-    doubles = frozenset().union(*(p.doubles for p in parts), numbers if known and F32 in (dtype, *(p.element for p in parts)) else ())
+    doubles = frozenset().union(*(p.doubles for p in parts), numbers if all_known and F32 in (dtype, *(p.element for p in parts)) else ())
     pins = next((p.pins for p in parts if p.numbers or p.doubles), set())
     return Proxy(
         expr,
@@ -491,7 +511,7 @@ PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """An operation of PyTorch or Python by its name, on proxies."""
+    """Apply an operation of PyTorch or Python by its name to proxies."""
     plain = name.strip("_")
     plain = _ALIASES.get(plain, plain)  # torch.special.expit and the like
     plain = in_table(plain, HANDLERS) if not ROWS or plain not in ROWS[0][1] else plain
@@ -534,15 +554,15 @@ def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    def enter(f: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(names, f))
-        return f
+    def enter(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
 
     return enter
 
 
 def _words() -> list[str]:
-    """The operations by one name each, without those that Python has a sign for."""
+    """Return the operations by one name each, without those that Python has a sign for."""
     signs = {"truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "pow", "float", "int", "bool"}  # fmt: skip
     first: dict[Handler, str] = {}
     for name, handler in HANDLERS.items():

@@ -1,4 +1,7 @@
-"""Transfer of the kernel of dQ alone: its splice points are the forward pass's, found as there, and `dscore`, the score's derivative."""
+"""Transfer of the kernel of dQ alone.
+
+Its splice points are the forward pass's, and `dscore`, the score's derivative.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ KERNEL = "flash_bwd_dq"
 
 
 def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Traced | None = None) -> TransferResult:
-    """Replaces the splice points of the forward pass, and `dscore`. traced: what the specification traces to.
+    """Replace the splice points of the forward pass, and `dscore`.
 
-    Raises CuirError: X120-X123 what cannot be traced, X109 weights that are no softmax, or a score whose derivative is not known, X130, X131 a program that is no such kernel.
+    `traced` is the trace of the specification. Raises CuirError: X120-X123 for what cannot be traced, X109 for weights
+    other than a softmax's, or a score whose derivative is unknown, X130, X131 for a program that is no such kernel.
     """
     require_softmax(spec)
     require_points(origin, origin.kernels()[KERNEL], {"dscore": 5})
@@ -38,10 +42,10 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     value = renamed(dscore(*traced.differentiated), names)
     new = replace(old, body=(Return(value),))
     items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
-    made = replace(result.program, items=items)
+    changed = replace(result.program, items=items)
     if spec.dropout is not None:
-        made = with_dropout_gradients(made, made.kernels()[KERNEL])
-    before, after = show(origin), show(made)
+        changed = with_dropout_gradients(changed, changed.kernels()[KERNEL])
+    before, after = show(origin), show(changed)
     program = parse(after, f"{spec.name}_dq.cuir")
     replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
     return replace(result, program=program, text=after, diff=unified(before, after, KERNEL, spec.name), replaced=replaced, spec=spec)

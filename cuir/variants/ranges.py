@@ -1,5 +1,7 @@
-"""Reads of captured tensors: none of a pair that counts may lie outside. Owns the interval analysis, the look at every pair where that does not tell, and which
-values of a tensor fit a kernel. A kernel reads 0 outside of a tensor, which would be wrong and silent.
+"""Checks that no pair that counts reads outside of a captured tensor.
+
+A kernel reads 0 outside of a tensor, silently. An interval analysis decides first; where it cannot, every pair is
+evaluated. The values of tensors are checked as well: integers must fit 32 bits.
 """
 
 from __future__ import annotations
@@ -19,25 +21,28 @@ from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .doubles import Doubles
 from .evaluate import evaluate
-from .names import apart
+from .names import reserved_in_expressions
 from .pairs import describe_pair
 from .parameter import Parameter
 from .trace import trace
 from .traced import Traced
 
-WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold what 32 bits do not
-PAIRS = 2**24  # looked at in one go
-MOST_KNOWN = 256  # problems whose reads are known to be inside
-_UNKNOWN = {"S", "scale"}  # of which a read may depend, but no index
+WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold integers that do not fit 32 bits
+PAIRS = 2**24  # evaluated at a time
+MOST_KNOWN = 256  # size limit of the caches of checked problems
+_UNKNOWN = {"S", "scale"}  # a read may depend on these, but no index
 
 
 def traced_apart(spec: Specification) -> Traced:
-    """A specification traced so that no captured value has the name of an index, a length or anything else that an expression may read."""
-    return trace(spec, apart())
+    """Trace a specification without name clashes.
+
+    No captured value gets the name of an index, a length or anything else that an expression may read.
+    """
+    return trace(spec, reserved_in_expressions())
 
 
 class Reads:
-    """The reads of a variant that `traced_apart` gave."""
+    """The reads of a variant from `traced_apart`."""
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters
@@ -45,134 +50,148 @@ class Reads:
         self.rest = tuple(e for e in (traced.score, traced.factor, traced.sink) if e is not None)
         self.reads = traced.reads
         self.own_names = traced.own_names
-        known = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
-        self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= known for i in r.indices))
+        scalar_names = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
+        self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= scalar_names for i in r.indices))
         self.doubles = Doubles(traced)
         self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
         self._settled: dict[Any, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
-        """Whether the captured values of a call, in the order of the parameters, fit this problem.
+        """Check that the captured values of a call, in the order of the parameters, fit this problem.
 
-        Waits for the device where an index, or whether an integer fits 32 bits, is only known there.
-        Raises CuirError U416 for a read outside of a tensor, U417 for integers that do not fit, and for float64 whose rounding to float32 changes what counts (doubles.py).
+        Waits for the device where only data there decide an index, or whether an integer fits 32 bits. Raises CuirError
+        U416 for a read outside of a tensor, U417 for integers that do not fit, and for float64 whose rounding to
+        float32 changes the result (doubles.py).
         """
-        given = dict(zip((p.name for p in self.parameters), values, strict=True))
-        extremes = _Extremes(given)
+        values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
+        extremes = _Extremes(values_by_name)
         for p in self.parameters:
-            value = given[p.name]
+            value = values_by_name[p.name]
             if isinstance(value, torch.Tensor) and value.dtype in WIDE and value.numel():
                 low, high = extremes[p.name]
                 if low < -(2**31) or high >= 2**31:
-                    raise CuirError.of("U417", f"`{self.own_names.get(p.name, p.name)}` holds {low if low < -(2**31) else high}, and integers of a kernel have 32 bits",
-                                       hint="number documents, offsets and the like anew, from 0")  # fmt: skip
+                    raise CuirError.of(
+                        "U417",
+                        f"`{self.own_names.get(p.name, p.name)}` holds {low if low < -(2**31) else high}, and integers of a kernel have 32 bits",
+                        hint="number documents, offsets and the like anew, from 0",
+                    )
         if min(at.B, at.H, at.M, at.N) == 0:
             return
-        if doubtful := self._doubtful(given, extremes, at):
-            self._look(doubtful, given, at, device)
-        self.doubles.check(given, at, device, _pieces)
+        if doubtful := self._doubtful(values_by_name, extremes, at):
+            self._look(doubtful, values_by_name, at, device)
+        self.doubles.check(values_by_name, at, device, _pieces)
 
     def check_doubles(self, values: list[Any], device: torch.device) -> None:
-        """Check captured float64 for lengths that are known on the device alone. Raises CuirError U417."""
+        """Check captured float64 where only the device has the lengths.
+
+        Raises CuirError U417.
+        """
         self.doubles.check(dict(zip((p.name for p in self.parameters), values, strict=True)), None, device, _pieces)
 
     def settled(self, values: list[Any], at: Lengths) -> bool:
-        """Whether `check` lets all values pass whose tensors are as large as these, whatever is in them."""
+        """Return True if `check` passes for all values of tensors of these shapes."""
         problem = at, *[(v.dtype, v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values]
-        known = self._settled.get(problem)
-        if known is None:
+        verdict = self._settled.get(problem)
+        if verdict is None:
             if len(self._settled) >= MOST_KNOWN:
                 self._settled.clear()
-            known = self._settled[problem] = self._is_settled(values, at)
-        return known
+            verdict = self._settled[problem] = self._is_settled(values, at)
+        return verdict
 
     def _is_settled(self, values: list[Any], at: Lengths) -> bool:
-        given = dict(zip((p.name for p in self.parameters), values, strict=True))
-        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
+        tensors = {name: value for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
         if any(value.dtype in (*WIDE, torch.float64) for value in tensors.values()) or any(
             names_read(i) & tensors.keys() for r in self.reads for i in r.indices
         ):
             return False
-        return min(at.B, at.H, at.M, at.N) == 0 or not self._doubtful(given, _Extremes(given), at)
+        return min(at.B, at.H, at.M, at.N) == 0 or not self._doubtful(values_by_name, _Extremes(values_by_name), at)
 
     def check_heads(self, values: list[Any], at: Lengths) -> None:
-        """As `check`, of reads by batches and heads alone, which a kernel makes as scalars: outside of a tensor there is no 0. Needs no element of a tensor.
+        """Check reads by batch and head alone, which a kernel makes as scalars.
 
-        Raises CuirError U416.
+        Such a read gives no 0 outside of a tensor. No element of a tensor is needed. Raises CuirError U416.
         """
         problem = at.B, at.H, *(v.shape if isinstance(v, torch.Tensor) else v for v in values)
         if min(at.B, at.H) == 0 or problem in self._there:
             return
-        given = dict(zip((p.name for p in self.parameters), values, strict=True))
-        bounds = _Bounds(given, _Extremes(given), at)
+        values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
+        bounds = _Bounds(values_by_name, _Extremes(values_by_name), at)
         places = {"b": torch.arange(at.B, dtype=torch.int32)[:, None], "h": torch.arange(at.H, dtype=torch.int32)[None]}
         for read in self.by_heads:
             assert isinstance(read.value, Name)
             if bounds.inside(read):
                 continue
             outside = torch.zeros(at.B, at.H, dtype=torch.bool)
-            for index, size in zip(read.indices, given[read.value.id].shape):
-                position = torch.as_tensor(evaluate(index, {**given, **places}))  # type: ignore[arg-type]
+            for index, size in zip(read.indices, values_by_name[read.value.id].shape):
+                position = torch.as_tensor(evaluate(index, {**values_by_name, **places}))  # type: ignore[arg-type]
                 outside |= (position < 0) | (position >= size)
             if outside.any():
                 b, h = outside.nonzero()[0].tolist()
                 pair = {"b": b, "h": h, "q": 0, "k": 0}
-                raise self._error([read], {**given, **pair}, pair, False)
+                raise self._error([read], {**values_by_name, **pair}, pair, False)
         if len(self._there) >= MOST_KNOWN:
             self._there.clear()
         self._there.add(problem)
 
     def check_negative(self, spec: Specification, at: Lengths) -> None:
-        """Raises CuirError U416 if a pair that counts reads before the first element of a tensor, at these lengths and with the specification's own values."""
-        given = {p.name: p.argument(spec, at) for p in self.parameters}
-        if doubtful := self._doubtful(given, _Extremes(given), at):
-            self._look(doubtful, given, at, torch.device("cpu"), negative=True)
+        """Raise CuirError U416 if a pair that counts reads before the first element of a tensor.
 
-    def _doubtful(self, given: Mapping[str, Any], extremes: _Extremes, at: Lengths) -> list[Subscript]:
-        bounds = _Bounds(given, extremes, at)
+        The lengths are these, and the values the specification's own.
+        """
+        arguments = {p.name: p.argument(spec, at) for p in self.parameters}
+        if doubtful := self._doubtful(arguments, _Extremes(arguments), at):
+            self._look(doubtful, arguments, at, torch.device("cpu"), negative=True)
+
+    def _doubtful(self, values: Mapping[str, Any], extremes: _Extremes, at: Lengths) -> list[Subscript]:
+        bounds = _Bounds(values, extremes, at)
         return [r for r in self.reads if not bounds.inside(r)]
 
     def _look(
-        self, doubtful: list[Subscript], given: Mapping[str, Any], at: Lengths, device: torch.device, *, negative: bool = False
+        self, doubtful: list[Subscript], values: Mapping[str, Any], at: Lengths, device: torch.device, *, negative: bool = False
     ) -> None:
-        """Looks at every pair. negative: at reads before a tensor's first element alone."""
+        """Evaluate every pair; if `negative`, only reads before a tensor's first element are refused."""
         kinds: dict[str, Parameter] = {p.name: p for p in self.parameters}
-        known = {n: kinds[n].on(v, device) for n, v in given.items()} | {n: getattr(at, n) for n in LENGTHS}
+        names_values = {n: kinds[n].on(v, device) for n, v in values.items()} | {n: getattr(at, n) for n in LENGTHS}
         names = names_read(self.keep) | {n for e in self.rest for n in names_read(e)}
         for place in _pieces(at, names, device):
-            poison = _Poison({**known, **place}, doubtful, negative)
+            poison = _Poison({**names_values, **place}, doubtful, negative)
             bad = poison.of(self.keep)
-            kept = evaluate(self.keep, poison.names)
+            kept_pairs = evaluate(self.keep, poison.names)
             for e in self.rest:
-                bad = bad | (poison.of(e) & kept)
+                bad = bad | (poison.of(e) & kept_pairs)
             if isinstance(bad, torch.Tensor) and not bool(bad.any()):
                 continue
             if bad is False:
                 continue
             pair = _first(bad, place)
-            raise self._error(doubtful, {**known, **pair}, pair, negative)
+            raise self._error(doubtful, {**names_values, **pair}, pair, negative)
 
-    def _error(self, doubtful: list[Subscript], known: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
-        where = describe_pair(pair)
+    def _error(self, doubtful: list[Subscript], values: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
+        pair_text = describe_pair(pair)
         for read in doubtful:
             assert isinstance(read.value, Name)
-            shape = known[read.value.id].shape
+            shape = values[read.value.id].shape
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
-                position = int(evaluate(index, known))  # type: ignore[arg-type]
+                position = int(evaluate(index, values))  # type: ignore[arg-type]
                 if position < 0 or (position >= size and not only_negative):
                     name = self.own_names.get(read.value.id, read.value.id)
                     negative = "a negative index that is computed does not count from the end: add the length" if position < 0 else None
-                    return CuirError.of("U416", f"`{name}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read {where}",
-                                        None if read.span == NOWHERE else read.span, negative or "capture a tensor that covers the lengths of this call")  # fmt: skip
-        return CuirError.of("U416", f"a captured tensor is read outside of it {where}")
+                    return CuirError.of(
+                        "U416",
+                        f"`{name}` has {size} elements{f' along dim {dim}' if len(shape) > 1 else ''}, and its element {position} is read {pair_text}",
+                        None if read.span == NOWHERE else read.span,
+                        negative or "capture a tensor that covers the lengths of this call",
+                    )
+        return CuirError.of("U416", f"a captured tensor is read outside of it {pair_text}")
 
 
 class _Extremes(dict[str, tuple[int, int]]):
-    """The least and the largest element of captured integer tensors, found when asked for."""
+    """The least and the largest element of captured integer tensors, computed on demand."""
 
-    def __init__(self, given: Mapping[str, Any]):
+    def __init__(self, values: Mapping[str, Any]):
         super().__init__()
-        self.given = given
+        self.given = values
 
     def __missing__(self, name: str) -> tuple[int, int]:
         t = self.given[name].detach()
@@ -186,11 +205,11 @@ class _Extremes(dict[str, tuple[int, int]]):
 class _Bounds:
     """Interval analysis of integer expressions, for the pairs of one problem."""
 
-    def __init__(self, given: Mapping[str, Any], extremes: _Extremes, at: Lengths):
-        self.given, self.extremes = given, extremes
+    def __init__(self, values: Mapping[str, Any], extremes: _Extremes, at: Lengths):
+        self.given, self.extremes = values, extremes
         self.names: dict[str, tuple[int, int]] = {n: (0, size - 1) for n, size in (("b", at.B), ("h", at.H), ("q", at.M), ("k", at.N))}
         self.names |= {n: (getattr(at, n), getattr(at, n)) for n in LENGTHS}
-        self.names |= {n: (int(v), int(v)) for n, v in given.items() if isinstance(v, int)}
+        self.names |= {n: (int(v), int(v)) for n, v in values.items() if isinstance(v, int)}
 
     def inside(self, read: Subscript) -> bool:
         assert isinstance(read.value, Name)
@@ -217,14 +236,18 @@ class _Bounds:
 
 
 class _Poison:
-    """For each pair, whether a value depends on a read outside (negative: before the first element). What another operand decides anyway does not: False & x, where(c, x, y)."""
+    """The dependence of a value on reads outside of tensors, for each pair.
+
+    With `negative` these are reads before the first element. Operands that are irrelevant to the result do not count:
+    False & x, where(c, x, y).
+    """
 
     def __init__(self, names: Mapping[str, Any], doubtful: list[Subscript], negative: bool):
         self.names, self.negative = dict(names), negative
         self.doubtful = set(doubtful)
 
     def value(self, e: Expr) -> Any:
-        """Of a condition; None if it depends on the scores."""
+        """Return the value of a condition; None if it depends on the scores."""
         return None if names_read(e) & _UNKNOWN else evaluate(e, self.names)
 
     def of(self, e: Expr) -> Any:
@@ -250,7 +273,7 @@ class _Poison:
         return functools.reduce(lambda x, y: x | y, (self.of(p) for p in parts), False)
 
     def _open(self, e: Expr, decided: bool) -> Any:
-        """Where an operand of a logical operation leaves the result to the other one."""
+        """Return where an operand of a logical operation leaves the result to the other one."""
         value = self.value(e)
         if value is None:
             return True
@@ -267,7 +290,10 @@ class _Poison:
 
 
 def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
-    """b, h, q, k as broadcasting index tensors [1, 1, rows, N], for PAIRS pairs or one row at a time; dims that nothing depends on have one entry."""
+    """Yield b, h, q, k as broadcasting index tensors [1, 1, rows, N].
+
+    They are of PAIRS pairs or one row at a time. Dims that nothing depends on have one entry.
+    """
     rows = max(1, PAIRS // at.N)
     k = (
         torch.arange(at.N, dtype=torch.int32, device=device).view(1, 1, 1, -1)
@@ -279,20 +305,23 @@ def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict
             for first in range(0, at.M if "q" in names else 1, rows):
                 last = min(first + rows, at.M if "q" in names else 1)
                 q = torch.arange(first, last, dtype=torch.int32, device=device).view(1, 1, -1, 1)
-                one = torch.ones(1, 1, 1, 1, dtype=torch.int32, device=device)
-                yield {"b": one * b, "h": one * h, "q": q, "k": k}
+                ones = torch.ones(1, 1, 1, 1, dtype=torch.int32, device=device)
+                yield {"b": ones * b, "h": ones * h, "q": q, "k": k}
 
 
 def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """b, h, q, k of the first pair that is bad."""
+    """Return b, h, q, k of the first bad pair."""
     shape = torch.broadcast_shapes(*(x.shape for x in place.values()))
     first = torch.as_tensor(bad, device=place["q"].device).expand(shape).nonzero()[0].tolist()
     return {n: int(x[tuple(min(i, size - 1) for i, size in zip(first, x.shape))]) for n, x in place.items()}
 
 
 def negative_read(spec: Specification) -> str:
-    """In words, the first read before the first element of a captured tensor that a pair needs already where there are two queries and two keys; "" if there is
-    none. PyTorch counts such an index from the end. (Lengths that a tensor was not made for read outside in a right variant, too: few are such at 2.)"""
+    """Describe the first read before the first element of a captured tensor, "" if there is none.
+
+    Only reads that a pair needs even with two queries and two keys count. PyTorch counts such an index from the end.
+    (Lengths for which a tensor was not made read outside in a right variant, too: few are such at 2.)
+    """
     try:
         reads = Reads(traced_apart(spec))
     except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone

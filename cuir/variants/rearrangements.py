@@ -1,4 +1,4 @@
-"""Elements of a captured tensor at other places: parts, shifts and repetitions."""
+"""Rearrangements of a captured tensor's elements: parts, shifts and repetitions."""
 
 from __future__ import annotations
 

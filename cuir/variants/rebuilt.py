@@ -1,4 +1,4 @@
-"""A specification with other tensors in the places of those that its mods capture. Owns no capturing: that is the tracer's."""
+"""Specifications with other tensors in place of those that their mods capture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 
 
 def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
-    """The same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
+    """Return the same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
     mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
     sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
@@ -34,24 +34,24 @@ def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor])
 
 
 def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Captured]:
-    def one(value: Captured) -> Captured:
+    def rebuild(value: Captured) -> Captured:
         if isinstance(value, torch.Tensor):
             return tensor(value)
         if callable(value):
-            made = value
+            function = value
 
             def following(lengths: Lengths) -> int | float | torch.Tensor:
-                result = made(lengths)
+                result = function(lengths)
                 return tensor(result) if isinstance(result, torch.Tensor) else result
 
             return following
         return value
 
-    return {name: one(value) for name, value in captured.items()}
+    return {name: rebuild(value) for name, value in captured.items()}
 
 
 class _Rebuilder(_Tracer):
-    """Walks a mod as the tracer does, but leaves numbers as they are."""
+    """A walk through a mod as the tracer's, which leaves numbers unchanged."""
 
     def __init__(self, spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__(spec, set(), set())
@@ -69,28 +69,31 @@ class _Rebuilder(_Tracer):
 
 
 def bounded(spec: Specification, learns: bool = False) -> Specification:
-    """The variant with its captured tensors on the CPU, where reads outside of a tensor give 0, as in a kernel: verification tries lengths that the
-    user's tensors were not made for. learns: floating ones are float64 and require a gradient."""
-    others: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
+    """Return the variant over tensors on the CPU, for which reads outside give 0, as in a kernel.
 
-    def made(x: torch.Tensor) -> torch.Tensor:
+    Verification tries lengths for which the user's tensors were not made. With `learns` floating tensors are float64
+    and require a gradient.
+    """
+    replacements: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
+
+    def replace_tensor(x: torch.Tensor) -> torch.Tensor:
         if (
             isinstance(x, Bounded) or x.is_meta
         ):  # a compiled function hands over what mods read: of an object that they read from, the rest stays on meta
             return x
-        if id(x) not in others:
-            others[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())
-        return others[id(x)][1]
+        if id(x) not in replacements:
+            replacements[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())
+        return replacements[id(x)][1]
 
-    variant = rebuilt(spec, made)
-    mods = [None if mod is None else Standin(mod, made) for mod in (variant.mask_mod, variant.score_mod)]
+    variant = rebuilt(spec, replace_tensor)
+    mods = [None if mod is None else Standin(mod, replace_tensor) for mod in (variant.mask_mod, variant.score_mod)]
     values = _Expressions(spec)
     values.variant = replace(variant, mask_mod=mods[0], score_mod=mods[1], evaluated=values)
     return values.variant
 
 
 def made_at(spec: Specification, lengths: Lengths) -> Specification:
-    """A bounded variant for a problem of these lengths, with what follows them made once."""
+    """Return a bounded variant for a problem of these lengths, whose captured values are computed once."""
     fixed = replace(spec, captured={n: v for n, v in spec.values(lengths).items() if n in spec.captured})
     if isinstance(spec.evaluated, _Expressions):
         values = copy.copy(spec.evaluated)
@@ -99,7 +102,10 @@ def made_at(spec: Specification, lengths: Lengths) -> Specification:
 
 
 class _Expressions:
-    """Values of mods that work on rows, by the expressions that they trace to. These are what PyTorch gives for single pairs, as far as the tensors reach."""
+    """Values of mods that work on rows, by the expressions that they trace to.
+
+    They equal PyTorch's values for single pairs, as far as the tensors reach.
+    """
 
     variant: Specification  # whose values these are
 
@@ -108,32 +114,32 @@ class _Expressions:
 
     @functools.cached_property
     def traced(self) -> Traced | None:
-        """What the mods trace to, if they work on rows or views: asked when values are, as verification traces once."""
+        """The trace of the mods, if they work on rows or views, computed on demand."""
         try:
             traced = traced_apart(self.variant)
         except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
             return None
         return traced if traced.rows else None
 
-    def __call__(self, which: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor | None:
-        """None for mods that are of many pairs themselves."""
+    def __call__(self, mod_index: int, lengths: Lengths, device: torch.device | str, *scores: torch.Tensor) -> torch.Tensor | None:
+        """Return values of a mod; None for mods that work on many pairs themselves."""
         if self.traced is None:
             return None
         for i in {0, 1} - self.checked:
             self.check(self.traced, i)
             self.checked.add(i)
-        if which == 1 and scores[0].requires_grad and _GRADIENTS not in self.checked:
+        if mod_index == 1 and scores[0].requires_grad and _GRADIENTS not in self.checked:
             self.check_gradients(self.traced)
             self.checked.add(_GRADIENTS)
-        return self.at(self.traced, which, lengths, indices(lengths, device), *scores)
+        return self.at(self.traced, mod_index, lengths, indices(lengths, device), *scores)
 
-    def at(self, traced: Traced, which: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
+    def at(self, traced: Traced, mod_index: int, lengths: Lengths, places: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> torch.Tensor:
         device = places[0].device
-        given = sources_of(traced.parameters, self.variant, lengths)
-        names: dict[str, Any] = {p.name: p.on(given[p.name], device) for p in traced.parameters}
-        names |= {n: _plain(x) for n, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad}
+        sources = sources_of(traced.parameters, self.variant, lengths)
+        names: dict[str, Any] = {p.name: p.on(sources[p.name], device) for p in traced.parameters}
+        names |= {n: _plain(x) for n, x in sources.items() if isinstance(x, torch.Tensor) and x.requires_grad}
         names |= {n: getattr(lengths, n) for n in LENGTHS} | {n: x.to(torch.int32) for n, x in zip("bhqk", places)}
-        if which == 0:
+        if mod_index == 0:
             return torch.as_tensor(True if traced.mask is None else evaluate(traced.mask, names))
         names |= {"S": scores[0], "scale": 1.0}
         score, factor = traced.differentiated  # whose gradients are PyTorch's
@@ -141,61 +147,69 @@ class _Expressions:
         logits = torch.as_tensor(logits if self.spec.normalize == "relu" else logits / CONSTANTS["LOG2E"])
         return logits if traced.keep is None else torch.where(torch.as_tensor(evaluate(traced.keep, names)), logits, -torch.inf)
 
-    def check(self, traced: Traced, which: int) -> None:
-        """Compares with the mod itself, for single pairs. Raises CuirError X124."""
+    def check(self, traced: Traced, mod_index: int) -> None:
+        """Compare with the mod itself, for single pairs.
+
+        Raises CuirError X124.
+        """
         lengths = Lengths(2, 2, 1, 3, 3)
-        mod = self.spec.mods(lengths)[which]
+        mod = self.spec.mods(lengths)[mod_index]
         if mod is None:
             return
         for place in itertools.product(range(2), range(2), range(3), range(3)):
             pair = tuple(torch.tensor(i) for i in place)
-            scores = (torch.tensor(0.75),) * which
+            scores = (torch.tensor(0.75),) * mod_index
             try:
-                wanted = torch.as_tensor(mod(*scores, *pair)).float().cpu()  # of tensors on a GPU
+                expected = torch.as_tensor(mod(*scores, *pair)).float().cpu()  # of tensors on a GPU
             except (IndexError, RuntimeError):  # the tensors are for fewer heads, or shorter, or on another device
                 continue
-            kept = self.spec.mask_mod is None or not which or bool(self.at(traced, 0, lengths, pair))
-            found = self.at(traced, which, lengths, pair, *scores).float()
-            if kept and not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
-                told = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
+            is_kept = self.spec.mask_mod is None or not mod_index or bool(self.at(traced, 0, lengths, pair))
+            actual = self.at(traced, mod_index, lengths, pair, *scores).float()
+            if is_kept and not torch.allclose(actual, expected, rtol=1e-3, atol=1e-3, equal_nan=True):
+                pair_text = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
                 raise CuirError.of(
-                    "X124", f"`{self.spec.name}` traces to {float(found):g} for {told}, and gives {float(wanted):g}", function_span(mod)
+                    "X124",
+                    f"`{self.spec.name}` traces to {float(actual):g} for {pair_text}, and gives {float(expected):g}",
+                    function_span(mod),
                 )
 
     def check_gradients(self, traced: Traced) -> None:
-        """Compare derivatives with those of the mod itself, for single pairs. Raises CuirError X124."""
+        """Compare derivatives with those of the mod itself, for single pairs.
+
+        Raises CuirError X124.
+        """
         lengths, learned = Lengths(2, 2, 1, 3, 3), _learned(traced)
-        own = [p for p in traced_apart(self.spec).parameters if p.name in learned]
-        others = [
-            (variant.mods(lengths)[1], [made[id(p.value)] for p in own], dtype)
-            for dtype, (variant, made) in zip(_DTYPES, map(self.with_leaves, _DTYPES))
+        parameters = [p for p in traced_apart(self.spec).parameters if p.name in learned]
+        variants = [
+            (variant.mods(lengths)[1], [leaves_by_id[id(p.value)] for p in parameters], dtype)
+            for dtype, (variant, leaves_by_id) in zip(_DTYPES, map(self.with_leaves, _DTYPES))
         ]
         for place in itertools.product(range(2), range(2), range(3), range(3)):
             pair = tuple(torch.tensor(i) for i in place)
-            found, *wanted = (torch.tensor(0.75, dtype=dtype, requires_grad=True) for dtype in (torch.float64, *_DTYPES))
+            score, *scores = (torch.tensor(0.75, dtype=dtype, requires_grad=True) for dtype in (torch.float64, *_DTYPES))
             try:
-                theirs = [
-                    _gradients(mod(s, *pair), [s, *leaves]) for s, (mod, leaves, _) in zip(wanted, others, strict=True) if mod is not None
+                expected = [
+                    _gradients(mod(s, *pair), [s, *leaves]) for s, (mod, leaves, _) in zip(scores, variants, strict=True) if mod is not None
                 ]
             except (IndexError, RuntimeError):  # the tensors are for fewer heads, or shorter
                 continue
-            ours = _gradients(self.at(traced, 1, lengths, pair, found), [found, *learned.values()])
-            for name, x, *those in zip(("the score", *(f"`{n}`" for n in learned)), ours, *theirs):
-                if not any(_about(x, y) for y in those):
-                    told = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
-                    message = f"the derivative of `{self.spec.name}` by {name} is another one than PyTorch's for {told}"
+            actual = _gradients(self.at(traced, 1, lengths, pair, score), [score, *learned.values()])
+            for name, x, *candidates in zip(("the score", *(f"`{n}`" for n in learned)), actual, *expected):
+                if not any(_about(x, y) for y in candidates):
+                    pair_text = ", ".join(f"{n}={i}" for n, i in zip(("b", "h", "q_idx", "kv_idx"), place))
+                    message = f"the derivative of `{self.spec.name}` by {name} is another one than PyTorch's for {pair_text}"
                     raise CuirError.of("X124", message, function_span(self.spec.score_mod) if self.spec.score_mod is not None else None)
 
     def with_leaves(self, dtype: torch.dtype) -> tuple[Specification, dict[int, torch.Tensor]]:
         """Return the variant over leaves of a dtype, and these by the ids of the tensors that they replace."""
-        made: dict[int, torch.Tensor] = {}
+        leaves_by_id: dict[int, torch.Tensor] = {}
 
         def leaf(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.is_meta:
                 return x.detach().cpu() if not x.is_meta else x
-            return made.setdefault(id(x), x.detach().cpu().to(dtype, copy=True).requires_grad_())
+            return leaves_by_id.setdefault(id(x), x.detach().cpu().to(dtype, copy=True).requires_grad_())
 
-        return rebuilt(self.spec, leaf), made
+        return rebuilt(self.spec, leaf), leaves_by_id
 
 
 _GRADIENTS = 2  # beside the mods, what is checked of expressions
@@ -226,7 +240,7 @@ def _leaf(x: torch.Tensor) -> Bounded:
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
-    """As an expression reads it, with its graph."""
+    """Return a tensor as an expression reads it, with its graph."""
     plain = x.as_subclass(torch.Tensor)
     return plain if plain.ndim else plain.view(1)
 
@@ -260,13 +274,13 @@ class Bounded(torch.Tensor):
             return result.as_subclass(torch.Tensor) if isinstance(result, Bounded) and func is not torch.Tensor.as_subclass else result
 
     def left(self) -> torch.Size:
-        """The lengths of the dims that no index is given for yet."""
+        """Return the lengths of the dims without an index yet."""
         return self.as_subclass(torch.Tensor).shape[len(self.given) :]
 
     def read(self, item: Any) -> torch.Tensor:
         base = self.as_subclass(torch.Tensor)
-        items, left = item if isinstance(item, tuple) else (item,), self.left()
-        indices = (*self.given, *(i + left[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
+        items, remaining = item if isinstance(item, tuple) else (item,), self.left()
+        indices = (*self.given, *(i + remaining[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
         if len(indices) < base.ndim:
             return _bounded(base, indices)
         places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))

@@ -13,7 +13,7 @@ from .proxy import Proxy, Rows, call, lift
 
 
 class Extreme(tuple[Any, Any]):
-    """The pair (values, indices) of `max` and `min` along a dim; the places are made when they are asked for."""
+    """The pair (values, indices) of `max` and `min` along a dim; the places are computed on demand."""
 
     places: Callable[[], Any]
 
@@ -97,7 +97,10 @@ def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def _place(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
-    """The place of the extremum along a dim, of the first of equal ones; among all elements, if dim is None. A NaN is beyond every number."""
+    """Return the place of the first extremum along a dim; among all elements, if dim is None.
+
+    A NaN is beyond every number.
+    """
     before = "ge" if name == "maximum" else "le"
 
     def join(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""What a mod does that no kernel can, told with its place in the user's file. Owns which frame and which columns that is."""
+"""Refusals of mods that no kernel can have, with the place in the user's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame of user code."""
+    """Return the innermost frame of user code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
         frame = frame.f_back
@@ -27,7 +27,7 @@ def user_frame() -> FrameType | None:
 
 
 def user_place() -> Span | None:
-    """The expression of user code that runs now, from Python's own table of columns."""
+    """Return the expression of user code that is running, from Python's own table of columns."""
     frame = user_frame()
     if frame is None:
         return None
@@ -40,9 +40,12 @@ def user_place() -> Span | None:
     return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
 
 
-def refuse(what: str, hint: str | None = None, code: str = "X120", at: Span | None = None) -> NoReturn:
-    """at: the place, if it is not where user code runs now."""
-    error = CuirError.of(code, what, at or user_place(), hint)
+def refuse(message: str, hint: str | None = None, code: str = "X120", at: Span | None = None) -> NoReturn:
+    """Raise CuirError for a mod that no kernel can have, and record it in the running trace.
+
+    `at` is the place, if it is not where user code is running.
+    """
+    error = CuirError.of(code, message, at or user_place(), hint)
     if (running := TRACE.get()) is not None:
         running.refused.append(error)
     raise error

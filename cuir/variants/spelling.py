@@ -1,4 +1,7 @@
-"""One order of arguments for an operation, whichever way PyTorch lets it be written: as a function, as a method, operands by name."""
+"""A canonical order of arguments for an operation, which PyTorch lets users spell in several ways.
+
+It may be a function or a method, with operands by name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import torch
 
 _CHOICE = torch.Tensor.where.__name__
-_NAMED = {  # as torch's functions name their operands
+_NAMED = {  # the names of operands of torch's functions
     _CHOICE: ("condition", "input", "other"),
     "pow": ("input", "exponent"),
     "searchsorted": ("sorted_sequence", "input"),
@@ -24,11 +27,14 @@ _NAMED = {  # as torch's functions name their operands
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # NumPy's names, which PyTorch takes too
 _PREFIXES = ("special_", "linalg_")
 _ALL_OF_NONE = ("sum", "mean", "amax", "amin", "count_nonzero", "norm", "linalg_vector_norm")  # no dims are all dims to these
-_OPTIONS = ("out", "dtype")  # that functions written in Python pass on where nobody has given them
+_OPTIONS = ("out", "dtype")  # functions written in Python pass these on as None
 
 
 def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Operands that are given by name, where they stand, and dims by the names that torch's functions have; without options that say nothing."""
+    """Return operands given by name at their positions, and dims by the names of torch's functions.
+
+    Options that have no effect are dropped.
+    """
     if kwargs:
         kwargs = {_SYNONYMS.get(n, n): v for n, v in kwargs.items() if not (v is None and n in _OPTIONS)}
     names = _NAMED.get(name, ("input", "other"))
@@ -39,22 +45,28 @@ def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return args, kwargs
 
 
-def in_table(name: str, known: Container[str]) -> str:
-    """Return a table's name of an operation that torch also has in a namespace: `special_expm1`, `linalg_matmul`."""
-    if name in known:
+def in_table(name: str, table: Container[str]) -> str:
+    """Return a table's name of an operation that torch also has in a namespace.
+
+    Examples are `special_expm1` and `linalg_matmul`.
+    """
+    if name in table:
         return name
     bare = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
-    return bare if bare in known else name
+    return bare if bare in table else name
 
 
 def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Arguments of a tensor's method as the function of its name takes them: x.where(condition, y) is torch.where(condition, x, y), and no other has another order."""
-    given = {**dict(zip(("condition", "other"), args[1:])), **kwargs}
-    return ((given["condition"], args[0], given["other"]), {}) if name == _CHOICE and len(given) == 2 else (args, kwargs)
+    """Return the arguments of a tensor's method in the order of the function of its name.
+
+    x.where(condition, y) is torch.where(condition, x, y); no other method has another order.
+    """
+    operands = {**dict(zip(("condition", "other"), args[1:])), **kwargs}
+    return ((operands["condition"], args[0], operands["other"]), {}) if name == _CHOICE and len(operands) == 2 else (args, kwargs)
 
 
 def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
-    """The name and the arguments of a function of PyTorch that was called with proxies."""
+    """Return the name and the arguments of a function of PyTorch that was called with proxies."""
     name = getattr(func, "__name__", str(func))
     if func is torch.embedding:  # which takes the table first
         args = (*args[1::-1], *args[2:])

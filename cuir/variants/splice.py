@@ -1,7 +1,7 @@
-"""Transfer: an expert kernel and a specification -> the kernel of that variant, by replacing splice points and nothing else.
+"""Transfer: the kernel of a variant from an expert kernel and a specification.
 
-Owns which definitions are replaced. Does not own tracing (trace.py), the blocks of a mask (blocks.py, lists.py), the order of tiles (tiles.py), nor the
-values of parameters (arguments.py).
+Only splice points are replaced. Tracing is in trace.py, the blocks of a mask in blocks.py and lists.py, the order of
+tiles in tiles.py, the values of parameters in arguments.py.
 """
 
 from __future__ import annotations
@@ -55,17 +55,22 @@ from .ranges import traced_apart
 from .tiles import Work, tile_for
 from .traced import Traced, dim_name
 
-WORTH_BITS = 8.0  # instructions for a pair, from which on bits are cheaper: reading them takes two or three
+WORTH_BITS = 8.0  # least instructions for a pair for which bits are cheaper: reading them takes two or three
 _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
 
 
 @dataclass(frozen=True)
 class TransferResult:
-    """`program`: the variant, its spans in `text` (canonical); `diff`: unified, against the origin's canonical text, empty if nothing changed.
+    """The kernel of a variant.
 
-    `parameters`: values of the kernel's new parameters, those that follow the problem's lengths left out (see `arguments`).
-    `lists`: the block lists among the parameters, None where the blocks of the mask have a closed form. `tables`: of distances, which the score reads.
-    `gradients`: of a backward kernel, by the name of a captured tensor that of the parameter that takes its gradient.
+    Attributes:
+        program: the variant; its spans are in `text` (canonical).
+        diff: unified, against the origin's canonical text, empty if nothing changed.
+        parameters: values of the kernel's new parameters, without those that follow the problem's lengths (see
+            `arguments`).
+        lists: the block lists among the parameters, None where the blocks of the mask have a closed form.
+        tables: tables by distance, which the score reads.
+        gradients: of a backward kernel, the parameter for the gradient of a captured tensor, by the tensor's name.
     """
 
     program: Program
@@ -86,9 +91,9 @@ class TransferResult:
 
     def with_captured(self, captured: tuple[Parameter, ...]) -> TransferResult:
         """Return the transfer with other captured values, faster than `replace`."""
-        other = object.__new__(TransferResult)
-        vars(other).update(vars(self), captured=captured)
-        return other
+        result = object.__new__(TransferResult)
+        vars(result).update(vars(self), captured=captured)
+        return result
 
     @property
     def parameters(self) -> dict[str, Value]:
@@ -96,7 +101,7 @@ class TransferResult:
 
     @property
     def mask(self) -> Expr | None:
-        """What the block lists are made of, None without them."""
+        """The mask of the block lists, None without them."""
         return self.lists.keep if isinstance(self.lists, Lists) else None
 
     @property
@@ -107,11 +112,16 @@ class TransferResult:
     def arguments(
         self, lengths: Lengths, device: torch.device | str = "cpu", consts: Mapping[str, Const] | None = None, dropout: bool = True
     ) -> dict[str, Value]:
-        """What a launch passes for the new parameters, for a problem of these lengths.
+        """Return the launch arguments for the new parameters, for a problem of these lengths.
 
-        consts: those that the kernel is compiled with ({} for its defaults): block lists depend on BM and BN, so a mask that has them asks for it.
-        What depends on the lengths is made on the device and kept: the next call for the same data gives the same tensors. dropout: with the probability
-        and the seed of the specification's dropout, if it has any. Raises CuirError X133 without consts that are needed.
+        Arguments that depend on the lengths are made on the device and cached: the next call for the same data returns
+        the same tensors.
+
+        Args:
+            consts: those that the kernel is compiled with ({} for its defaults): block lists depend on BM and BN.
+            dropout: with the probability and the seed of the specification's dropout, if it has any.
+
+        Raises CuirError X133 without consts that are needed.
         """
         sizes = tile_sizes(self.program.kernels()[self.kernel], consts) if self.lists is not None else (1, 1)
         sources = sources_of(self.captured, self.spec, lengths)
@@ -121,23 +131,39 @@ class TransferResult:
             tables = {t.name: t.value(values, lengths, device) for t in self.tables}
             return values | tables | ({} if self.lists is None else self.lists.values(values, lengths, *sizes, device))
 
-        made = dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
+        result = dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
         if dropout and self.spec.dropout is not None:
-            made |= arguments_of(self.spec.dropout.p, self.spec.dropout.seed_for(lengths).to(device))
-        return made
+            result |= arguments_of(self.spec.dropout.p, self.spec.dropout.seed_for(lengths).to(device))
+        return result
 
 
 _NO_LENGTHS = Lengths(0, 0, 0, 0, 0)
 
 
 def transfer(
-    origin: Program | str | os.PathLike[str], spec: Specification | Callable[..., Any], kernel: str | None = None, *, traced: Traced | None = None,
-    bits: bool = True, tables: bool = True,
-) -> TransferResult:  # fmt: skip
-    """Replaces `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one and, where another order of tiles is better, `tile`; for other weights than a softmax's, `softmax_*`.
+    origin: Program | str | os.PathLike[str],
+    spec: Specification | Callable[..., Any],
+    kernel: str | None = None,
+    *,
+    traced: Traced | None = None,
+    bits: bool = True,
+    tables: bool = True,
+) -> TransferResult:
+    """Make the kernel of a variant by replacing splice points of an expert kernel.
 
-    spec: a mask_mod or a score_mod may stand for the specification. traced: what `traced_apart` gives of it, else it is traced now, once. bits: whether a mask that costs much for each pair may be read from bits of the blocks that need it, made once; else it is always worked out. tables: the same of what a score adds for a distance alone. Raises CuirError: X114-X117 it is none, X120-X123 what cannot be traced (with the place in the user's file), X130 a splice point is missing, X131 the kernel lacks a
-    name that splice points use, X134 its softmax was replaced before, N109/N110 which kernel.
+    These are `score`, `keep`, `kv_count`, `kv_block`, `kv_rows` if there is one, `tile` where another order of tiles is
+    better, and for other weights than a softmax's `softmax_*`.
+
+    Args:
+        spec: a Specification, a mask_mod or a score_mod.
+        traced: the result of `traced_apart`; by default the specification is traced here, once.
+        bits: a mask that costs much for each pair may be read from bits of the blocks that need it, made once;
+            otherwise it is always computed.
+        tables: the same for terms of a score that depend on the distance alone.
+
+    Raises CuirError: X114-X117 for no specification, X120-X123 for what cannot be traced (with the place in the user's
+    file), X130 for a missing splice point, X131 if the kernel lacks a name that splice points use, X134 if its softmax
+    was replaced before, N109/N110 for the choice of the kernel.
     """
     if not isinstance(spec, Specification):
         spec = as_specification(spec, getattr(spec, "__name__", type(spec).__name__))
@@ -149,23 +175,30 @@ def transfer(
     lengths = _of_sequence(origin, target)
     read = bits and not lengths and not is_parted(origin.funcs()) and traced.keep is not None and per_pair(traced.keep) > WORTH_BITS
     work = _work(None if read else blocks(traced.named(reserved()).keep))
-    gone = {*SPLICE_POINTS, "kv_rows", *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target)}
-    left = rest(origin, target, gone, tile_for(work, target, tile, "t") if tile is not None else None)
-    taken = names_of(left)  # depends on which tile() stays, and that on the mask: so names are given twice
-    traced = traced.named(taken | reserved())
+    replaced_points = {
+        *SPLICE_POINTS,
+        "kv_rows",
+        *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target),
+    }
+    remainder = rest(origin, target, replaced_points, tile_for(work, target, tile, "t") if tile is not None else None)
+    used_names = names_of(remainder)  # depends on which tile() stays, and that on the mask: so names are given twice
+    traced = traced.named(used_names | reserved())
 
     def fresh(name: str) -> str:
-        while name in taken or name in {p.name for p in traced.parameters}:
+        while name in used_names or name in {p.name for p in traced.parameters}:
             name += "_"
         return name
 
     score, of_distance = by_distance(traced.score, traced.parameters, fresh) if tables and not lengths else (traced.score, ())
-    made = None if read else blocks(traced.keep, fresh)
-    if lengths and (made is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
-        made = ALL_MASKED  # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
-    lists = lists_for(traced.keep, fresh, read) if made is None and traced.keep is not None else None
+    closed_blocks = None if read else blocks(traced.keep, fresh)
+    if lengths and (closed_blocks is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
+        closed_blocks = ALL_MASKED  # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
+    lists = lists_for(traced.keep, fresh, read) if closed_blocks is None and traced.keep is not None else None
     new = _functions(
-        replace(traced, score=score), spec.normalize, made.text if made is not None else lists.text() if lists is not None else "", lists
+        replace(traced, score=score),
+        spec.normalize,
+        closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else "",
+        lists,
     )
     if "kv_rows" not in origin.funcs():
         new.pop("kv_rows", None)
@@ -193,7 +226,7 @@ def transfer(
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     notes = (
         *traced.notes,
-        *(made.notes if made is not None else (_LISTED,)),
+        *(closed_blocks.notes if closed_blocks is not None else (_LISTED,)),
         *((_READ,) if lists is not None and lists.bits else ()),
         *((_OF_DISTANCE,) if of_distance else ()),
     )
@@ -201,7 +234,10 @@ def transfer(
 
 
 def _of_sequence(origin: Program, kernel: Kernel) -> dict[str, Expr]:
-    """What a sequence's own lengths are called in a kernel whose sequences have different ones: over a cache of keys, and packed."""
+    """Return the names of a sequence's own lengths in kernels whose sequences differ in length.
+
+    These are kernels over a cache of keys, and of packed sequences.
+    """
     if any(p.name == CACHE_LENGTHS for p in kernel.params):
         return {"N": Subscript(Name(CACHE_LENGTHS), (Name("b"),))}
     if all(name in origin.funcs() for name in OF_SEQUENCE.values()):
@@ -210,13 +246,13 @@ def _of_sequence(origin: Program, kernel: Kernel) -> dict[str, Expr]:
 
 
 def unified(before: str, after: str, kernel: str, variant: str) -> str:
-    """The difference of two canonical texts of a kernel."""
+    """Return the difference of two canonical texts of a kernel."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"{kernel} (origin)", f"{kernel} ({variant})", lineterm="", n=3)
     return "\n".join(lines)
 
 
-def _work(made: Blocks | None) -> Work:
-    return made.work if made is not None else "listed"
+def _work(closed_blocks: Blocks | None) -> Work:
+    return closed_blocks.work if closed_blocks is not None else "listed"
 
 
 _LISTED = (
@@ -241,19 +277,23 @@ def _kernel(origin: Program, name: str | None) -> Kernel:
 
 
 def require_points(origin: Program, kernel: Kernel, points: Mapping[str, int] = SPLICE_POINTS) -> None:
-    """Raises CuirError X130, X131 for a kernel that cannot be adapted by these splice points."""
+    """Raise CuirError X130, X131 for a kernel that cannot be adapted by these splice points."""
     funcs = origin.funcs()
     missing = [name for name in points if name not in funcs]
     if missing:
-        raise CuirError.of("X130", f"`{kernel.name}` has no splice point {', '.join(f'`{m}`' for m in missing)}", kernel.span,
-                           "a kernel to adapt has the @funcs " + ", ".join(points))  # fmt: skip
+        raise CuirError.of(
+            "X130",
+            f"`{kernel.name}` has no splice point {', '.join(f'`{m}`' for m in missing)}",
+            kernel.span,
+            "a kernel to adapt has the @funcs " + ", ".join(points),
+        )
     for name, count in {**points, **OPTIONAL}.items():
         if name in funcs and len(funcs[name].params) != count:
             raise CuirError.of("X130", f"the splice point `{name}` takes {count} values, found {len(funcs[name].params)}", funcs[name].span)
-    known = {p.name for p in kernel.params} | {
+    names = {p.name for p in kernel.params} | {
         d for p in kernel.params if isinstance(p.type, GlobalType) for d in p.type.dims if isinstance(d, str)
     }
-    lacking = [n for n in _NEEDED if n not in known and n not in _of_sequence(origin, kernel)]
+    lacking = [n for n in _NEEDED if n not in names and n not in _of_sequence(origin, kernel)]
     if lacking:
         raise CuirError.of(
             "X131",
@@ -263,7 +303,7 @@ def require_points(origin: Program, kernel: Kernel, points: Mapping[str, int] = 
 
 
 def _functions(traced: Traced, normalize: Normalize, blocks_text: str, lists: Lists | None) -> dict[str, Func]:
-    """The new functions by name, in the order they are to stand in."""
+    """Return the new functions by name, in the order of the text."""
     score, keep = (
         show(traced.score),
         "True" if traced.keep is None else lists.keeps() if lists is not None and lists.bits else show(traced.keep),
@@ -282,9 +322,17 @@ def keep(b, h, q, k):                    # may query q attend to key k? (k < N i
 
 
 def spliced(
-    origin: Program, target: Kernel, new: Mapping[str, Func], added: tuple[Param, ...], points: Collection[str] = tuple(SPLICE_POINTS), count: str = "kv_count"
-) -> Program:  # fmt: skip
-    """The origin with the new functions in the places of the old ones, helpers before `count`. points: names of splice points."""
+    origin: Program,
+    target: Kernel,
+    new: Mapping[str, Func],
+    added: tuple[Param, ...],
+    points: Collection[str] = tuple(SPLICE_POINTS),
+    count: str = "kv_count",
+) -> Program:
+    """Return the origin with the new functions in place of the old ones, helpers before `count`.
+
+    `points` are the names of splice points.
+    """
     helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *MET, *OPTIONAL}]
     items: list[Definition] = []
     for item in origin.items:
@@ -303,32 +351,35 @@ def spliced(
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
-def rest(origin: Program, target: Kernel, gone: set[str], tile: Func | None) -> Program:
-    """What stays of a program without the functions `gone`, and with another `tile`: without helpers and parameters that only these use."""
+def rest(origin: Program, target: Kernel, removed: set[str], tile: Func | None) -> Program:
+    """Return the remainder of a program without the functions `gone`, and with another `tile`.
+
+    Helpers and parameters that only these use are dropped.
+    """
     named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
-    items = alive([i for i in named if not (isinstance(i, Func) and i.name in gone)], origin)
+    items = alive([i for i in named if not (isinstance(i, Func) and i.name in removed)], origin)
     kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
     return Program(tuple(kernel if i is target else i for i in items))
 
 
 def alive(items: list[Definition], origin: Program) -> list[Definition]:
-    """Without functions that the origin's kernels used and these do not."""
+    """Drop functions that the origin's kernels used and these do not."""
     dead = reachable(origin) - reachable(Program(tuple(items)))
     return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
 
 
 def _dressed(func: Func, old: Func) -> Func:
-    """The new function with the old one's place among the comments."""
+    """Return the new function with the old one's comments around it."""
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 
 
-@functools.lru_cache(maxsize=256)  # of the origin, which is asked for four times in a transfer, and of the same one in the next
+@functools.lru_cache(maxsize=256)  # a transfer reads the origin's names four times, and the next one those of the same origin
 def _names_read(item: Itself) -> frozenset[str]:
     return frozenset(names_read(item.tree))
 
 
 def reachable(program: Program) -> set[str]:
-    """Names read from the kernels on, through functions."""
+    """Return the names read from the kernels on, through functions."""
     funcs = program.funcs()
     reached: set[str] = set()
     todo = [name for k in program.kernels().values() for name in _names_read(Itself(k))]
@@ -343,21 +394,21 @@ def reachable(program: Program) -> set[str]:
 
 
 def _free(item: Definition) -> frozenset[str]:
-    """Names that a definition reads and does not bind itself."""
+    """Return the names that a definition reads and does not bind."""
     if isinstance(item, Func):
         return _names_read(Itself(item)) - set(item.params) - set(assigned(item.body))
     return _names_read(Itself(item))
 
 
 def declared(p: Parameter) -> Param:
-    """A captured value as the kernel declares it."""
+    """Return the kernel's declaration of a captured value."""
     return Param(
         p.name, GlobalType(p.dtype.name, tuple(dim_name(p.name, i) for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)
     )
 
 
 def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
-    """Without parameters of the origin that only its old splice points used."""
+    """Drop parameters of the origin that only its old splice points used."""
     before = {name for i in origin.items for name in _free(i)}
     dims = {d for p in kernel.params if isinstance(p.type, GlobalType) for d in (p.type.dtype, *p.type.dims)}
 

@@ -1,4 +1,4 @@
-"""Orders of the units of work, as the splice point `tile`: which (b, h, m) the t-th unit is. Owns their text, not how many blocks a tile visits."""
+"""Orders of the work items, as the splice point `tile`: (b, h, m) of the t-th work item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..syntax.walk import walk
 Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks of query tiles 0, 1, 2, ...
 _DESCENDING = Binary("-", cdiv(Name("M"), Name("BM")), Literal(1))
 
-# 48: a tile put off fetches K and V once more; with fewer some CTAs still end early, more win nothing (docs/performance_trials.md).
+# 48: a postponed tile fetches K and V once more; with fewer some CTAs still end early, more gain nothing (docs/performance_trials.md).
 _IN_A_ROW = """\
 @func
 def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row; the partly empty last ones of 48 heads at the end
@@ -38,10 +38,11 @@ def tile(t):                             # t-th unit of work -> (b, h, m): the q
 
 
 def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
-    """`tile` for a kernel whose query tiles have so much work; the origin's own where that is right. `order`: the name of the tensor with the order of listed tiles.
+    """Return `tile` for a kernel with so much work in its query tiles; the origin's own if right.
 
-    Even work: the query tiles of a head in a row, as they read the same K and V at the same time, but for some partly empty ones at the end. Else the longest
-    first, so that none is left to the end.
+    Even work: the query tiles of a head are adjacent, as they read the same K and V at the same time, but for some
+    partly empty ones at the end. Otherwise the longest come first, so that none is left to the end. `order` names the
+    tensor with the order of listed tiles.
     """
     if in_query_tiles(kernel):
         if work == "even":
@@ -54,14 +55,14 @@ def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
 
 
 def _made_here(tile: Func) -> bool:
-    """The function is one that an earlier variant was given for its own work."""
+    """Return True if an earlier variant's transfer made the function for its own work."""
     last = tile.body[-1]
     listed = isinstance(last, Return) and isinstance(last.value, Tuple) and isinstance(last.value.items[0], Subscript)
     return listed or tile.body == _parsed(_IN_A_ROW).body
 
 
 def in_query_tiles(kernel: Kernel) -> bool:
-    """The units of work are the query tiles of all heads: tiles(cdiv(M, BM) * H * B)."""
+    """Return True if the work items are the query tiles of all heads: tiles(cdiv(M, BM) * H * B)."""
     for node in walk(kernel):
         if isinstance(node, Call) and traits(node).makes == "units" and node.args:
             return sorted(map(show, _factors(node.args[0]))) == ["B", "H", "cdiv(M, BM)"]
@@ -73,7 +74,10 @@ def _factors(e: Expr) -> list[Expr]:
 
 
 def _reversed(tile: Func) -> Func:
-    """The tile function with the first query tiles first, if it is written as `..., cdiv(M, BM) - 1 - x`."""
+    """Return the tile function with the first query tiles first.
+
+    The function must be written as `..., cdiv(M, BM) - 1 - x`; others are unchanged.
+    """
     last = tile.body[-1]
     if not isinstance(last, Return) or not isinstance(last.value, Tuple) or len(last.value.items) != 3:
         return tile

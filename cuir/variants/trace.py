@@ -1,7 +1,8 @@
-"""Tracing: a mod called once with proxies gives CuIR, and what it captures becomes parameters of the kernel.
+"""Tracing: a mod called with proxies gives CuIR, and its captured values become parameters.
 
-Owns the capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names. Does not own the operations (proxy.py),
-the blocks that a mask needs (blocks.py), nor how tensors are met that no function or object on the way holds (outside.py).
+The capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names are here.
+Operations are in proxy.py, the blocks of a mask in blocks.py, tensors that no function or object on the way holds in
+outside.py.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .factoring import factored
 from .kinds import BUILTINS
 from .marks import remove_marks
 from .methods import globals_read, with_traced_methods
-from .names import apart
+from .names import reserved_in_expressions
 from .outside import Outside, Standin, Standing, attribute_read, found_under
 from .parameter import Parameter
 from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
@@ -57,7 +58,7 @@ from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
 
-SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the problem's size: only rank and dtype matter here
+SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the lengths: only rank and dtype matter here
 _OWN = f"{Path(__file__).parents[1]}/"  # this package
 _LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), _OWN)
 _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
@@ -69,7 +70,10 @@ _ONCE: ContextVar[dict[int, tuple[Specification, Traced]] | None] = ContextVar("
 
 @contextlib.contextmanager
 def tracing_once() -> Iterator[None]:
-    """A block in which each specification is traced once, however often it is asked for: what its mods capture must stay the same for as long."""
+    """Trace each specification once within this context.
+
+    Captured values of the mods must not change within it.
+    """
     entered = _ONCE.set({})
     try:
         yield
@@ -78,24 +82,24 @@ def tracing_once() -> Iterator[None]:
 
 
 def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
-    """Traces the mods of a specification; names in `taken` are not given to parameters.
+    """Trace the mods of a specification; names in `taken` are not given to parameters.
 
-    Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a score or an index,
-    X122 a mod that fails, X123 a mod that gives no number; U417 for a number beyond 32 bits.
+    Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a
+    score or an index, X122 a mod that fails, X123 a mod that gives no number; U417 for a number beyond 32 bits.
     """
-    known = _ONCE.get()
-    if known is None:
+    traces = _ONCE.get()
+    if traces is None:
         return _trace(spec, set(taken))
-    if id(spec) not in known:
-        known[id(spec)] = spec, _trace(spec, apart())
-    return known[id(spec)][1].named(taken)
+    if id(spec) not in traces:
+        traces[id(spec)] = spec, _trace(spec, reserved_in_expressions())
+    return traces[id(spec)][1].named(taken)
 
 
-def _trace(spec: Specification, taken: set[str]) -> Traced:
-    """As `trace`. The mods run once, and once more for each captured number that turns out to decide control flow."""
+def _trace(spec: Specification, used_names: set[str]) -> Traced:
+    """Trace as `trace` does: once, and once more for each captured number that decides control flow."""
     pinned: set[str] = set()
     while True:
-        tracer = _Tracer(spec, taken, pinned)
+        tracer = _Tracer(spec, used_names, pinned)
         entered = TRACE.set(Tracing())
         try:
             traced = tracer.run()
@@ -112,7 +116,10 @@ def _trace(spec: Specification, taken: set[str]) -> Traced:
 
 
 def captured_integers(spec: Specification) -> list[int]:
-    """Integers among what a specification captures: where its mask has edges. Empty if it cannot be traced."""
+    """Return the captured integers of a specification, where its mask has edges.
+
+    Empty if it cannot be traced.
+    """
     try:
         return [p.value for p in trace(spec).parameters if isinstance(p.value, int)]
     except CuirError:
@@ -125,12 +132,12 @@ class _Tracer:
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
         self.given = set(taken)  # names
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
-        self.held: dict[int, tuple[str, object]] = {}  # tensors, by id: under which key of `parameters`
+        self.held: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
         self.lifted: dict[int, Any] = {}
         self.standing: Standing = lambda x: x  # for tensors from outside
         self.alive: list[Any] = []  # keeps what `lifted` knows by id
-        self.constants = False  # numbers that are met now stay what they are: those of a file
-        self.at: Span | None = None  # where the mod stands whose captured values are looked at, before it runs
+        self.constants = False  # numbers are not captured: those of a file
+        self.at: Span | None = None  # place of the mod whose values are captured, before it runs
 
     def run(self) -> Traced:
         b, h, q, k = (Proxy(Name(n), I32, n in "qk") for n in "bhqk")
@@ -169,10 +176,11 @@ class _Tracer:
         keep = None
         for m in masks:
             keep = m if keep is None else call("and", (keep, m), {})
-        everything = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
-        met = [p for p, _ in self.parameters.values()]
-        (score, factor), *others = (
-            self.logits(*factored(e, met, split=not peeled)) for e in (result.expr, *(() if marked is None else (marked.expr,)))
+        keeps_all = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
+        parameters_in_order = [p for p, _ in self.parameters.values()]
+        (score, factor), *marked_logits = (
+            self.logits(*factored(e, parameters_in_order, split=not peeled))
+            for e in (result.expr, *(() if marked is None else (marked.expr,)))
         )
         sink = self.sink(h)
         if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
@@ -181,7 +189,7 @@ class _Tracer:
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
         return Traced(
-            None if keep is None or everything else keep.expr,
+            None if keep is None or keeps_all else keep.expr,
             score,
             factor,
             parameters,
@@ -190,17 +198,17 @@ class _Tracer:
             tuple(sorted(self.pinned)),
             tuple((place[0], p.name) for place, (p, _) in self.parameters.items()),
             (running := TRACE.get()) is not None and running.rows,
-            others[0] if others else None,
+            marked_logits[0] if marked_logits else None,
         )
 
     def logits(self, score: Expr, factor: Expr) -> tuple[Expr, Expr]:
-        """The score with the factor that makes base-2 logits of it, of a softmax."""
+        """Return the score with the factor that makes base-2 logits of it, for a softmax."""
         if self.spec.normalize == "relu":
             return score, factor
         return score, Binary("*", factor, Name("LOG2E")) if factor != Literal(1.0) else Name("LOG2E")
 
     def sink(self, h: Proxy) -> Expr | None:
-        """The sink of a head, f32."""
+        """Return the sink of a head, f32."""
         if self.spec.sink is None:
             return None
         value, fixed = self.spec.values(SAMPLE)[SINK], self.spec.sink
@@ -211,31 +219,31 @@ class _Tracer:
 
     def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
         values = self.spec.values(SAMPLE)
-        given: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
         self.at = function_span(mod)
         lengths = requested_lengths(mod)
         for p in keyword_parameters(mod):
             if p.name in self.spec.captured:
                 fixed = self.spec.captured[p.name]
-                given[p.name] = self.capture(
+                keywords[p.name] = self.capture(
                     p.name, values[p.name], key=p.name if callable(fixed) and not isinstance(fixed, torch.Tensor) else None
                 )
             elif p.name in lengths:
-                given[p.name] = Proxy(Name(p.name), I32, False, number=True)
+                keywords[p.name] = Proxy(Name(p.name), I32, False, number=True)
             else:
-                given[p.name] = self.capture(p.name, p.default)
+                keywords[p.name] = self.capture(p.name, p.default)
         outside = Outside(self.outside, run=_replaced, asked=refuse_random)
         seeds = seeds_now()
         entered, entered_constant = STANDING.set(outside.of), CONSTANT.set(self.constant)
         try:
-            known = self.function(mod)
+            traced_mod = self.function(mod)
             self.at = None
             graded = (
                 contextlib.nullcontext() if _asks_for_gradients(mod) else torch.enable_grad()
             )  # so that a mod's own torch.no_grad() shows
             with user_call(f"a mod of the specification `{self.spec.name}`", mod):
                 with outside, graded:
-                    result = known(*positional, **given)
+                    result = traced_mod(*positional, **keywords)
                 result = outside.of(result)
                 refuse_drawn(mod, seeds)
         except CuirError:
@@ -252,20 +260,23 @@ class _Tracer:
         if isinstance(result, TensorProxy):
             result = array(result)
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
-            found, at, hint = _shown(result), function_span(mod), "return the new score, or the bool of a mask"
+            description, at, hint = _shown(result), function_span(mod), "return the new score, or the bool of a mask"
             if isinstance(result, Array) and result.origin is not None:
                 at = result.origin.place
-                found += f": `{at.text()}` has shape {list(result.origin.shape)}"
+                description += f": `{at.text()}` has shape {list(result.origin.shape)}"
                 hint = "one index for each dim of the captured tensor, or a reduction of the row"
-            raise CuirError.of("X123", f"a mod gives one number, found {found}", at, hint)
+            raise CuirError.of("X123", f"a mod gives one number, found {description}", at, hint)
         return lift(result)
 
     # ---- capturing
     def capture(self, name: str, value: Any, key: str | None = None) -> Any:
-        """What stands in a traced function for a captured value: proxies for numbers and tensors, rebuilt functions and containers."""
+        """Return the stand-in of a captured value in a traced function.
+
+        These are proxies for numbers and tensors, and rebuilt functions and containers.
+        """
         if isinstance(value, (bool, Proxy, Rows)):
             return value
-        if type(value) in _NUMBERS:  # of a subclass, such as an enumeration's, there are objects that are told apart
+        if type(value) in _NUMBERS:  # instances of a subclass, such as an enumeration's, have an identity
             return value if self.constants else self.number(name, value)
         if isinstance(value, torch.Tensor):
             return self.tensor(name, value, key)
@@ -279,8 +290,8 @@ class _Tracer:
 
     def dictionary(self, value: dict[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
         if id(value) in self.lifted:
-            known: dict[Any, Any] = self.lifted[id(value)]
-            return known
+            copied: dict[Any, Any] = self.lifted[id(value)]
+            return copied
         new = {} if type(value) is dict else _copied(value)
         self.alive.append(value)
         self.lifted[id(value)] = new
@@ -327,25 +338,28 @@ class _Tracer:
                 dtype=value.dtype,
             )
             self.parameters[place] = (p, proxy if value.ndim else proxy[0])  # without dims: a number that lies on the device
-        made = self.parameters[place][1]
-        assert isinstance(made, (Proxy, TensorProxy))
-        return made
+        proxy_of_value = self.parameters[place][1]
+        assert isinstance(proxy_of_value, (Proxy, TensorProxy))
+        return proxy_of_value
 
     def constant(self, value: torch.Tensor) -> TensorProxy:
-        """Return the parameter of a tensor with dims that the mod makes of nothing that it is called with: one for equal tensors."""
+        """Return the parameter of a tensor with dims that the mod makes from none of its arguments.
+
+        Equal tensors share one.
+        """
         with torch._C.DisableTorchFunction():
             for parameter, proxy in self.parameters.values():
                 if parameter.constant and _are_equal(parameter.value, value):
                     assert isinstance(proxy, TensorProxy)
                     return proxy
-            made = self.tensor("constant", value.detach().clone(), None)  # the mod may write to its own
-            assert isinstance(made, TensorProxy)
+            proxy_of_constant = self.tensor("constant", value.detach().clone(), None)  # the mod may write to its own
+            assert isinstance(proxy_of_constant, TensorProxy)
             place = ("constant", id(self.alive[-1]))
-            self.parameters[place] = replace(self.parameters[place][0], constant=True), made
-        return made
+            self.parameters[place] = replace(self.parameters[place][0], constant=True), proxy_of_constant
+        return proxy_of_constant
 
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
-        """What stands for a tensor that an operation of the mod meets, and that is not replaced where the mod has it from."""
+        """Return the stand-in of a tensor that an operation of the mod meets, and that no walk replaced."""
         with torch._C.DisableTorchFunction():
             standin = self.standing(value)
             if id(standin) not in self.held:
@@ -354,9 +368,10 @@ class _Tracer:
         return self.parameters[self.held[id(standin)]][1]
 
     def function(self, value: Any, name: str = "") -> Any:
-        """A Python function of the user with its closure, defaults and the tensors and functions among its globals captured.
+        """Capture a user's function: its closure, defaults, and globals that are tensors or functions.
 
-        Another object, that of a method too, becomes one whose attributes are captured. name: under which it is found.
+        Other objects, those of methods too, become copies with captured attributes. `name` is the one under which it is
+        found.
         """
         if isinstance(value, Standin):
             self.standing = value.standing
@@ -372,21 +387,23 @@ class _Tracer:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         self.alive.append(value)
-        known = {**value.__globals__, "__builtins__": BUILTINS}
-        new = types.FunctionType(value.__code__, known, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ()))
+        global_names = {**value.__globals__, "__builtins__": BUILTINS}
+        new = types.FunctionType(
+            value.__code__, global_names, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ())
+        )
         self.lifted[id(value)] = new
         for name in sorted(globals_read(value.__code__)):
-            global_value = known.get(name)
+            global_value = global_names.get(name)
             if isinstance(global_value, (torch.Tensor, types.FunctionType)):
-                known[name] = self.capture(name, global_value)
+                global_names[name] = self.capture(name, global_value)
             elif leads_to_a_tensor(global_value):
-                self.constants, before = True, self.constants
-                known[name] = self.capture(name, global_value)
-                self.constants = before
+                self.constants, previous = True, self.constants
+                global_names[name] = self.capture(name, global_value)
+                self.constants = previous
             elif isinstance(global_value, (list, dict, set, deque)):
-                known[name] = _copied(global_value)  # the mod may write to it
-        for name, cell, its in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
-            its.cell_contents = self.capture(name, cell.cell_contents)
+                global_names[name] = _copied(global_value)  # the mod may write to it
+        for name, cell, new_cell in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
+            new_cell.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
             positional = value.__code__.co_varnames[: value.__code__.co_argcount]
             new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
@@ -396,11 +413,11 @@ class _Tracer:
         return new
 
     def partial(self, value: functools.partial[Any], name: str) -> Any:
-        """Arguments by position have the names of the parameters that they are for."""
+        """Capture a partial; arguments by position get the names of their parameters."""
         names = [f"{name or 'argument'}_{i}" for i in range(len(value.args))]
         with contextlib.suppress(TypeError, ValueError):
-            known = inspect.signature(value.func).parameters.values()
-            for i, p in enumerate(p for p in list(known)[: len(names)] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)):
+            parameters = inspect.signature(value.func).parameters.values()
+            for i, p in enumerate(p for p in list(parameters)[: len(names)] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)):
                 names[i] = p.name
         arguments = [self.capture(n, a) for n, a in zip(names, value.args)]
         keywords = {n: self.capture(n, a) for n, a in value.keywords.items()}
@@ -409,7 +426,7 @@ class _Tracer:
     def thing(self, value: Any, name: str) -> Any:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
-        new = _copied(value) if attributes_of(value) or slots_of(value) else value  # without any, it is told apart by what it is
+        new = _copied(value) if attributes_of(value) or slots_of(value) else value  # without any, its identity is its value
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
@@ -418,7 +435,7 @@ class _Tracer:
         return new
 
     def attributes(self, value: Any, new: Any, name: str) -> None:
-        """Captures the attributes of an object for its copy."""
+        """Capture the attributes of an object for its copy."""
         for n, v in (attributes_of(value) or {}).items():
             if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
                 new.__dict__[n] = self.dictionary(v, {m: m if m.isidentifier() else f"{name}_{m}" for m in v})
@@ -428,21 +445,21 @@ class _Tracer:
             object.__setattr__(new, n, self.capture(n, v))
 
     def fresh(self, name: str) -> str:
-        """The name of a parameter."""
+        """Return a free name for a parameter."""
         new = fresh(name, self.given)
         self.given.add(new)
         return new
 
 
 def _asks_for_gradients(mod: Any) -> bool:
-    """Whether a mod's code reads if gradients are enabled now."""
+    """Return True if a mod's code reads whether gradients are enabled."""
     code = getattr(mod, "__code__", None)
     todo = [code] if code is not None else []
     while todo:
-        one = todo.pop()
-        if "is_grad_enabled" in one.co_names:
+        code_object = todo.pop()
+        if "is_grad_enabled" in code_object.co_names:
             return True
-        todo += [c for c in one.co_consts if isinstance(c, types.CodeType)]
+        todo += [c for c in code_object.co_consts if isinstance(c, types.CodeType)]
     return False
 
 
@@ -455,34 +472,37 @@ def _shown(result: Any) -> str:
 
 
 def leads_to_a_tensor(value: Any) -> bool:
-    """A container or an object with a tensor in it, or further in."""
-    seen: dict[int, Any] = {}
+    """Return True for a container or an object with a tensor in it, at any depth."""
+    visited: dict[int, Any] = {}
     todo = [value]
     while todo:
-        one = todo.pop()
-        if isinstance(one, torch.Tensor):
+        item = todo.pop()
+        if isinstance(item, torch.Tensor):
             return True
-        if id(one) in seen or isinstance(one, (types.ModuleType, types.FunctionType, type)):
+        if id(item) in visited or isinstance(item, (types.ModuleType, types.FunctionType, type)):
             continue
-        seen[id(one)] = one
-        if isinstance(one, (list, tuple, deque)):
-            todo += one
-        elif isinstance(one, dict):
-            todo += one.values()
-        elif has_attributes(one):
-            todo += (attributes_of(one) or {}).values()
-            todo += [v for _, v in slots_of(one)]
+        visited[id(item)] = item
+        if isinstance(item, (list, tuple, deque)):
+            todo += item
+        elif isinstance(item, dict):
+            todo += item.values()
+        elif has_attributes(item):
+            todo += (attributes_of(item) or {}).values()
+            todo += [v for _, v in slots_of(item)]
     return False
 
 
 def foreign(function: types.FunctionType) -> bool:
-    """A function of Python, of PyTorch or of this package that captures nothing of the user's."""
+    """Return True for a function of Python, PyTorch or this package that captures nothing of the user's."""
     return foreign_file(function.__code__.co_filename) and not function.__closure__
 
 
 @functools.lru_cache(4096)
 def foreign_file(name: str) -> bool:
-    """A file of Python, PyTorch, NumPy or this package: a module that calls `flex_attention` reads it, and a mod of that module holds the module."""
+    """Return True for a file of Python, PyTorch, NumPy or this package.
+
+    A module that calls `flex_attention` reads it, and a mod of that module holds the module.
+    """
     return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
 
 
@@ -498,7 +518,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, w
 
 
 def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """An operation of PyTorch, some of whose tensors the tracer replaced."""
+    """Apply an operation of PyTorch with tensors that the tracer replaced."""
     first, name = args[0] if args else None, getattr(func, "__name__", str(func))
     attribute = attribute_read(func)
     if attribute is not None:
@@ -509,7 +529,10 @@ def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
-    """A score_mod that ends in where(cond, s, -inf) masks: the condition goes to keep, so that blocks can be left out. One that asks for the score stays where it is."""
+    """Split a score_mod that ends in where(cond, s, -inf) into the score and its masks.
+
+    The conditions go to keep, so that blocks can be left out, except those that read the score.
+    """
     masks: list[Proxy] = []
     staying: list[Expr] = []
     minus_inf = Unary("-", INF)
@@ -517,9 +540,9 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
         cond, x, y = result.expr.args
         if minus_inf not in (x, y):
             break
-        kept, score = (Proxy(cond, BOOL, True), x) if y == minus_inf else (call("invert", (Proxy(cond, BOOL, True),), {}), y)
-        staying += [kept.expr] * (asks := _SCORE in names_read(cond))
-        masks += [kept] * (not asks)
+        condition, score = (Proxy(cond, BOOL, True), x) if y == minus_inf else (call("invert", (Proxy(cond, BOOL, True),), {}), y)
+        staying += [condition.expr] * (asks := _SCORE in names_read(cond))
+        masks += [condition] * (not asks)
         result = Proxy(score, F32, True)
     for cond in reversed(staying):
         result = Proxy(build.where(cond, result.expr, minus_inf), F32, True)

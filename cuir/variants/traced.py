@@ -1,4 +1,4 @@
-"""What tracing gives: a specification as expressions of CuIR. Owns the names of the parameters in them, not how they come about (trace.py)."""
+"""The result of tracing: a specification as expressions of CuIR, and their parameters' names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from .parameter import Parameter, Value
 
 @dataclass(frozen=True)
 class Traced:
-    """A specification as CuIR. `keep`: a bool expression of b, h, q, k (i32), or None for no mask.
+    """A specification as CuIR.
 
-    `score`: f32 expression of S (the products), b, h, q, k, and `factor` > 0: score * factor is the base-2 logit, for weights by relu the score itself.
-    `sink`: an expression of h, or None. `mask`: what the mask_mod alone keeps, without conditions of the score_mod; None if there is no mask_mod.
-    `decided`: captured numbers that decided control flow, whose values are part of the expressions. `asked`: (the name that a captured value has in
-    the mod, its parameter's name) in the order in which they were met, of values that no expression reads as well. `rows`: the mods work on rows or views of
-    captured tensors, so that they mean what they do for one pair at a time alone. `marked`: score and factor with what derivatives
-    read (marks.py), None if they have no marks.
+    Attributes:
+        keep: a bool expression of b, h, q, k (i32), or None for no mask.
+        score: f32 expression of S (the products), b, h, q, k.
+        factor: > 0: score * factor is the base-2 logit, for weights by relu the score itself.
+        sink: an expression of h, or None.
+        mask: the pairs that the mask_mod alone keeps, without conditions of the score_mod; None if there is no
+            mask_mod.
+        decided: captured numbers that decided control flow, whose values are part of the expressions.
+        asked: (the name of a captured value in the mod, its parameter's name) in the order of capture, of values that
+            no expression reads as well.
+        rows: the mods work on rows or views of captured tensors, so that they are valid for one pair at a time only.
+        marked: score and factor with marks for derivatives (marks.py), None if they have no marks.
     """
 
     keep: Expr | None
@@ -39,7 +45,7 @@ class Traced:
 
     @property
     def differentiated(self) -> tuple[Expr, Expr]:
-        """Score and factor as derivatives are made of them."""
+        """Score and factor for derivatives."""
         return self.marked or (self.score, self.factor)
 
     @property
@@ -51,65 +57,76 @@ class Traced:
     @functools.cached_property
     def own_names(self) -> dict[str, str]:
         """Names of captured values in the mods, by their parameters' names, for messages."""
-        return {name: wanted for wanted, name in self.asked}
+        return {name: user_name for user_name, name in self.asked}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What whoever reads the kernel may want to know, in words."""
-        own = {name: plain(wanted) for name, wanted in self.own_names.items()}
+        """Notes for readers of the kernel."""
+        user_names = {name: plain(user_name) for name, user_name in self.own_names.items()}
         decided = (f"`{name}` decided control flow while tracing: its value is part of the program" for name in self.decided)
-        other = (
-            f"`{own[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
+        renamed_parameters = (
+            f"`{user_names[p.name]}` is a name of the kernel: its parameter is called `{p.name}`"
             for p in self.parameters
-            if own.get(p.name, p.name) != p.name
+            if user_names.get(p.name, p.name) != p.name
         )
-        return (*decided, *other)
+        return (*decided, *renamed_parameters)
 
     def named(self, taken: Iterable[str]) -> Traced:
-        """The same with parameters that have no name in `taken`: what another trace with these names taken would give, without one.
+        """Return the same with parameters that have no name in `taken`.
 
-        The names that it has now must be none of an index, a length or a function: then none of those is exchanged by mistake.
+        The result is that of another trace with these names taken, without one. The current names must be none of an
+        index, a length or a function: then none of those is exchanged by mistake.
         """
         taken, names = set(taken), dict[str, str]()
-        for wanted, name in self.asked:
-            names[name] = fresh(wanted, taken | set(names.values()))
-        if all(name == own for own, name in names.items()):
+        for user_name, name in self.asked:
+            names[name] = fresh(user_name, taken | set(names.values()))
+        if all(name == user_name_ for user_name_, name in names.items()):
             return self
-        done: dict[int, Node] = {}
+        rewritten: dict[int, Node] = {}
 
-        def other(e: Expr | None) -> Expr | None:
-            return None if e is None else cast(Expr, renamed(e, names, done))
+        def rename(e: Expr | None) -> Expr | None:
+            return None if e is None else cast(Expr, renamed(e, names, rewritten))
 
         return replace(
             self,
-            keep=other(self.keep),
-            score=cast(Expr, other(self.score)),
-            factor=cast(Expr, other(self.factor)),
-            sink=other(self.sink),
-            mask=other(self.mask),
-            marked=None if self.marked is None else cast(tuple[Expr, Expr], tuple(map(other, self.marked))),
+            keep=rename(self.keep),
+            score=cast(Expr, rename(self.score)),
+            factor=cast(Expr, rename(self.factor)),
+            sink=rename(self.sink),
+            mask=rename(self.mask),
+            marked=None if self.marked is None else cast(tuple[Expr, Expr], tuple(map(rename, self.marked))),
             parameters=tuple(replace(p, name=names[p.name]) for p in self.parameters),
-            asked=tuple((wanted, names[name]) for wanted, name in self.asked),
+            asked=tuple((user_name, names[name]) for user_name, name in self.asked),
         )
 
     def of_mask(self, values: Iterable[Value | None]) -> Traced | None:
-        """The mask_mod alone, with these values of the parameters. None where it cannot be told: what the score_mod drops may leave the mask nothing to decide, and
-        then what it reads is no parameter."""
+        """Return the mask_mod alone, with these values of the parameters.
+
+        None where it is unknown: conditions of the score_mod may leave the mask nothing to decide, and then its reads
+        are no parameters.
+        """
         if self.mask is None:
             return None
         read = names_read(self.mask) & {name for _, name in self.asked}
-        given = tuple(replace(p, value=v) for p, v in zip(self.parameters, values, strict=True) if p.name in read)
-        return None if len(given) < len(read) else replace(self, keep=None if self.mask == Literal(True) else self.mask, parameters=given)
+        mask_parameters = tuple(replace(p, value=v) for p, v in zip(self.parameters, values, strict=True) if p.name in read)
+        return (
+            None
+            if len(mask_parameters) < len(read)
+            else replace(self, keep=None if self.mask == Literal(True) else self.mask, parameters=mask_parameters)
+        )
 
 
 def plain(name: str) -> str:
-    """A name as a program can have it."""
+    """Return a name as a program can have it."""
     base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "value"
     return f"value_{base}" if base[0].isdigit() else base
 
 
 def fresh(name: str, used: Collection[str]) -> str:
-    """A name of the kernel for a captured value: its own, or with `_` and a number behind it if that is taken. It is never one that a dim has (`dim_name`)."""
+    """Return a name of the kernel for a captured value.
+
+    It is its own, or with `_` and a number behind it if that is taken; never one that a dim has (`dim_name`).
+    """
     base = candidate = plain(name)
     n = 1
     while candidate in used or _OF_DIM.search(candidate):
@@ -118,7 +135,7 @@ def fresh(name: str, used: Collection[str]) -> str:
 
 
 def dim_name(parameter: str, dim: int) -> str:
-    """The name of a captured tensor's dim. No captured value has a name that ends so."""
+    """Return the name of a captured tensor's dim; no captured value has a name that ends so."""
     return f"{parameter}_d{dim}"
 
 
