@@ -16,7 +16,7 @@ from cuir import check, load, parse
 from cuir.calls.binding import assumed_consts
 from cuir.cli.running import make_arguments
 from cuir.interp import run
-from cuir.interp.budget import allowing
+from cuir.interp.budget import limit_seconds
 from cuir.runtime.launchable import require_launchable
 from cuir.syntax.nodes import ConstType, Literal
 from cuir.syntax.walk import walk
@@ -224,7 +224,7 @@ def test_changed_programs_end_with_a_verdict(seed: int) -> None:
             assert error.diagnostics[0].code[0] in "LU"
         dims = {d: rng.choice([0, 1, 64, 100]) for d in checked.dims}
         scalars = {s.name: {"bool": True, "i32": 1}.get(s.dtype.name, 0.5) for s in checked.scalars}
-        with allowing(2):
+        with limit_seconds(2):
             run(checked, make_arguments(checked, dims, scalars, 0, "cpu"))
     except CuirError as error:
         assert error.diagnostics[0].code != "U999"

@@ -136,7 +136,7 @@ def verify(
     from ..bridging import Step
     from ..checking.checker import pick_kernel
     from ..checking.defaults import parenthesise_consts, select_main_consts
-    from ..interp.budget import allowing
+    from ..interp.budget import limit_seconds
     from ..spec.user_calls import limit_calls
     from ..syntax.types import DType
     from ..verification import verify as run_verify
@@ -173,7 +173,7 @@ def verify(
         specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
     if problem is not None:
-        with allowing(budget), limit_calls(budget):
+        with limit_seconds(budget), limit_calls(budget):
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
     if replay is not None or exhaustive:
@@ -245,7 +245,7 @@ def run(
     seconds: Seconds = 600, out: Written = None, replay: Replay = None, budget: Budget = 60, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
-    from ..interp.budget import allowing
+    from ..interp.budget import limit_seconds
     from .inputs import kept, read_numbers, read_program, read_program_consts
     from .running import replayable, run_kernel
 
@@ -283,7 +283,7 @@ def run(
     command = ["cuir", "run", file, *(word for option, values in given for v in values for word in (option, v))]
     picked, consts = read_program_consts(program, file, kernel, const or ())
     try:
-        with allowing(budget):
+        with limit_seconds(budget):
             result = run_kernel(program, picked.name, consts, read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
                                 schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader, typed=" ".join(typed))  # fmt: skip
     except CuirError as error:

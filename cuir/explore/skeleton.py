@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..interp.memory import Intervals, covers, overlap
+from ..interp.memory import Intervals, covers, is_overlapping
 from ..text.source import Span
 
 Kind = Literal["wait", "arrive", "copy", "join", "pass", "named arrive", "take", "point"]
@@ -159,7 +159,7 @@ class Skeleton:
             [
                 (o, covers(r.intervals, self.regions[o].intervals))
                 for o in spaces[r.space]
-                if overlap(r.intervals, self.regions[o].intervals)
+                if is_overlapping(r.intervals, self.regions[o].intervals)
             ]
             for r in self.regions
         ]

@@ -67,7 +67,7 @@ class Product(Action):
         self.taken: Product | None = None
 
 
-class Taken(State):
+class TakenOver(State):
     """The value of a name whose registers a product took over."""
 
     def __init__(self, by: Product):

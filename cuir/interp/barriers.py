@@ -39,10 +39,10 @@ class Event:
         span: Span,
         value: int,
         epoch: int,
-        known: int = 0,
+        last_known: int = 0,
     ):
         self.before, self.tick, self.kind, self.phase, self.worker, self.label, self.span = before, tick, kind, phase, worker, label, span
-        self.value, self.epoch, self.known = value, epoch, known
+        self.value, self.epoch, self.known = value, epoch, last_known
 
     @property
     def at_once(self) -> bool:

@@ -18,7 +18,7 @@ _allowed: ContextVar[float] = ContextVar("seconds of a run", default=SECONDS)
 
 
 @contextmanager
-def allowing(seconds: float) -> Iterator[None]:
+def limit_seconds(seconds: float) -> Iterator[None]:
     """Set the limit of processor time, in seconds, for each run inside the context."""
     token = _allowed.set(seconds)
     try:

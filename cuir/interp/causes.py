@@ -14,85 +14,89 @@ from ..text.source import Span
 from .barriers import Event, Mbarrier
 from .chains import (
     Cause,
-    Said,
-    all_waits,
-    already,
-    announced,
-    arrivals_of,
-    astray,
-    came_twice,
-    extra_arrival,
+    CauseNote,
+    describe_immediate_wait,
+    find_announcement,
     find_crowded_barrier,
-    idle_wait,
-    labels,
-    mbarriers,
-    parity_for,
-    place_of,
-    ring_of,
-    short_phase,
-    sibling_wait,
-    text_of,
-    torn,
-    unwaited,
-    waits_of,
-    wrong_bytes,
-    wrong_count,
+    find_extra_arrival,
+    find_idle_wait,
+    find_place,
+    find_second_arrival,
+    find_short_phase,
+    find_sibling_wait,
+    find_stray_event,
+    find_torn_copy,
+    find_unwaited_release,
+    find_wrong_bytes,
+    find_wrong_count,
+    format_labels,
+    get_barrier_uses,
+    get_ring,
+    hint_parity,
+    list_all_waits,
+    list_arrivals,
+    list_mbarriers,
+    list_waits,
 )
-from .faults import fault
+from .faults import make_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
-from .multicasts import of_multicast
+from .multicasts import explain_multicast
 from .records import Actor, Record
 
 
-def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:
+def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:
     """Explain why bytes that a reader waited for have been written over before its read.
 
     Returns why whoever refilled the buffer did not wait for the reader, or None if the log does not show it.
     """
-    bar, text = copy.bar, text_of(m.launch.checked)
+    bar, barrier_uses = copy.bar, get_barrier_uses(m.launch.checked)
     assert bar is not None
     filler = m.workers[copy.worker]
-    name, stage, _ = place_of(m, bar)
-    guard = text.guards.get((filler.program.name, copy.span))
+    name, stage, _ = find_place(m, bar)
+    guard = barrier_uses.guards.get((filler.program.name, copy.span))
     rings = [guard.name] if guard is not None else []
-    rings = [n for n in rings if reader.program.name in {u.role for u in text.of("arrives", n)}]
+    rings = [n for n in rings if reader.program.name in {u.role for u in barrier_uses.find("arrives", n)}]
     issued = next((e for e in bar.events() if e.kind == "issue" and e.span == copy.span and e.tick > wait.tick), None)
     until = issued.tick if issued is not None else 1 << 60
     if not rings:
-        back = [n for n in {u.name for u in text.of("arrives", role=reader.program.name)} if text.of("waits", n, filler.program.name)]
+        back = [
+            n
+            for n in {u.name for u in barrier_uses.find("arrives", role=reader.program.name)}
+            if barrier_uses.find("waits", n, filler.program.name)
+        ]
         barrier_text = f"`{back[0]}`" if len(back) == 1 else "a barrier that the reader arrives on"
-        same = [n for n in back if len(m.barriers[n, filler.cta]) == len(m.barriers[name, place_of(m, bar)[2]])]
+        same = [n for n in back if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar)[2]])]
         barrier_text = f"`{same[0]}`" if len(same) == 1 and len(back) > 1 else barrier_text
         return Cause(
             [("this copy writes over what is still read", copy.span)],
             f"no wait by {filler.label} on {barrier_text} lies before this copy, which writes over what {reader.label} is still to read",
             1,
         )
-    ring = ring_of(m, rings[0], filler.cta)
-    passed = max(((e, b) for b in ring for e in waits_of(b, filler.number) if e.tick < until), key=lambda x: x[0].tick, default=None)
+    ring = get_ring(m, rings[0], filler.cta)
+    passed = max(((e, b) for b in ring for e in list_waits(b, filler.number) if e.tick < until), key=lambda x: x[0].tick, default=None)
     if passed is None:
         return None
     e, b = passed
-    if e.at_once and (e.phase >= 0 or any(o.tick < e.tick for o in waits_of(b, filler.number))):
-        return Cause([(already(b, e), e.span)], parity_for(m, b, e.phase + 1), 2)
-    twice = came_twice(b, e.phase)
+    if e.at_once and (e.phase >= 0 or any(o.tick < e.tick for o in list_waits(b, filler.number))):
+        return Cause([(describe_immediate_wait(b, e), e.span)], hint_parity(m, b, e.phase + 1), 2)
+    twice = find_second_arrival(b, e.phase)
     if twice is not None:
         return twice
-    count = wrong_count(m, b)
+    count = find_wrong_count(m, b)
     if count is not None:
         return count
-    for x in {a.worker for a in arrivals_of(b, e.phase)} | {reader.number}:
-        cause = unwaited(m, x, rings[0], filler.cta)
+    for x in {a.worker for a in list_arrivals(b, e.phase)} | {reader.number}:
+        cause = find_unwaited_release(m, x, rings[0], filler.cta)
         if cause is not None:
             return cause
-    if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, place_of(m, bar)[2]]):
+    if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, find_place(m, bar)[2]]):
         return Cause(
             [(f"{filler.label} waits on `{b.text}` here, and its copy lands on `{bar.text}`: another stage", e.span)],
             "the wait, the copy and the array's view have the same stage",
             1,
         )
-    inside = arrivals_of(b, e.phase, reader.number)
+    inside = list_arrivals(b, e.phase, reader.number)
     if inside:
         return Cause(
             [(f"{reader.label} arrives on `{b.text}` here, before its read: that lets {filler.label} write over it", inside[0].span)],
@@ -102,7 +106,7 @@ def _overtaken(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause |
     return None
 
 
-def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> Cause:
+def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> Cause:
     """Explain why an access is not ordered after an earlier one to bytes of a CTA.
 
     former: the tick of the last access of the same kind that the new party made to these bytes, or -1.
@@ -111,15 +115,15 @@ def of_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> 
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
     arrives_here = old.bar is None and any(
-        place_of(m, bar)[2] == m.workers[new.worker].cta for bar in mbarriers(m) if arrivals_of(bar, worker=old.worker)
+        find_place(m, bar)[2] == m.workers[new.worker].cta for bar in list_mbarriers(m) if list_arrivals(bar, worker=old.worker)
     )
     if m.workers[new.worker].cta != cta and not arrives_here:
-        return of_multicast(m, new, old, cta)
-    cause = _of_copy(m, new, old, former) if old.bar is not None else _of_release(m, new, old, former)
+        return explain_multicast(m, new, old, cta)
+    cause = _explain_copy(m, new, old, former) if old.bar is not None else _explain_release(m, new, old, former)
     return cause
 
 
-def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
+def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     """Explain a conflict with a copy, which is complete when its phase of a barrier is."""
     bar, w = old.bar, m.workers[new.worker]
     assert bar is not None
@@ -127,38 +131,42 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     if issued is None:
         issued = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span), None)
     lands = old.done[1] if old.done is not None else None
-    by = announced(bar.events(), issued) if issued is not None else None
+    by = find_announcement(bar.events(), issued) if issued is not None else None
     expected_phase = by.phase if by is not None else issued.phase if issued is not None else lands if lands is not None else bar.phase
-    torn_cause = torn(m, *place_of(m, bar)[::2])
+    torn_cause = find_torn_copy(m, *find_place(m, bar)[::2])
     if torn_cause is not None:
         return torn_cause
-    waits = waits_of(bar, new.worker)
+    waits = list_waits(bar, new.worker)
     wait = waits[0] if waits else None
-    sibling = sibling_wait(m, bar, new.worker, max(former, wait.tick if wait else -1))
+    sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick if wait else -1))
     landing = f"the copy lands in phase {expected_phase if lands is None else lands}"
     if wait is not None and wait.at_once and wait.phase < (expected_phase if lands is None else lands) and wait.tick > former:
-        return Cause([(f"{already(bar, wait)}; {landing}", wait.span)], parity_for(m, bar, expected_phase if lands is None else lands), 2)
+        return Cause(
+            [(f"{describe_immediate_wait(bar, wait)}; {landing}", wait.span)],
+            hint_parity(m, bar, expected_phase if lands is None else lands),
+            2,
+        )
     if wait is not None and wait.phase >= expected_phase:
-        early = wrong_bytes(bar, wait.phase) or wrong_bytes(bar, expected_phase)
+        early = find_wrong_bytes(bar, wait.phase) or find_wrong_bytes(bar, expected_phase)
         if early is not None:
             text, at = early.notes[0]
             return Cause([(f"{text}: the phase ended before this copy had landed", at)], early.hint, 2)
-        twice = extra_arrival(bar, wait.phase)
+        twice = find_extra_arrival(bar, wait.phase)
         if twice is not None:
             return twice
         return Cause(
             [(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)],
             "the phase must expect the bytes of this copy: expect(nbytes(view))",
         )
-    back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
-    ring = ring_of(m, back or "", w.cta)
+    back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
+    ring = get_ring(m, back or "", w.cta)
     # the buffer was released since: the wait was for the previous turn
-    if wait is not None and len(ring) == len(m.barriers[place_of(m, bar)[0], place_of(m, bar)[2]]):
-        returns = arrivals_of(ring[place_of(m, bar)[1]], worker=new.worker)
+    if wait is not None and len(ring) == len(m.barriers[find_place(m, bar)[0], find_place(m, bar)[2]]):
+        returns = list_arrivals(ring[find_place(m, bar)[1]], worker=new.worker)
         former = max([former, *(e.tick for e in returns if e.tick > wait.tick)])
-        sibling = sibling_wait(m, bar, new.worker, max(former, wait.tick))
+        sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
-        past = _overtaken(m, old, w, wait)
+        past = _explain_overwrite(m, old, w, wait)
         if past is not None:
             return past
     if sibling is not None:
@@ -180,30 +188,30 @@ def _of_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     )
 
 
-def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
+def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     """Explain a conflict with an access after which a worker arrives on a barrier.
 
     The access is the worker's, or an engine's that the worker waits for.
     """
-    text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     over = old.done[1] if old.done is not None and old.done[0] == old.worker else None
-    local_barriers = [bar for bar in mbarriers(m) if place_of(m, bar)[2] == w.cta]  # those that `w` can wait on
-    arrived = sorted(((e, bar) for bar in local_barriers for e in arrivals_of(bar, worker=old.worker)), key=lambda x: x[0].tick)
-    waited = {u.name for u in text.of("waits", role=w.program.name)}
-    shared = [(e, bar) for e, bar in arrived if place_of(m, bar)[0] in waited]
+    local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar)[2] == w.cta]  # those that `w` can wait on
+    arrived = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
+    waited = {u.name for u in barrier_uses.find("waits", role=w.program.name)}
+    shared = [(e, bar) for e, bar in arrived if find_place(m, bar)[0] in waited]
     after = [(e, bar) for e, bar in shared if over is not None and e.epoch >= over and e.tick > old.tick]
     finished = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
     if not shared and not after:
-        return _no_barrier(m, new, old)
-    guard = text.guards.get((w.program.name, new.span))
-    guarded = guard.name if guard is not None and guard.name in {place_of(m, b)[0] for _, b in shared} else None
-    same = [(e, bar) for e, bar in after if place_of(m, bar)[0] == guarded]
-    passed = [(e, b) for b in mbarriers(m) if place_of(m, b)[0] == guarded for e in waits_of(b, new.worker) if e.tick > former]
+        return _explain_missing_barrier(m, new, old)
+    guard = barrier_uses.guards.get((w.program.name, new.span))
+    guarded = guard.name if guard is not None and guard.name in {find_place(m, b)[0] for _, b in shared} else None
+    same = [(e, bar) for e, bar in after if find_place(m, bar)[0] == guarded]
+    passed = [(e, b) for b in list_mbarriers(m) if find_place(m, b)[0] == guarded for e in list_waits(b, new.worker) if e.tick > former]
     if same and passed and (newest := max(passed, key=lambda x: x[0].tick))[1] is not same[0][1]:
-        stray = unwaited(m, old.worker, str(guarded), w.cta)
-        early = arrivals_of(newest[1], newest[0].phase, old.worker)
+        stray = find_unwaited_release(m, old.worker, str(guarded), w.cta)
+        early = list_arrivals(newest[1], newest[0].phase, old.worker)
         if stray is None and early and early[0].tick <= old.tick:
-            return _released_early(owner, newest[1], early[0], old, new, finished)
+            return _describe_early_release(owner, newest[1], early[0], old, new, finished)
         return stray or Cause(
             [
                 (
@@ -216,17 +224,17 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
             1,
         )
     if same or (after and guarded is None):
-        arrival, bar = _closest(m, same or after, new.worker)
+        arrival, bar = _choose_arrival(m, same or after, new.worker)
         needed = arrival.phase
     else:
         after = []
-        near = [(e, bar) for e, bar in shared if guarded in (None, place_of(m, bar)[0])]
-        arrival, bar = max(near, key=lambda x: max((e.tick for e in waits_of(x[1], new.worker)), default=-1))
-        arrival = next(e for e in arrivals_of(bar, worker=old.worker))
+        near = [(e, bar) for e, bar in shared if guarded in (None, find_place(m, bar)[0])]
+        arrival, bar = max(near, key=lambda x: max((e.tick for e in list_waits(x[1], new.worker)), default=-1))
+        arrival = next(e for e in list_arrivals(bar, worker=old.worker))
         needed = arrival.phase + 1
-    waits = waits_of(bar, new.worker)
+    waits = list_waits(bar, new.worker)
     wait = waits[0] if waits else None
-    count = wrong_count(m, bar)
+    count = find_wrong_count(m, bar)
     if wait is not None and wait.tick > former and wait.phase >= 0 and count is not None:
         return count
     if (
@@ -234,13 +242,15 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         and wait.tick > former
         and wait.at_once
         and wait.phase < needed
-        and (wait.phase >= 0 or any(o.tick < wait.tick for o in waits) or not _waits_first(m, bar, new))
+        and (wait.phase >= 0 or any(o.tick < wait.tick for o in waits) or not _finds_buffer_free(m, bar, new))
     ):
         return Cause(
-            [(f"{already(bar, wait)}; {owner.label} arrives for phase {needed} after {finished}", wait.span)], parity_for(m, bar, needed), 2
+            [(f"{describe_immediate_wait(bar, wait)}; {owner.label} arrives for phase {needed} after {finished}", wait.span)],
+            hint_parity(m, bar, needed),
+            2,
         )
     if wait is None or wait.tick < former:
-        sibling = sibling_wait(m, bar, new.worker, former)
+        sibling = find_sibling_wait(m, bar, new.worker, former)
         if sibling is not None and sibling[0].tick > max(former, 0):
             return Cause(
                 [
@@ -256,22 +266,27 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
         return Cause(
             lead, f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed}, parity {needed % 2}", 1
         )
-    twice = came_twice(bar, wait.phase)
+    twice = find_second_arrival(bar, wait.phase)
     if twice is not None:
         return twice
-    inside = arrivals_of(bar, wait.phase, old.worker)
+    inside = list_arrivals(bar, wait.phase, old.worker)
     if inside:
-        unread = idle_wait(m, old.worker, inside[0].tick, old.tick) or next(
-            (f for x in {e.worker for e in arrivals_of(bar, wait.phase)} if (f := unwaited(m, x, place_of(m, bar)[0], w.cta))), None
+        unread = find_idle_wait(m, old.worker, inside[0].tick, old.tick) or next(
+            (
+                f
+                for x in {e.worker for e in list_arrivals(bar, wait.phase)}
+                if (f := find_unwaited_release(m, x, find_place(m, bar)[0], w.cta))
+            ),
+            None,
         )
         if unread is not None and new.mode != "read":
             return unread
-        return _released_early(owner, bar, inside[0], old, new, finished)
-    ended = arrivals_of(bar, wait.phase)
+        return _describe_early_release(owner, bar, inside[0], old, new, finished)
+    ended = list_arrivals(bar, wait.phase)
     return Cause(
         [
             (
-                f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {labels(ended)}, without {owner.label}",
+                f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {format_labels(ended)}, without {owner.label}",
                 wait.span,
             )
         ],
@@ -279,7 +294,7 @@ def _of_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
     )
 
 
-def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, finished: str) -> Cause:
+def _describe_early_release(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, finished: str) -> Cause:
     """Describe an arrival before the access that let the later party go on."""
     over = f": after {old.awaited}" if old.awaited else ""
     return Cause(
@@ -289,39 +304,39 @@ def _released_early(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, n
     )
 
 
-def _waits_first(m: Machine, bar: Mbarrier, new: Record) -> bool:
+def _finds_buffer_free(m: Machine, bar: Mbarrier, new: Record) -> bool:
     """Return True if a first wait for phase -1 is how the worker finds the buffer free.
 
     It is the wait behind which a copy lands.
     """
-    return place_of(m, bar)[0] in text_of(m.launch.checked).pairs and new.mode != "read"
+    return find_place(m, bar)[0] in get_barrier_uses(m.launch.checked).pairs and new.mode != "read"
 
 
-def _closest(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
+def _choose_arrival(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
     """Choose the first arrival after an access at a barrier that the other party waits on.
 
     Falls back to the first arrival at any barrier.
     """
-    return next(((e, bar) for e, bar in after if waits_of(bar, worker)), after[0])
+    return next(((e, bar) for e, bar in after if list_waits(bar, worker)), after[0])
 
 
-def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
+def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """Explain a conflict in which the earlier party never arrived where the later one waits."""
-    text, w, owner = text_of(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     many = find_crowded_barrier(m, old.worker, new.worker)
     if many is not None:
         return many
-    idle = idle_wait(m, new.worker, -1, 1 << 60) or short_phase(m, new.worker, -1, 1 << 60)
+    idle = find_idle_wait(m, new.worker, -1, 1 << 60) or find_short_phase(m, new.worker, -1, 1 << 60)
     if idle is not None:
         return idle
-    both = [u.name for u in text.of("arrives", role=owner.program.name) if text.of("waits", u.name, w.program.name)]
-    waits = all_waits(m, new.worker)
+    both = [u.name for u in barrier_uses.find("arrives", role=owner.program.name) if barrier_uses.find("waits", u.name, w.program.name)]
+    waits = list_all_waits(m, new.worker)
     if both:
         name = both[0]
         lead = [
             (f"{w.label} waited on `{b.text}` here for phase {e.phase}, the last time on `{name}`", e.span)
             for e, b in waits
-            if place_of(m, b)[0] == name
+            if find_place(m, b)[0] == name
         ][:1]
         return Cause(
             lead,
@@ -334,19 +349,21 @@ def _no_barrier(m: Machine, new: Record, old: Record) -> Cause:
     )
 
 
-def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
+def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     """Explain why a read finds nothing written: the wait that is missing."""
-    text, w = text_of(m.launch.checked), m.workers[actor.worker]
-    rings = list(dict.fromkeys(u.name for u in text.of("lands", array=ref.alloc.name)))
-    copies = text.of("lands", array=ref.alloc.name)
-    waits = [(e, bar) for e, bar in all_waits(m, actor.worker) if place_of(m, bar)[0] in rings]
+    barrier_uses, w = get_barrier_uses(m.launch.checked), m.workers[actor.worker]
+    rings = list(dict.fromkeys(u.name for u in barrier_uses.find("lands", array=ref.alloc.name)))
+    copies = barrier_uses.find("lands", array=ref.alloc.name)
+    waits = [(e, bar) for e, bar in list_all_waits(m, actor.worker) if find_place(m, bar)[0] in rings]
     if waits:
         wait, bar = waits[0]
         if wait.at_once:
             return Cause(
-                [(f"{already(bar, wait)}; the copy lands in phase {wait.phase + 1}", wait.span)], parity_for(m, bar, wait.phase + 1), 2
+                [(f"{describe_immediate_wait(bar, wait)}; the copy lands in phase {wait.phase + 1}", wait.span)],
+                hint_parity(m, bar, wait.phase + 1),
+                2,
             )
-        cause = wrong_bytes(bar, wait.phase) or extra_arrival(bar, wait.phase)
+        cause = find_wrong_bytes(bar, wait.phase) or find_extra_arrival(bar, wait.phase)
         if cause is not None:
             return cause
         landed = [e for e in bar.events() if e.kind == "land" and e.phase == wait.phase]
@@ -367,17 +384,21 @@ def _of_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
             f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands",
             1,
         )
-    cause = idle_wait(m, actor.worker, -1, 1 << 60) or short_phase(m, actor.worker, -1, 1 << 60) or find_crowded_barrier(m, actor.worker)
+    cause = (
+        find_idle_wait(m, actor.worker, -1, 1 << 60)
+        or find_short_phase(m, actor.worker, -1, 1 << 60)
+        or find_crowded_barrier(m, actor.worker)
+    )
     return cause or Cause([], "write it before, on every path and in every tile, and let a barrier lie between if another worker writes it")
 
 
 # ---- faults
-def unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
+def make_unwritten_fault(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
     """Make M401: a read of bytes that were never written, or were last written through an array over them."""
     aliases = [a.name for a in m.shared[ref.cta].aliases[ref.alloc.name]]
     over = f", or was overwritten through {' or '.join(f'`{n}`' for n in aliases)}" if aliases else ""
-    cause = _of_unwritten(m, actor, ref)
-    return fault(
+    cause = _explain_unwritten(m, actor, ref)
+    return make_fault(
         m,
         "M401",
         f"{actor.label} reads `{ref.text}`, which was never written{over}",
@@ -387,21 +408,21 @@ def unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
     )
 
 
-def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
+def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
     """Make S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
-    arrived = arrivals_of(bar, bar.phase)
+    arrived = list_arrivals(bar, bar.phase)
     message = f"`{bar.text}` takes {count_noun(bar.count, 'arrival')} a phase; one more came from {w.label} while phase {bar.phase} still misses {count_noun(bar.bytes, 'byte')}"
     mine = next((e for e in arrived if e.worker == w.number), None)
-    cause = came_twice(bar, bar.phase)
+    cause = find_second_arrival(bar, bar.phase)
     if cause is None and (mine is None or len({e.worker for e in arrived} | {w.number}) > bar.count):
-        cause = wrong_count(m, bar)
+        cause = find_wrong_count(m, bar)
     if cause is None and mine is not None:
         landed = sum(e.value for e in bar.events() if e.kind == "land" and e.phase == bar.phase)
         issued = sum(e.value for e in bar.events() if e.kind == "issue" and e.phase == bar.phase and e.tick > mine.tick)
         if issued <= landed:
-            cause = astray(m, bar) or wrong_bytes(bar, bar.phase)
-        cause = cause or idle_wait(m, w.number, mine.tick, 1 << 60) or short_phase(m, w.number, mine.tick, 1 << 60)
-        if cause is None and not any(e.tick > mine.tick for e, _ in all_waits(m, w.number)):
+            cause = find_stray_event(m, bar) or find_wrong_bytes(bar, bar.phase)
+        cause = cause or find_idle_wait(m, w.number, mine.tick, 1 << 60) or find_short_phase(m, w.number, mine.tick, 1 << 60)
+        if cause is None and not any(e.tick > mine.tick for e, _ in list_all_waits(m, w.number)):
             cause = Cause(
                 [(f"{w.label} arrived for this phase here, and no wait of its own lies between the two", mine.span)],
                 "arrive for the next phase only after a wait that knows this one over",
@@ -412,83 +433,85 @@ def too_many(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
             [(f"{e.label} arrived here", e.span) for e in reversed(arrived)][:2],
             "arrive for the next phase only after a wait that knows this one over; the count is the number of workers that arrive in a phase",
         )
-    return fault(m, "S402", message, span, cause.hint, cause.notes)
+    return make_fault(m, "S402", message, span, cause.hint, cause.notes)
 
 
-def too_early(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
+def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
     """Make S402: an arrival that could come while the phase before has its arrivals, and not its bytes."""
     before = bar.phase - 1
     message = f"{w.label} arrives for phase {bar.phase} of `{bar.text}`, and phase {before} can still miss its bytes: then this is an arrival too many"
-    mine = next(iter(arrivals_of(bar, worker=w.number)), None)
+    mine = next(iter(list_arrivals(bar, worker=w.number)), None)
     since = mine.tick if mine is not None else -1
-    cause = idle_wait(m, w.number, since, 1 << 60) or short_phase(m, w.number, since, 1 << 60)
+    cause = find_idle_wait(m, w.number, since, 1 << 60) or find_short_phase(m, w.number, since, 1 << 60)
     if cause is None:
         arrival_notes = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
-        back = next((n for n, p in text_of(m.launch.checked).pairs.items() if p == place_of(m, bar)[0]), None)
+        back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
         on = f", or on `{back}`, by which the buffer is given back" if back is not None else ""
         cause = Cause(arrival_notes, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
-    return fault(m, "S402", message, span, cause.hint, cause.notes)
+    return make_fault(m, "S402", message, span, cause.hint, cause.notes)
 
 
-def too_many_bytes(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
+def make_excess_bytes_fault(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
     """Make S403: a copy lands in a phase that has all of its arrivals, and expects less."""
     message = f"phase {bar.phase} of `{bar.text}` expected {count_noun(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"
-    expects = list(reversed(arrivals_of(bar, bar.phase)))
+    expects = list(reversed(list_arrivals(bar, bar.phase)))
     other_copies = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != span))
     announcement = (
         "this announces the bytes of the phase: {}" if expects and expects[0].value else "this arrival announces no bytes of the phase: {}"
     ).format(f"{bar.expected:,}")
-    notes: Sequence[Said] = [(f"{announcement}, and {bar.landed:,} have landed", expects[0].span)] if expects else []
+    notes: Sequence[CauseNote] = [(f"{announcement}, and {bar.landed:,} have landed", expects[0].span)] if expects else []
     if bar.phase and expects and bar.expected and bar.landed > bar.expected:
-        before = wrong_bytes(bar, bar.phase - 1)
+        before = find_wrong_bytes(bar, bar.phase - 1)
         if before is not None:
             notes = before.notes
     notes = [*notes, *(("this copy landed in the same phase", s) for s in other_copies[:1])]
-    return fault(m, "S403", message, span, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes)
+    return make_fault(
+        m, "S403", message, span, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes
+    )
 
 
-def lapped(m: Machine, bar: Mbarrier, w: Worker, phase: int, span: Span, wait: Event | None) -> Exception:
+def make_lap_fault(m: Machine, bar: Mbarrier, w: Worker, phase: int, span: Span, wait: Event | None) -> Exception:
     """Make S401: `w` waits for a phase (`wait`, if it has returned) while the next one can be complete."""
     message = f"{w.label} waits for phase {phase} of `{bar.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart"
-    cause = _of_lap(m, bar, w, phase, wait)
-    return fault(m, "S401", message, span, cause.hint, [*cause.notes, (f"`{bar.text}` is declared here", bar.span)][:3])
+    cause = _explain_lap(m, bar, w, phase, wait)
+    return make_fault(m, "S401", message, span, cause.hint, [*cause.notes, (f"`{bar.text}` is declared here", bar.span)][:3])
 
 
-def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None) -> Cause:
-    count = wrong_count(m, bar)
+def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None) -> Cause:
+    count = find_wrong_count(m, bar)
     if count is not None:
         return count
-    twice = came_twice(bar, phase + 1) or came_twice(bar, max(phase, 0))
+    twice = find_second_arrival(bar, phase + 1) or find_second_arrival(bar, max(phase, 0))
     if twice is not None:
         return twice
-    text = text_of(m.launch.checked)
-    filled = {u.name for u in text.of("lands")}
-    arrived = list(reversed(arrivals_of(bar, phase + 1)))
-    ring, cta = place_of(m, bar)[0], place_of(m, bar)[2]
+    barrier_uses = get_barrier_uses(m.launch.checked)
+    filled = {u.name for u in barrier_uses.find("lands")}
+    arrived = list(reversed(list_arrivals(bar, phase + 1)))
+    ring, cta = find_place(m, bar)[0], find_place(m, bar)[2]
     for release_ring, workers in (
-        (n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in text.pairs.items() if ring in (n, p)
+        (n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in barrier_uses.pairs.items() if ring in (n, p)
     ):
         for x in workers:
-            cause = unwaited(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
+            cause = find_unwaited_release(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
             if cause is not None:
                 return cause
-    if phase < 0 and place_of(m, bar)[0] not in filled and arrived:
+    if phase < 0 and find_place(m, bar)[0] not in filled and arrived:
         a = arrived[0]
         return Cause(
             [(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
             "arrive on the stage that was used, after its use",
             2,
         )
-    if (phase < 0 and place_of(m, bar)[0] in filled) or (wait is not None and wait.at_once and phase >= 0):
+    if (phase < 0 and find_place(m, bar)[0] in filled) or (wait is not None and wait.at_once and phase >= 0):
         value = wait.value if wait is not None else phase % 2
         why = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
         return Cause(
-            [(f"wait({value}) means phase {phase} here, {why}", wait.span if wait is not None else None)], parity_for(m, bar, phase + 1), 2
+            [(f"wait({value}) means phase {phase} here, {why}", wait.span if wait is not None else None)], hint_parity(m, bar, phase + 1), 2
         )
     for a in arrived:
-        before = next((e for e in arrivals_of(bar, worker=a.worker) if e.tick < a.tick), None)
+        before = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
         since = before.tick if before is not None else -1
-        between = [(e, b) for e, b in all_waits(m, a.worker) if since < e.tick < a.tick]
+        between = [(e, b) for e, b in list_all_waits(m, a.worker) if since < e.tick < a.tick]
         arrival_text = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
         if not between:
             earlier = [(f"and here for phase {before.phase}", before.span)] if before is not None and before.span != a.span else []
@@ -497,15 +520,15 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
                 f"{a.label} first waits for something that {w.label} does after its wait for phase {phase}",
                 1,
             )
-        idle = idle_wait(m, a.worker, since, a.tick)
+        idle = find_idle_wait(m, a.worker, since, a.tick)
         if idle is not None:
             return Cause([*idle.notes, (f"so {arrival_text}, too early", a.span)], idle.hint, 2)
         for e, other_bar in between:
-            inside = arrivals_of(other_bar, e.phase, w.number)
-            short = wrong_count(m, other_bar) or (came_twice(other_bar, e.phase) if e.phase >= 0 else None)
+            inside = list_arrivals(other_bar, e.phase, w.number)
+            short = find_wrong_count(m, other_bar) or (find_second_arrival(other_bar, e.phase) if e.phase >= 0 else None)
             if short is not None:
                 return Cause([*short.notes, (f"so {arrival_text}, too early", a.span)][:2], short.hint, 2)
-            (ring, stage, _), (other_ring, used, _) = place_of(m, bar), place_of(m, other_bar)
+            (ring, stage, _), (other_ring, used, _) = find_place(m, bar), find_place(m, other_bar)
             if inside and stage != used and len(m.barriers[ring, w.cta]) == len(m.barriers[other_ring, w.cta]):
                 return Cause(
                     [
@@ -527,5 +550,5 @@ def _of_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None
                     f"{w.label} arrives on `{other_bar.text}` after the wait",
                     2,
                 )
-    notes: list[Said] = [(f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrived[:1]]
+    notes: list[CauseNote] = [(f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrived[:1]]
     return Cause(notes, f"whoever lets the barrier advance must first wait for something that {w.label} does after this wait")

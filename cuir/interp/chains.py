@@ -19,7 +19,7 @@ from ..text.source import Span
 from .barriers import KEPT, Event, Mbarrier, NamedBarrier
 from .machine import Machine
 
-Said = tuple[str, Span | None]
+CauseNote = tuple[str, Span | None]
 RING = "the i-th use of a ring of n stages is its stage's phase i // n: a reader waits for parity i // n % 2, who fills it again for i // n % 2 ^ 1"
 
 
@@ -30,7 +30,7 @@ class Cause:
     notes: the faulty statement first. sure: how certain the cause is, 0 if it is only an observation.
     """
 
-    notes: Sequence[Said] = field(default_factory=list)
+    notes: Sequence[CauseNote] = field(default_factory=list)
     hint: str = ""
     sure: int = 0
 
@@ -50,7 +50,7 @@ class Use:
     along: bool | str = False  # which CTAs' barriers of this name, as `Checked.ctas` has it
 
 
-class Text:
+class BarrierUses:
     """The uses of barriers and shared arrays in the text of a kernel, by the table of primitives."""
 
     def __init__(self, checked: Checked):
@@ -79,7 +79,7 @@ class Text:
 
         Within one turn of a loop no other wait can hold the call back.
         """
-        waits = {(u.role, u.span): u for u in self.of("waits")}
+        waits = {(u.role, u.span): u for u in self.find("waits")}
         guards: dict[tuple[str, Span], Use] = {}
 
         def block(role: str, stmts: Sequence[Stmt], guard: Use | None) -> None:
@@ -106,88 +106,90 @@ class Text:
 
         A copy that lands on the second lies behind a wait on the first.
         """
-        copies = ((u, self.guards.get((u.role, u.span))) for u in self.of("lands"))
+        copies = ((u, self.guards.get((u.role, u.span))) for u in self.find("lands"))
         return {guard.name: u.name for u, guard in copies if guard is not None and guard.name != u.name}
 
-    def of(self, kind: str, name: str | None = None, role: str | None = None, array: str | None = None) -> list[Use]:
+    def find(self, kind: str, name: str | None = None, role: str | None = None, array: str | None = None) -> list[Use]:
         return [u for u in self.uses if u.kind == kind and name in (None, u.name) and role in (None, u.role) and array in (None, u.array)]
 
-    def arriving(self, name: str) -> int:
+    def count_arriving(self, name: str) -> int:
         """Count the workers that can arrive at the barrier of one CTA.
 
         Those of the CTA itself, or of the CTAs in line, for each line that a role's arrivals go along.
         """
         roles = {r.name: r.workers for r in self.checked.roles}
         lines: dict[str, set[bool | str]] = {}
-        for u in self.of("arrives", name):
+        for u in self.find("arrives", name):
             lines.setdefault(u.role, set()).add(u.along)
         return sum(
             roles[role] * (self.checked.cluster if True in of else sum(len(self.checked.ctas(0, line)) for line in of))
             for role, of in lines.items()
         )
 
-    def sure_arrivals(self, name: str) -> int:
+    def count_sure_arrivals(self, name: str) -> int:
         """Count the workers that certainly come to a named barrier that is no ring.
 
         These are the workers of roles that use it outside of branches.
         """
         if self.checked.barriers[name].stages is not None:
             return 0
-        spans = {(u.role, u.span) for u in self.of("arrives", name)}
-        return sum(role.workers for role in self.checked.roles if any((role.name, s) in spans for s in _unconditional_calls(role.body)))
+        spans = {(u.role, u.span) for u in self.find("arrives", name)}
+        return sum(
+            role.workers for role in self.checked.roles if any((role.name, s) in spans for s in _walk_unconditional_calls(role.body))
+        )
 
 
-def _unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
+def _walk_unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
     """Yield the spans of all calls outside of branches."""
     for stmt in stmts:
         if isinstance(stmt, For):
-            yield from _unconditional_calls(stmt.body)
+            yield from _walk_unconditional_calls(stmt.body)
         elif not isinstance(stmt, If):
             yield from (node.span for node in walk(stmt) if isinstance(node, Call))
 
 
-def text_of(checked: Checked) -> Text:
-    text = checked.made.get(Text)
-    if text is None:
-        text = checked.made[Text] = Text(checked)
-    return text
+def get_barrier_uses(checked: Checked) -> BarrierUses:
+    uses = checked.made.get(BarrierUses)
+    if uses is None:
+        uses = checked.made[BarrierUses] = BarrierUses(checked)
+    return uses
 
 
 # ---- what the machine remembers
-def mbarriers(m: Machine) -> list[Mbarrier]:
+def list_mbarriers(m: Machine) -> list[Mbarrier]:
     return [bar for (name, _), ring in m.barriers.items() if not m.launch.checked.barriers[name].hardware for bar in ring]  # type: ignore[misc]
 
 
-def ring_of(m: Machine, name: str, cta: int) -> list[Mbarrier]:
+def get_ring(m: Machine, name: str, cta: int) -> list[Mbarrier]:
     """Return the mbarriers of a ring, by stage; none if there is no such ring."""
     return cast("list[Mbarrier]", m.barriers.get((name, cta), []))
 
 
-def place_of(m: Machine, bar: Mbarrier | NamedBarrier) -> tuple[str, int, int]:
+def find_place(m: Machine, bar: Mbarrier | NamedBarrier) -> tuple[str, int, int]:
     """Return the ring of a barrier, its stage and its CTA."""
     return next((name, ring.index(bar), cta) for (name, cta), ring in m.barriers.items() if any(b is bar for b in ring))
 
 
-def waits_of(bar: Mbarrier, worker: int) -> list[Event]:
+def list_waits(bar: Mbarrier, worker: int) -> list[Event]:
     return [e for e in bar.events() if e.kind == "wait" and e.worker == worker]
 
 
-def arrivals_of(bar: Mbarrier, phase: int | None = None, worker: int | None = None) -> list[Event]:
+def list_arrivals(bar: Mbarrier, phase: int | None = None, worker: int | None = None) -> list[Event]:
     """Return the arrivals at a barrier, the last first."""
     return [e for e in bar.events() if e.kind == "arrive" and phase in (None, e.phase) and worker in (None, e.worker)]
 
 
-def all_waits(m: Machine, worker: int) -> list[tuple[Event, Mbarrier]]:
+def list_all_waits(m: Machine, worker: int) -> list[tuple[Event, Mbarrier]]:
     """Return the waits of a worker at any mbarrier, the last first."""
-    return sorted(((e, bar) for bar in mbarriers(m) for e in waits_of(bar, worker)), key=lambda x: -x[0].tick)
+    return sorted(((e, bar) for bar in list_mbarriers(m) for e in list_waits(bar, worker)), key=lambda x: -x[0].tick)
 
 
 # ---- words
-def labels(events: Iterable[Event]) -> str:
+def format_labels(events: Iterable[Event]) -> str:
     return ", ".join(dict.fromkeys(e.label for e in events)) or "nobody"
 
 
-def already(bar: Mbarrier, wait: Event) -> str:
+def describe_immediate_wait(bar: Mbarrier, wait: Event) -> str:
     """Describe a wait that returned at once, and why."""
     over = (
         "which is over before the first arrival" if wait.phase < 0 else f"which {wait.label} knew to be over: it had waited for it before"
@@ -195,22 +197,24 @@ def already(bar: Mbarrier, wait: Event) -> str:
     return f"this wait({wait.value}) on `{bar.text}` returned at once: it means phase {wait.phase}, {over}"
 
 
-def parity_for(m: Machine, bar: Mbarrier, phase: int) -> str:
-    ring = f"; {RING}" if len(m.barriers[place_of(m, bar)[0], place_of(m, bar)[2]]) > 1 else ""
+def hint_parity(m: Machine, bar: Mbarrier, phase: int) -> str:
+    ring = f"; {RING}" if len(m.barriers[find_place(m, bar)[0], find_place(m, bar)[2]]) > 1 else ""
     return f"phase {phase} has parity {phase % 2}: wait({phase % 2}) for it here{ring}"
 
 
 # ---- faults of one barrier
-def wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
+def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """Return the cause if more workers arrive than a phase takes."""
-    text, name = text_of(m.launch.checked), place_of(m, bar)[0]
+    barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
     came = [m.workers[n].label for n in bar.came]
     hardware = m.launch.checked.barriers[name].hardware
-    able = max(len(came), text.sure_arrivals(name) if hardware else text.arriving(name))
+    able = max(len(came), barrier_uses.count_sure_arrivals(name) if hardware else barrier_uses.count_arriving(name))
     if able <= bar.count:
         return None
     arrivers = (
-        ", ".join(came) if len(came) == able else f"the workers of role `{'`, `'.join(sorted({u.role for u in text.of('arrives', name)}))}`"
+        ", ".join(came)
+        if len(came) == able
+        else f"the workers of role `{'`, `'.join(sorted({u.role for u in barrier_uses.find('arrives', name)}))}`"
     )
     groups, remainder = divmod(able, bar.count)
     if hardware and bar.count > 1 and not remainder:
@@ -237,16 +241,16 @@ def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
     for (name, _), ring in m.barriers.items():
         if m.launch.checked.barriers[name].hardware:
             for bar in ring:
-                cause = wrong_count(m, bar) if any(n in bar.came for n in workers) else None
+                cause = find_wrong_count(m, bar) if any(n in bar.came for n in workers) else None
                 if cause is not None:
                     return cause
     return None
 
 
-def came_twice(bar: Mbarrier, phase: int) -> Cause | None:
+def find_second_arrival(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the cause if a worker arrived twice in a phase that takes more than one arrival."""
     first_arrivals: dict[int, Event] = {}
-    for e in reversed(arrivals_of(bar, phase)):
+    for e in reversed(list_arrivals(bar, phase)):
         if e.worker in first_arrivals:
             first = first_arrivals[e.worker].span
             return Cause(
@@ -264,7 +268,7 @@ def came_twice(bar: Mbarrier, phase: int) -> Cause | None:
     return None
 
 
-def announced(events: list[Event], issue: Event) -> Event | None:
+def find_announcement(events: list[Event], issue: Event) -> Event | None:
     """Return the expect (or other arrival) that an issued copy belongs to; `events`: the last first.
 
     It is the last arrival of its issuer before it, or the next one where the text has the copy first.
@@ -276,23 +280,23 @@ def announced(events: list[Event], issue: Event) -> Event | None:
     return next((e for e in reversed(mine) if e.tick > issue.tick), None)
 
 
-def bytes_of(bar: Mbarrier, phase: int) -> tuple[list[Event], list[Event]]:
+def collect_bytes(bar: Mbarrier, phase: int) -> tuple[list[Event], list[Event]]:
     """Return the expects that count in a phase, and the copies that were issued for it."""
     events = bar.events()
     expects = [e for e in reversed(events) if e.kind == "arrive" and e.value and e.phase == phase]
-    announcements = [(e, announced(events, e)) for e in reversed(events) if e.kind == "issue"]
+    announcements = [(e, find_announcement(events, e)) for e in reversed(events) if e.kind == "issue"]
     return expects, [e for e, by in announcements if (by.phase if by is not None else e.phase) == phase]
 
 
-def torn(m: Machine, name: str, cta: int) -> Cause | None:
+def find_torn_copy(m: Machine, name: str, cta: int) -> Cause | None:
     """Find a copy that lands on another stage of the ring than the one where its bytes were announced."""
-    ring = ring_of(m, name, cta)
+    ring = get_ring(m, name, cta)
     if len(ring) < 2:
         return None
     events = sorted((e for bar in ring for e in bar.events()), key=lambda e: -e.tick)
     home = {e.tick: bar for bar in ring for e in bar.events()}
     for e in reversed(events):
-        by = announced(events, e) if e.kind == "issue" else None
+        by = find_announcement(events, e) if e.kind == "issue" else None
         if by is not None and by.value and home[by.tick] is not home[e.tick]:
             return Cause(
                 [
@@ -308,9 +312,9 @@ def torn(m: Machine, name: str, cta: int) -> Cause | None:
     return None
 
 
-def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
+def find_wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the cause if the bytes expected in a phase differ from those that its copies bring."""
-    expects, copies = bytes_of(bar, phase)
+    expects, copies = collect_bytes(bar, phase)
     expected, brought = sum(e.value for e in expects), sum(e.value for e in copies)
     if expected == brought or not (expects or copies):
         return None
@@ -318,9 +322,9 @@ def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     each = f" by {count_noun(len(copies), 'copy')}"
     if expects:
         explanation = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
-        notes: list[Said] = [(explanation, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
+        notes: list[CauseNote] = [(explanation, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
     else:
-        arrived = arrivals_of(bar, phase)
+        arrived = list_arrivals(bar, phase)
         explanation = f"phase {phase} of `{bar.text}` expects no bytes, and {brought:,} are copied{each}"
         notes = [
             (explanation, arrived[-1].span if arrived else places[0]),
@@ -329,13 +333,13 @@ def wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     return Cause(notes, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", 2)
 
 
-def astray(m: Machine, bar: Mbarrier) -> Cause | None:
+def find_stray_event(m: Machine, bar: Mbarrier) -> Cause | None:
     """Find a copy or an arrival at another stage of the ring that may be the one missing here."""
-    name, stage, cta = place_of(m, bar)
-    torn_cause = torn(m, name, cta)
+    name, stage, cta = find_place(m, bar)
+    torn_cause = find_torn_copy(m, name, cta)
     if torn_cause is not None:
         return torn_cause
-    ring = ring_of(m, name, cta)
+    ring = get_ring(m, name, cta)
     for sibling in ring:
         if sibling is not bar and sibling.bytes < 0 and sibling.user is not None:
             return Cause(
@@ -365,50 +369,50 @@ def astray(m: Machine, bar: Mbarrier) -> Cause | None:
 
 
 # ---- a wait that let somebody pass too early
-def idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | None:
+def find_idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | None:
     """Find a wait of a worker, between two ticks, that returned at once though a right one would not.
 
     It was for a phase that the worker knew, or for none at all where data land.
     """
-    text = text_of(m.launch.checked)
-    filled = {u.name for u in text.of("lands")}
-    for e, bar in all_waits(m, worker):
+    text = get_barrier_uses(m.launch.checked)
+    filled = {u.name for u in text.find("lands")}
+    for e, bar in list_all_waits(m, worker):
         if (
             since < e.tick < until
             and e.at_once
-            and (e.phase >= 0 or place_of(m, bar)[0] in filled or any(o.tick < e.tick for o in waits_of(bar, worker)))
+            and (e.phase >= 0 or find_place(m, bar)[0] in filled or any(o.tick < e.tick for o in list_waits(bar, worker)))
         ):
-            return Cause([(already(bar, e), e.span)], parity_for(m, bar, e.phase + 1), 2)
+            return Cause([(describe_immediate_wait(bar, e), e.span)], hint_parity(m, bar, e.phase + 1), 2)
     return None
 
 
-def short_phase(m: Machine, worker: int, since: int, until: int, without: int | None = None) -> Cause | None:
+def find_short_phase(m: Machine, worker: int, since: int, until: int, without: int | None = None) -> Cause | None:
     """Find a wait of a worker, between two ticks, for a phase that ended too early.
 
     Reasons: its count, a second arrival, or bytes.
     """
-    for e, bar in all_waits(m, worker):
+    for e, bar in list_all_waits(m, worker):
         if since < e.tick < until and e.phase >= 0:
-            cause = wrong_count(m, bar) or came_twice(bar, e.phase)
+            cause = find_wrong_count(m, bar) or find_second_arrival(bar, e.phase)
             if cause is not None:
                 return cause
     return None
 
 
-def unwaited(m: Machine, worker: int, release_ring: str, cta: int) -> Cause | None:
+def find_unwaited_release(m: Machine, worker: int, release_ring: str, cta: int) -> Cause | None:
     """Find an arrival that releases a stage without a wait for it since the worker's previous release.
 
     The stage is wrong, or it is released once too often, or its wait is missing.
     """
-    filled = text_of(m.launch.checked).pairs.get(release_ring)
-    back, full = ring_of(m, release_ring, cta), ring_of(m, filled or "", cta)
+    filled = get_barrier_uses(m.launch.checked).pairs.get(release_ring)
+    back, full = get_ring(m, release_ring, cta), get_ring(m, filled or "", cta)
     if len(back) != len(full) or not full:
         return None
     arrivals = []
     for r, p in zip(back, full):
         last = -1 if len(r.marks) < KEPT else None
-        waits = [e.tick for e in waits_of(p, worker)]
-        for a in reversed(arrivals_of(r, worker=worker)):
+        waits = [e.tick for e in list_waits(p, worker)]
+        for a in reversed(list_arrivals(r, worker=worker)):
             if last is not None and not any(last < t < a.tick for t in waits):
                 arrivals.append((a, r, p))
                 break
@@ -416,15 +420,15 @@ def unwaited(m: Machine, worker: int, release_ring: str, cta: int) -> Cause | No
     if not arrivals:
         return None
     a, r, p = min(arrivals, key=lambda x: x[0].tick)
-    before = max((e for b in full for e in waits_of(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)
-    earlier = next((e for e in arrivals_of(r, worker=worker) if e.tick < a.tick), None)
+    before = max((e for b in full for e in list_waits(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)
+    earlier = next((e for e in list_arrivals(r, worker=worker) if e.tick < a.tick), None)
     fresh = before is not None and before.tick > max(
-        (e.tick for b in back for e in arrivals_of(b, worker=worker) if e.tick < a.tick), default=-1
+        (e.tick for b in back for e in list_arrivals(b, worker=worker) if e.tick < a.tick), default=-1
     )
     since = f" since it arrived on `{r.text}` before" if earlier is not None else ""
-    notes: list[Said] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
+    notes: list[CauseNote] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
     sibling_notes = (
-        [(f"what it waited for is another stage, `{next(b.text for b in full if before in waits_of(b, worker))}`", before.span)]
+        [(f"what it waited for is another stage, `{next(b.text for b in full if before in list_waits(b, worker))}`", before.span)]
         if fresh and before is not None
         else []
     )
@@ -435,11 +439,11 @@ def unwaited(m: Machine, worker: int, release_ring: str, cta: int) -> Cause | No
     )
 
 
-def extra_arrival(bar: Mbarrier, phase: int) -> Cause | None:
+def find_extra_arrival(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the arrival that ended a phase in which no copy landed."""
     if any(e.kind == "land" and e.phase == phase for e in bar.events()):
         return None
-    arrived = arrivals_of(bar, phase)
+    arrived = list_arrivals(bar, phase)
     if not arrived:
         return None
     return Cause(
@@ -454,9 +458,9 @@ def extra_arrival(bar: Mbarrier, phase: int) -> Cause | None:
     )
 
 
-def sibling_wait(m: Machine, bar: Mbarrier, worker: int, since: int) -> tuple[Event, Mbarrier] | None:
+def find_sibling_wait(m: Machine, bar: Mbarrier, worker: int, since: int) -> tuple[Event, Mbarrier] | None:
     """Return a later wait of a worker at another stage of the same ring."""
-    name, _, cta = place_of(m, bar)
-    ring = ring_of(m, name, cta)
-    waits = [(e, b) for b in ring if b is not bar for e in waits_of(b, worker) if e.tick > since]
+    name, _, cta = find_place(m, bar)
+    ring = get_ring(m, name, cta)
+    waits = [(e, b) for b in ring if b is not bar for e in list_waits(b, worker) if e.tick > since]
     return max(waits, key=lambda x: x[0].tick, default=None)

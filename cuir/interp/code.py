@@ -23,14 +23,14 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Litera
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import Itself
 from ..text.source import Span, spoken
-from .actions import Product, Taken
+from .actions import Product, TakenOver
 from .budget import TURN
-from .faults import fault
+from .faults import make_fault
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
-from .perturb import deciding, perturbed
+from .perturb import collect_decisions, compile_perturbed
 from .registry import RUNS
-from .trace import expression_cost
+from .trace import estimate_cost
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
 from .watching import Watch
 
@@ -65,7 +65,7 @@ class Compiler:
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
-        self.deciders = deciding(checked) if perturbs else frozenset[Itself]()
+        self.deciders = collect_decisions(checked) if perturbs else frozenset[Itself]()
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered
@@ -109,7 +109,7 @@ class Compiler:
         return instruction
 
     def timed(self, run: Instruction, value: Expr) -> Instruction:
-        cost = expression_cost(value, self.checked) if self.costs else 0.0
+        cost = estimate_cost(value, self.checked) if self.costs else 0.0
         if not cost:
             return run
 
@@ -123,7 +123,7 @@ class Compiler:
     def assign(self, stmt: Assign) -> Instruction:
         name, span = stmt.targets[0], stmt.span
         if isinstance(self.checked.type_of(stmt.value), TileType):
-            value = self.held(stmt.value)
+            value = self.compile_held(stmt.value)
 
             def bind_tile(w: Worker) -> None:
                 v = value(w)
@@ -172,9 +172,9 @@ class Compiler:
             def begin(w: Worker) -> None:
                 first, end, by = uniform(start(w)), uniform(stop(w)), uniform(step(w))
                 if by == 0:
-                    raise fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
+                    raise make_fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
                 budget = w.m.launch.budget
-                count = turns(first, end, by)
+                count = count_turns(first, end, by)
                 budget.require(count, TURN, stmt.iter.span)
                 counter.count(count)
                 w.frame[key] = first
@@ -185,7 +185,7 @@ class Compiler:
                 budget = w.m.launch.budget
                 if perf_counter() > budget.look_at:
                     first, since = w.frame[begun]
-                    budget.turn(turns(first, i, by), turns(first, end, by), since, stmt.iter.span)
+                    budget.turn(count_turns(first, i, by), count_turns(first, end, by), since, stmt.iter.span)
                 if i < end if by > 0 else i > end:
                     w.frame[stmt.target] = i
                     w.frame[key] = i + by
@@ -271,7 +271,7 @@ class Compiler:
     def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
         """Compile the application of a table entry to its arguments, with perturbation if requested."""
         run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
-        return perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
+        return compile_perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
 
     def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
         """Report a division by zero at its place."""
@@ -282,7 +282,7 @@ class Compiler:
             try:
                 return run(w)
             except DivisionByZero:
-                raise fault(w.m, "M411", f"{w.label} divides by zero", e.span, "guard it: max(1, x), or an if") from None
+                raise make_fault(w.m, "M411", f"{w.label} divides by zero", e.span, "guard it: max(1, x), or an if") from None
 
         return guarded
 
@@ -295,11 +295,11 @@ class Compiler:
 
         def read(w: Worker) -> Any:
             v = w.frame[name]
-            return v if v.__class__ is torch.Tensor else settled(w, name, v, span)
+            return v if v.__class__ is torch.Tensor else read_settled_tile(w, name, v, span)
 
         return read
 
-    def held(self, e: Expr) -> Evaluate:
+    def compile_held(self, e: Expr) -> Evaluate:
         """Compile a read of the value of a name, in flight or not, or of another expression."""
         if isinstance(e, Name) and e.id != "inf":
             name = e.id
@@ -323,20 +323,20 @@ class Compiler:
         return e.value
 
 
-def turns(first: int, end: int, by: int) -> int:
+def count_turns(first: int, end: int, by: int) -> int:
     """Return the number of turns of a range, whose length may exceed what Python's range() allows."""
     return max(0, -(-(end - first) // by))
 
 
-def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
+def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
     """Return the tile of a name that was bound to a product.
 
     Raises CuirError M405 (in flight), M408 (taken over).
     """
     spelling = spoken(name, span)
-    by = v.by if isinstance(v, Taken) else v.taken
+    by = v.by if isinstance(v, TakenOver) else v.taken
     if by is not None and w.m.launch.detect:
-        raise fault(
+        raise make_fault(
             w.m,
             "M408",
             f"`{spelling}` is read after {by.actor.label} took its registers over",
@@ -348,7 +348,7 @@ def settled(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
         if v.over and v.value is not None:
             return v.value
         if w.m.launch.detect:
-            raise fault(
+            raise make_fault(
                 w.m,
                 "M405",
                 f"`{spelling}` is read while {v.actor.label} is in flight",
@@ -396,8 +396,8 @@ class Site:
     def value(self, arg: str) -> Evaluate:
         return self.compiler.expr(self.args[arg])
 
-    def held(self, arg: str) -> Evaluate:
-        return self.compiler.held(self.args[arg])
+    def compile_held(self, arg: str) -> Evaluate:
+        return self.compiler.compile_held(self.args[arg])
 
     def is_name(self, arg: str) -> str | None:
         e = self.args[arg]

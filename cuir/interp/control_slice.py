@@ -31,10 +31,10 @@ class RoleSlice:
 
     needed: set[str] = field(default_factory=set)
     watched: set[str] = field(default_factory=set)
-    kept: set[Itself] = field(default_factory=set)
+    kept_statements: set[Itself] = field(default_factory=set)
 
     def keeps(self, stmt: Stmt) -> bool:
-        return Itself(stmt) in self.kept
+        return Itself(stmt) in self.kept_statements
 
 
 @dataclass
@@ -200,10 +200,10 @@ class _RoleSlicer:
         self.into.roles[self.role.name] = self.found
         self._watch()
         while True:
-            before = len(self.found.kept), len(self.found.needed)
+            before = len(self.found.kept_statements), len(self.found.needed)
             for p in self.statements:
                 self._enter(p)
-            if (len(self.found.kept), len(self.found.needed)) == before:
+            if (len(self.found.kept_statements), len(self.found.needed)) == before:
                 break
         self._judge()
 
@@ -238,7 +238,7 @@ class _RoleSlicer:
             keep = not any(self.is_tainted(g) for g in p.guards)
         if not keep:
             return
-        role_slice.kept |= {Itself(s) for s in (stmt, *p.around)}
+        role_slice.kept_statements |= {Itself(s) for s in (stmt, *p.around)}
         roots = [*p.guards, *_list_conditions(stmt)]
         roots += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
         if needed and isinstance(stmt, Assign):

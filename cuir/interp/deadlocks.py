@@ -11,23 +11,23 @@ from ..text.plurals import count_noun
 from .barriers import Handout, Mbarrier, NamedBarrier
 from .chains import (
     Cause,
-    Said,
-    all_waits,
-    arrivals_of,
-    astray,
-    came_twice,
-    place_of,
-    ring_of,
-    text_of,
-    unwaited,
-    waits_of,
-    wrong_bytes,
+    CauseNote,
+    find_place,
+    find_second_arrival,
+    find_stray_event,
+    find_unwaited_release,
+    find_wrong_bytes,
+    get_barrier_uses,
+    get_ring,
+    list_all_waits,
+    list_arrivals,
+    list_waits,
 )
-from .faults import diagnostic
+from .faults import make_diagnostic
 from .machine import Machine, Worker
 
 
-def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list[Worker]:
+def sort_by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list[Worker]:
     """Sort the workers by how likely each is the cause.
 
     First those that miss bytes, then those that wait for a barrier at which nobody can arrive any more, then roles
@@ -36,7 +36,7 @@ def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list
     """
     waits: dict[str, set[str]] = {}  # role -> the roles whose arrivals it waits for
     for w in workers:
-        role = _arriving(w, barriers)
+        role = _find_arriving_role(w, barriers)
         if role is not None:
             waits.setdefault(w.program.name, set()).add(role)
     alive = {w.program.name for w in workers if not w.finished}
@@ -45,16 +45,16 @@ def by_cause(workers: Sequence[Worker], barriers: Mapping[str, Barrier]) -> list
         bar = w.block.barrier if w.block is not None else None
         if isinstance(bar, Mbarrier) and bar.bytes > 0:
             return 0
-        if isinstance(bar, Mbarrier) and _arriving(w, barriers) not in alive:
+        if isinstance(bar, Mbarrier) and _find_arriving_role(w, barriers) not in alive:
             return 1
-        if w.program.name not in _reached(w.program.name, waits):
+        if w.program.name not in _collect_awaited_roles(w.program.name, waits):
             return 4
         return 2 if isinstance(bar, Mbarrier) and bar.last is None else 3
 
     return sorted(workers, key=rank)
 
 
-def _arriving(w: Worker, barriers: Mapping[str, Barrier]) -> str | None:
+def _find_arriving_role(w: Worker, barriers: Mapping[str, Barrier]) -> str | None:
     """Return the role that arrives on the mbarrier that a worker waits for.
 
     None if no text does, or it waits for something else.
@@ -64,7 +64,7 @@ def _arriving(w: Worker, barriers: Mapping[str, Barrier]) -> str | None:
     return barriers[name[0]].arrivers if name and name[0] in barriers else None
 
 
-def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
+def _collect_awaited_roles(role: str, waits: Mapping[str, set[str]]) -> set[str]:
     """Return all roles that a role waits for, directly or through others."""
     reached: set[str] = set()
     todo = [role]
@@ -76,19 +76,19 @@ def _reached(role: str, waits: Mapping[str, set[str]]) -> set[str]:
 
 
 # ---- causes
-def of_block(m: Machine, w: Worker) -> Cause:
+def explain_block(m: Machine, w: Worker) -> Cause:
     """Explain why a worker that waits at a barrier will wait for ever."""
     assert w.block is not None
     bar = w.block.barrier
     if isinstance(bar, Mbarrier):
-        return _of_wait(m, w, bar, w.block.phase)
+        return _explain_wait(m, w, bar, w.block.phase)
     assert isinstance(bar, NamedBarrier)
-    return _of_meeting(m, bar)
+    return _explain_meeting(m, bar)
 
 
-def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
-    text, (name, stage, cta) = text_of(m.launch.checked), place_of(m, bar)
-    roles = {u.role for u in text.of("arrives", name)}
+def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
+    barrier_uses, (name, stage, cta) = get_barrier_uses(m.launch.checked), find_place(m, bar)
+    roles = {u.role for u in barrier_uses.find("arrives", name)}
     if not roles:
         return Cause(
             [(f"no statement arrives on `{name}`", bar.span)],
@@ -96,7 +96,7 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             4,
         )
     if bar.pending == 0 and bar.bytes > 0:
-        cause = astray(m, bar) or wrong_bytes(bar, bar.phase)
+        cause = find_stray_event(m, bar) or find_wrong_bytes(bar, bar.phase)
         if cause is not None:
             return Cause(cause.notes, cause.hint, 4)
     if bar.bytes < 0 and bar.user is not None:
@@ -105,7 +105,7 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             "expect(nbytes(view)) once for each phase that copies land in",
             4,
         )
-    able, arrived = text.arriving(name), arrivals_of(bar, bar.phase)
+    able, arrived = barrier_uses.count_arriving(name), list_arrivals(bar, bar.phase)
     role_text = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
     if able < bar.count:
         return Cause(
@@ -118,16 +118,16 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             f"the count is the number of workers that arrive in a phase, here {able}",
             4,
         )
-    early = came_twice(bar, bar.phase)
-    if name in text.pairs:
+    early = find_second_arrival(bar, bar.phase)
+    if name in barrier_uses.pairs:
         for x in m.workers:
-            cause = unwaited(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
+            cause = find_unwaited_release(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
             if cause is not None:
                 return Cause(cause.notes, cause.hint, 3)
-    missed = _missed(m, w, bar, phase)
+    missed = _find_missed_phase(m, w, bar, phase)
     if missed is not None:
         return missed
-    stray = astray(m, bar)
+    stray = find_stray_event(m, bar)
     if stray is not None:
         return Cause(stray.notes, stray.hint, 3)
     lacking = [
@@ -136,14 +136,14 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
     ended = [x for x in lacking if x.finished]
     if ended:
         x = ended[0]
-        came = sum(b.came.get(x.number, 0) for b in ring_of(m, name, cta))
-        waits = 1 + sum(1 for b in ring_of(m, name, cta) for e in waits_of(b, w.number))
-        last = next(iter(arrivals_of(bar, worker=x.number)), None) or max(
-            (e for b in ring_of(m, name, cta) for e in arrivals_of(b, worker=x.number)),
+        came = sum(b.came.get(x.number, 0) for b in get_ring(m, name, cta))
+        waits = 1 + sum(1 for b in get_ring(m, name, cta) for e in list_waits(b, w.number))
+        last = next(iter(list_arrivals(bar, worker=x.number)), None) or max(
+            (e for b in get_ring(m, name, cta) for e in list_arrivals(b, worker=x.number)),
             key=lambda e: e.tick,
             default=None,
         )
-        at = last.span if last is not None else next(u.span for u in text.of("arrives", name))
+        at = last.span if last is not None else next(u.span for u in barrier_uses.find("arrives", name))
         return Cause(
             [
                 (
@@ -157,15 +157,17 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
         )
     if early is not None:
         return early
-    partner = text.pairs.get(name)
+    partner = barrier_uses.pairs.get(name)
     for x in lacking:
-        before = next(iter(arrivals_of(bar, worker=x.number)), None)
+        before = next(iter(list_arrivals(bar, worker=x.number)), None)
         since = before.tick if before is not None else -1
-        awaited_rings = {partner} if partner else {u.name for u in text.of("lands", role=w.program.name)}
+        awaited_rings = {partner} if partner else {u.name for u in barrier_uses.find("lands", role=w.program.name)}
         passed = [
             (e, b)
-            for e, b in all_waits(m, x.number)
-            if e.tick > since and place_of(m, b)[0] in awaited_rings and (place_of(m, b)[1] == stage or len(ring_of(m, name, cta)) == 1)
+            for e, b in list_all_waits(m, x.number)
+            if e.tick > since
+            and find_place(m, b)[0] in awaited_rings
+            and (find_place(m, b)[1] == stage or len(get_ring(m, name, cta)) == 1)
         ]
         if passed:
             e, b = passed[-1]
@@ -178,7 +180,9 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
         circle = any(x.block is not None and x.block.barrier is not bar for x in lacking)
         hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
         back = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in lacking if x.block is not None][:1]
-        giver = any(u.role == w.program.name for x in lacking if x.block is not None for u in text.of("arrives", _block_name(m, x)))
+        giver = any(
+            u.role == w.program.name for x in lacking if x.block is not None for u in barrier_uses.find("arrives", _get_block_name(m, x))
+        )
         return Cause(
             [
                 (
@@ -192,22 +196,27 @@ def _of_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             hint,
             2 if circle and giver else 1,
         )
-    notes: list[Said] = (
+    notes: list[CauseNote] = (
         [(f"{bar.last.label} arrived last, here", bar.last.span)] if bar.last is not None else [("nobody ever arrived", bar.span)]
     )
     return Cause(notes, "every wait needs its arrivals (and bytes) on every path, for empty tiles too")
 
 
-def _missed(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
+def _find_missed_phase(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
     """Detect a wait at the wrong stage of a ring.
 
     Another stage has a phase that is complete and that the worker never waited for.
     """
-    name = place_of(m, bar)[0]
-    ring = ring_of(m, name, w.cta)
+    name = find_place(m, bar)[0]
+    ring = get_ring(m, name, w.cta)
     for sibling in ring:
-        last_phase = max((e.phase for e in waits_of(sibling, w.number)), default=-1)
-        if sibling is not bar and sibling.phase - 1 > last_phase and last_phase < phase and text_of(m.launch.checked).of("lands", name):
+        last_phase = max((e.phase for e in list_waits(sibling, w.number)), default=-1)
+        if (
+            sibling is not bar
+            and sibling.phase - 1 > last_phase
+            and last_phase < phase
+            and get_barrier_uses(m.launch.checked).find("lands", name)
+        ):
             return Cause(
                 [
                     (
@@ -221,18 +230,18 @@ def _missed(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause | None:
     return None
 
 
-def _block_name(m: Machine, x: Worker) -> str | None:
+def _get_block_name(m: Machine, x: Worker) -> str | None:
     assert x.block is not None
     bar = x.block.barrier
     return next((name for (name, _), ring in m.barriers.items() if any(b is bar for b in ring)), "")
 
 
-def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
+def _explain_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     """Explain a named barrier, or the join of a CTA, that does not fill."""
     came = [m.workers[n] for n in bar.came]
     if bar.span is not None:
-        text, name = text_of(m.launch.checked), place_of(m, bar)[0]
-        able = text.arriving(name)
+        barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
+        able = barrier_uses.count_arriving(name)
         if len(came) < bar.count:
             shortage = (
                 f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{count_noun(able, 'worker')} can come to it"
@@ -263,17 +272,17 @@ def _of_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     )
 
 
-def causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Cause]]:
+def rank_causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker, Cause]]:
     """Yield each blocked worker with its cause, the surest first; ties keep the order of `blocked`."""
-    yield from sorted(((w, of_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)
+    yield from sorted(((w, explain_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)
 
 
 # ---- the report
-def deadlock(m: Machine) -> CuirError:
+def make_deadlock_error(m: Machine) -> CuirError:
     """Make one report for each blocked worker, the likely causes first: the rest often only wait for them."""
-    diagnostics, order = [], by_cause(m.workers, m.launch.checked.barriers)
+    diagnostics, order = [], sort_by_cause(m.workers, m.launch.checked.barriers)
     blocked = [w for w in order if not w.finished and w.block is not None]
-    for w, cause in causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
+    for w, cause in rank_causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
         b = w.block
         assert b is not None
         bar = b.barrier
@@ -286,12 +295,12 @@ def deadlock(m: Machine) -> CuirError:
         ended = [x.label for x in m.workers if x.finished]
         if ended:
             notes.append((f"already at their end: {', '.join(ended)}", None))
-        diagnostics.append(diagnostic(m, "D401", message, b.span, cause.hint, notes))
+        diagnostics.append(make_diagnostic(m, "D401", message, b.span, cause.hint, notes))
     for w in blocked:
         b = w.block
         if b is not None and isinstance(b.barrier, Handout):
             late_workers = ", ".join(m.workers[n].label for n in b.barrier.behind(b.phase))
             message = f"deadlock: {w.label} waits for its next unit of work, which is handed out when all workers have taken the one before; {late_workers} has not"
             hint = "no worker may need, before it takes a unit of work, what another one does after the next"
-            diagnostics.append(diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
+            diagnostics.append(make_diagnostic(m, "D401", message, b.span, hint, [("the units of work are declared here", b.barrier.span)]))
     return CuirError(diagnostics)

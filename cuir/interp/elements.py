@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..ops.meaning.tiles import add_at
-from .faults import fault
+from .faults import make_fault
 from .machine import Machine
 from .records import Actor
 from .tensor_races import enter_elements
@@ -58,10 +58,12 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
         bits = BITS[tensor.flat.element_size()]
         lost = tensor.flat[offsets].view(bits) != data.view(bits)
         if bool(lost.any()):
-            raise _two_values(m, actor, tensor, offsets, lost, inside)
+            raise _make_two_values_fault(m, actor, tensor, offsets, lost, inside)
 
 
-def _two_values(m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor) -> Exception:
+def _make_two_values_fault(
+    m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor
+) -> Exception:
     """Make R402: elements of one tile that differ and go to one place.
 
     offsets: their places; lost: those whose value is not there; inside: which of the tile's.
@@ -78,7 +80,7 @@ def _two_values(m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tens
     element = ", ".join(str(i) for _, i in sorted(place))
     kind = "elements (row, column)" if column else "rows"
     unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
-    return fault(
+    return make_fault(
         m,
         "R402",
         f"{kind} {labels[0]} and {labels[1]} of a tile store different values to one element, `{tensor.name}[{element}]`, in {unit} {int(m.clusters[lane])}: either may stay",
@@ -88,7 +90,7 @@ def _two_values(m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tens
 
 
 # ---- single elements
-def element(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> Any:
+def read_element(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> Any:
     """Read one element as a scalar for each lane.
 
     Raises CuirError M402 outside of the tensor.
@@ -120,7 +122,7 @@ def _require_inside(m: Machine, actor: Actor, tensor: TensorArg, indices: list[A
         low, high = (int(i.min()), int(i.max())) if isinstance(i, np.ndarray) else (i, i)
         if low < 0 or high >= size:
             bad = low if low < 0 else high
-            raise fault(
+            raise make_fault(
                 m,
                 "M402",
                 f"{actor.label} reaches for an element outside of `{tensor.name}`: index {bad} in dim {d} of length {size}",

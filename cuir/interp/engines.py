@@ -32,7 +32,7 @@ def enter_copy(m: Machine, copy: Copy) -> None:
     m.shared[ref.cta].wrote(ref)
     if copy.bar is not None:
         copy.records[0].bar = copy.bar
-        protocol.issued(m, copy.bar, ref.nbytes, copy.actor)
+        protocol.note_issue(m, copy.bar, ref.nbytes, copy.actor)
 
 
 def enter_store(m: Machine, store: Store) -> None:
@@ -74,7 +74,7 @@ def _copy(m: Machine, copy: Copy) -> None:
         copy.records[0].done = event
         if copy.read is not None:
             copy.read.retire(m.clusters, event)
-        _over(m, copy)
+        _remove_pending(m, copy)
 
 
 def _multiply(m: Machine, p: Product) -> None:
@@ -86,7 +86,7 @@ def _multiply(m: Machine, p: Product) -> None:
         act(m, c)
         c = c.value
     a = p.a.values(m.shared) if isinstance(p.a, SharedRef) else p.a
-    p.value = product(a, p.b.values(m.shared), c, m.lanes, m.launch.noise)
+    p.value = compute_product(a, p.b.values(m.shared), c, m.lanes, m.launch.noise)
     p.c = None
 
 
@@ -97,15 +97,15 @@ def retire(m: Machine, action: Action, event: Event) -> None:
         r.done = event
     if action.read is not None:
         action.read.retire(m.clusters, event)
-    _over(m, action)
+    _remove_pending(m, action)
 
 
-def _over(m: Machine, action: Action) -> None:
+def _remove_pending(m: Machine, action: Action) -> None:
     if action in m.pending:
         m.pending.remove(action)
 
 
-def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int, noise: Noise | None = None) -> torch.Tensor:
+def compute_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, lanes: int, noise: Noise | None = None) -> torch.Tensor:
     """Compute a [lanes or 1, R, K] @ b [lanes or 1, K, C] + c in float32; c is consumed.
 
     noise: sum in another order.

@@ -11,29 +11,29 @@ from ..text.source import Span
 from .machine import Machine
 
 
-def fault(
+def make_fault(
     m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
 ) -> CuirError:
     """Make the error to raise for one fault of a batch."""
-    return CuirError([diagnostic(m, code, message, span, hint, notes)])
+    return CuirError([make_diagnostic(m, code, message, span, hint, notes)])
 
 
-def diagnostic(
+def make_diagnostic(
     m: Machine, code: str, message: str, span: Span | None, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
 ) -> Diagnostic:
     schedule = m.launch.schedule
-    replay = f"replay: {schedule.again}" + (f" --grid {m.launch.grid}" if schedule.kind != "replay" else "")
-    return Diagnostic(code, message, span, (*(Note(*n) for n in notes), Note(where(m)), Note(replay)), hint)
+    replay = f"replay: {schedule.replay_option}" + (f" --grid {m.launch.grid}" if schedule.kind != "replay" else "")
+    return Diagnostic(code, message, span, (*(Note(*n) for n in notes), Note(describe_ctas(m)), Note(replay)), hint)
 
 
-def where(m: Machine) -> str:
+def describe_ctas(m: Machine) -> str:
     """Describe the CTAs or clusters that the batch holds."""
     kind = "cluster" if m.launch.checked.cluster > 1 else "CTA"
-    numbers = ranges(m.clusters)
+    numbers = format_ranges(m.clusters)
     return f"seen in {kind} {numbers}" if len(m.clusters) == 1 else f"seen in {kind}s {numbers}, which run as one batch"
 
 
-def ranges(numbers: np.ndarray) -> str:
+def format_ranges(numbers: np.ndarray) -> str:
     """Format sorted numbers as ranges: 0-3, 7."""
     parts: list[list[int]] = []
     for n in sorted(int(x) for x in numbers):

@@ -7,9 +7,9 @@ another product took them over, read.
 from __future__ import annotations
 
 from ..text.source import Span, spoken
-from .actions import Action, Product, Taken
+from .actions import Action, Product, TakenOver
 from .engines import retire
-from .faults import fault
+from .faults import make_fault
 from .machine import Worker
 
 
@@ -38,7 +38,7 @@ def take_over(w: Worker, value: object, by: Product) -> None:
         return
     for name, bound_value in w.frame.items():
         if bound_value is value:
-            w.frame[name] = Taken(by)
+            w.frame[name] = TakenOver(by)
 
 
 def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) -> None:
@@ -49,7 +49,7 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
     m = w.m
     if isinstance(old, Product) and not old.over and old.taken is None and m.launch.detect:
         spelling = spoken(name, span)
-        raise fault(
+        raise make_fault(
             m,
             "M406",
             f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it",
@@ -59,7 +59,7 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
         )
     p = w.groups.operands.get(name)
     if p is not None and new is not old and m.launch.detect:
-        raise fault(
+        raise make_fault(
             m,
             "M407",
             f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers",
@@ -99,7 +99,7 @@ def finish(w: Worker) -> None:
         return
     action = next((a for group in (groups.open, *groups.closed) for a in group), None)
     if action is not None:  # a group may be empty: the last rounds of a pipeline commit and wait for nothing
-        raise fault(
+        raise make_fault(
             m,
             "M403",
             f"{action.actor.label} is still in flight when {w.label} ends",
@@ -108,4 +108,6 @@ def finish(w: Worker) -> None:
         )
     if groups.products:
         p = groups.products[0]
-        raise fault(m, "M404", f"{p.actor.label} is still in flight when {w.label} ends", p.actor.span, "mma_wait(x) for the last product")
+        raise make_fault(
+            m, "M404", f"{p.actor.label} is still in flight when {w.label} ends", p.actor.span, "mma_wait(x) for the last product"
+        )

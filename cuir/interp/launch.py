@@ -32,13 +32,13 @@ from . import main_loop
 from .budget import UNIT, Budget
 from .code import Compiler, Turns
 from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
-from .noise import Noise, noise_now, perturbing
+from .noise import Noise, get_noise, perturb_runs
 from .ops import RUNS
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
 from .values import Diverge, f32, uniform
-from .watching import watch_of
+from .watching import get_watch
 
 IDLE = 1024  # most CTAs or clusters of a grid beyond its work items
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches
@@ -111,7 +111,7 @@ def run(
         torch.inference_mode(),
         exact_products(),
         one_thread(),
-        perturbing(noise_now() if perturb is None else Noise(perturb)),
+        perturb_runs(get_noise() if perturb is None else Noise(perturb)),
     ):
         launch, units, _ = prepare(
             checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget, undefined=undefined
@@ -156,8 +156,8 @@ def prepare(
     bound = bind(checked.origin, arguments, dict(checked.consts))
     require_layout(checked, copied(checked), arguments)
     device = bound.device or torch.device("cpu")
-    noise = noise_now()
-    code = _code(checked, device, trace is not None, noise is not None, compiler)
+    noise = get_noise()
+    code = _compile_code(checked, device, trace is not None, noise is not None, compiler)
     modes, handed = tensor_modes(checked), exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
@@ -191,7 +191,7 @@ def prepare(
         budget=Budget(budget),
         data=compiler.data,
     )
-    return launch, _plan(launch, code, grid), code.compiler
+    return launch, _plan_work(launch, code, grid), code.compiler
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,9 @@ def run_each(launch: Launch) -> None:
             _finish(Machine(launch, np.array([cluster])))
 
 
-def _code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
-    watch = watch_of(checked)
-    key = (_code, device, costs, perturbs, kind, None if watch is None else watch.key)
+def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
+    watch = get_watch(checked)
+    key = (_compile_code, device, costs, perturbs, kind, None if watch is None else watch.key)
     compiled = checked.made.get(key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
@@ -258,38 +258,38 @@ Entered = tuple[
 ]  # numbers of blocks; of each loop least, most, all turns, and each number
 
 
-def entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
+def list_entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
     """Return the blocks of a kernel's roles that runs of it have entered since forget_entered().
 
     Blocks are bodies of roles, branches and loops.
     """
-    return [block for c in _compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
+    return [block for c in _list_compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
 
 
-def turns_of_loops(checked: Checked) -> list[Turns]:
+def list_loop_turns(checked: Checked) -> list[Turns]:
     """Return the trip counts of the loops of a kernel's roles in its runs since forget_entered()."""
-    return [turns for c in _compilers(checked) for turns in c.turns.values()]
+    return [turns for c in _list_compilers(checked) for turns in c.turns.values()]
 
 
 def forget_entered(checked: Checked) -> None:
     """Forget the entered blocks and trip counts of a checked kernel, which all checks of its text share."""
-    for compiler in _compilers(checked):
+    for compiler in _list_compilers(checked):
         compiler.entered.clear()
-    for turns in turns_of_loops(checked):
+    for turns in list_loop_turns(checked):
         turns.least, turns.most, turns.total = -1, -1, 0
         turns.counts.clear()
 
 
 def prepare_code(checked: Checked) -> None:
     """Make the code of a kernel's runs on the CPU, so that forked processes need not."""
-    _code(checked, torch.device("cpu"), False, False)
+    _compile_code(checked, torch.device("cpu"), False, False)
 
 
-def export_entered(checked: Checked) -> Entered:
+def export_entered_blocks(checked: Checked) -> Entered:
     """Blocks entered and turns made in runs since forget_entered(), for a process that has the same kernel."""
     blocks: set[int] = set()
     turns: dict[int, tuple[int, int, int, set[int]]] = {}
-    for compiler in _compilers(checked):
+    for compiler in _list_compilers(checked):
         blocks |= compiler.entered
         for number, t in compiler.turns.items():
             if t.most >= 0:
@@ -301,7 +301,7 @@ def export_entered(checked: Checked) -> Entered:
 def merge_entered(checked: Checked, entered: Entered) -> None:
     """Add what runs in another process have entered; numbers of blocks and loops are those of the kernel's text."""
     prepare_code(checked)
-    compiler = _compilers(checked)[0]
+    compiler = _list_compilers(checked)[0]
     blocks, turns = entered
     compiler.entered |= blocks
     for number, (least, most, total, counts) in turns.items():
@@ -311,7 +311,7 @@ def merge_entered(checked: Checked, entered: Entered) -> None:
         own.counts |= counts
 
 
-def _compilers(checked: Checked) -> list[Compiler]:
+def _list_compilers(checked: Checked) -> list[Compiler]:
     return [artifact.compiler for artifact in checked.made.values() if isinstance(artifact, _Code) and artifact.compiler.data]
 
 
@@ -327,7 +327,7 @@ def _finish(machine: Machine) -> None:
         batch.release()
 
 
-def _plan(launch: Launch, code: _Code, requested: Grid | None) -> int:
+def _plan_work(launch: Launch, code: _Code, requested: Grid | None) -> int:
     """Choose the grid and distribute the work items; return their number.
 
     A kernel without tiles(...) is launched as one CTA or cluster.
@@ -357,12 +357,12 @@ def _plan(launch: Launch, code: _Code, requested: Grid | None) -> int:
     count = max(0, uniform(code.count(w)))
     launch.budget.require(count, UNIT, tiles.span)
     grid = requested(count) if callable(requested) else grid
-    launch.grid = _admitted(grid, count) or chosen_grid(count, launch.checked.longest_ring)
+    launch.grid = _admit_grid(grid, count) or choose_grid(count, launch.checked.longest_ring)
     launch.work = RUNS[maker("units").name](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
 
 
-def _admitted(grid: int | None, count: int) -> int | None:
+def _admit_grid(grid: int | None, count: int) -> int | None:
     """Return the grid as it is.
 
     Raises CuirError U112 if far more CTAs than work items would run, all alike.
@@ -377,7 +377,7 @@ def _admitted(grid: int | None, count: int) -> int | None:
     return grid
 
 
-def chosen_grid(count: int, ring: int) -> int:
+def choose_grid(count: int, ring: int) -> int:
     """Choose a power of two up to 32 as the grid.
 
     Where there is enough work, each CTA gets so many work items that it comes to the third round of a ring of `ring`

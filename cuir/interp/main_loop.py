@@ -7,9 +7,9 @@ is a deadlock.
 from __future__ import annotations
 
 from .barriers import Mbarrier
-from .deadlocks import deadlock
+from .deadlocks import make_deadlock_error
 from .engines import act
-from .faults import fault
+from .faults import make_fault
 from .groups import drain_stores, finish
 from .machine import BLOCK, Machine, Worker
 from .values import Diverge
@@ -28,8 +28,8 @@ def run(m: Machine) -> None:
             break
         runnable = [n for n in alive if m.workers[n].block is None or m.workers[n].blocked_at != m.version]
         if not runnable and not m.pending:
-            raise deadlock(m)
-        kind, n = _replayed(m, runnable) or picker.pick(runnable, len(m.pending))
+            raise make_deadlock_error(m)
+        kind, n = _pick_replayed(m, runnable) or picker.pick(runnable, len(m.pending))
         if kind == "worker":
             _advance(m, m.workers[n], picker.until_blocked)
         else:
@@ -39,7 +39,7 @@ def run(m: Machine) -> None:
     _finish(m)
 
 
-def _replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
+def _pick_replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
     """Return the next step of a recorded schedule, or None."""
     if m.launch.schedule.kind != "replay":
         return None
@@ -88,7 +88,7 @@ def _finish(m: Machine) -> None:
         for bar in ring:
             if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in m.workers):
                 assert bar.user is not None
-                raise fault(
+                raise make_fault(
                     m,
                     "M403",
                     f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",

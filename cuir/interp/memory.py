@@ -121,7 +121,7 @@ def _span(i: int | slice) -> range:
     return range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1)
 
 
-def overlap(a: Intervals, b: Intervals) -> bool:
+def is_overlapping(a: Intervals, b: Intervals) -> bool:
     if a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:  # the common case: different arrays
         return False
     i = j = 0

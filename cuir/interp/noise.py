@@ -78,7 +78,7 @@ _NOW: ContextVar[Noise | None] = ContextVar("noise", default=None)
 
 
 @contextmanager
-def perturbing(noise: Noise | None) -> Iterator[None]:
+def perturb_runs(noise: Noise | None) -> Iterator[None]:
     """Vary runs of the interpreter inside the context."""
     token = _NOW.set(noise)
     try:
@@ -87,5 +87,5 @@ def perturbing(noise: Noise | None) -> Iterator[None]:
         _NOW.reset(token)
 
 
-def noise_now() -> Noise | None:
+def get_noise() -> Noise | None:
     return _NOW.get()

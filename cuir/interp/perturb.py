@@ -26,12 +26,12 @@ from .noise import Noise
 Compile = Callable[[Expr], Evaluate]  # compiles an expression to its value
 
 
-def deciding(checked: Checked) -> frozenset[Itself]:
+def collect_decisions(checked: Checked) -> frozenset[Itself]:
     """Return the comparisons and casts that floats decide."""
     return frozenset(Itself(e) for e, _ in deciders(checked))
 
 
-def perturbed(
+def compile_perturbed(
     checked: Checked, decisions: frozenset[Itself], code_of: Compile, op: Op, args: list[Expr], e: Expr, run: Evaluate
 ) -> Evaluate:
     """Compile an operation with the noise of the launch.
@@ -42,7 +42,7 @@ def perturbed(
     tile = isinstance(kind, TileType)
     dtype = getattr(kind, "dtype", None)
     if Itself(e) in decisions:
-        return lambda w: _noise(w).decided(e, run(w))
+        return lambda w: _get_noise(w).decided(e, run(w))
     if dtype != F32 or op.effects.accesses:
         return run
     exact = e.decides
@@ -51,27 +51,27 @@ def perturbed(
 
         def shuffled(w: Worker) -> torch.Tensor:
             t = value(w)
-            return t[:, :, _noise(w).order(t.shape[2]).to(t.device)].sum(-1, keepdim=True)
+            return t[:, :, _get_noise(w).order(t.shape[2]).to(t.device)].sum(-1, keepdim=True)
 
         return shuffled
     if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
-        return lambda w: _noise(w).of(run(w), op.ulps)
-    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or Itself(e) not in _shared(checked)):
+        return lambda w: _get_noise(w).of(run(w), op.ulps)
+    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or Itself(e) not in _collect_declared(checked)):
         return _multiply_add(code_of, e, run, tile)
     return run
 
 
-def _noise(w: Worker) -> Noise:
+def _get_noise(w: Worker) -> Noise:
     noise = w.m.launch.noise
     assert noise is not None  # code with noise is made for launches that have some
     return noise
 
 
-def _shared(checked: Checked) -> frozenset[Itself]:
+def _collect_declared(checked: Checked) -> frozenset[Itself]:
     """Return the expressions of the declarations."""
-    if _shared not in checked.made:
-        checked.made[_shared] = frozenset(map(Itself, expressions(checked.declarations)))
-    shared: frozenset[Itself] = checked.made[_shared]
+    if _collect_declared not in checked.made:
+        checked.made[_collect_declared] = frozenset(map(Itself, expressions(checked.declarations)))
+    shared: frozenset[Itself] = checked.made[_collect_declared]
     return shared
 
 
@@ -90,19 +90,19 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
     sign = traits(e).linear if factors is first else traits(e).linear[::-1]
 
     def either(w: Worker) -> Any:
-        if not _noise(w).fuses(e):
+        if not _get_noise(w).fuses(e):
             return run(w)
         if not tile:
             p, q, r = (np.asarray(v(w), np.float64) for v in (x, y, z))
             fused = (sign[0] * (p * q) + sign[1] * r).astype(np.float32)
             return fused if fused.shape else float(fused)
-        a, b, c = (_double(v(w)) for v in (x, y, z))
+        a, b, c = (_to_double(v(w)) for v in (x, y, z))
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 
     return either
 
 
-def _double(v: Any) -> torch.Tensor:
+def _to_double(v: Any) -> torch.Tensor:
     if isinstance(v, torch.Tensor):
         return v.to(torch.float64)
     t = torch.as_tensor(v, dtype=torch.float64)

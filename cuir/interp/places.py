@@ -16,7 +16,7 @@ from ..syntax.printer import show
 from ..text.source import Span
 from .barriers import Mbarrier, NamedBarrier
 from .code import Compiler, Site
-from .faults import fault
+from .faults import make_fault
 from .machine import Evaluate, Machine, Worker
 from .memory import SharedRef, nbytes, view_intervals
 from .tensors import BoxRef, TensorArg
@@ -31,7 +31,7 @@ def is_shared(site: Site, arg: str) -> bool:
     return root_name(site.args[arg]) in site.compiler.checked.shared
 
 
-def tensor_of(site: Site, arg: str) -> TensorAt:
+def find_tensor(site: Site, arg: str) -> TensorAt:
     """Return a lookup of the tensor in the launch.
 
     Code serves many launches, and knows of a tensor only its parameter.
@@ -41,7 +41,7 @@ def tensor_of(site: Site, arg: str) -> TensorAt:
     return lambda w: w.m.launch.tensors[root]
 
 
-def _view(compiler: Compiler, e: Expr, rank: int) -> View:
+def _get_view(compiler: Compiler, e: Expr, rank: int) -> View:
     view = view_of(e, rank)
     assert view is not None  # the checker has seen to it
     return view
@@ -54,8 +54,8 @@ def shared_place(site: Site, arg: str) -> SharedAt:
     """
     compiler, e, span = site.compiler, site.args[arg], site.span
     alloc = compiler.checked.shared[root_name(e) or ""]
-    view = _view(compiler, e, len(alloc.dims))
-    starts, sizes = _parts(compiler, view, alloc.dims)
+    view = _get_view(compiler, e, len(alloc.dims))
+    starts, sizes = _split_view(compiler, view, alloc.dims)
     text = show(e)
     cache: dict[tuple[int, ...], SharedRef] = {}
     drops = tuple(isinstance(p, Drop) for p in view.parts)
@@ -67,7 +67,7 @@ def shared_place(site: Site, arg: str) -> SharedAt:
             for d, (start, size, dim) in enumerate(zip(key[1:], sizes, alloc.dims)):
                 if not 0 <= start <= dim - size:
                     extent = f"rows {start} to {start + size - 1}" if not drops[d] else f"index {start}"
-                    raise fault(
+                    raise make_fault(
                         w.m,
                         "M409",
                         f"{w.label} reaches outside of `{alloc.name}`: {extent} in dim {d} of length {dim}",
@@ -86,7 +86,7 @@ def shared_place(site: Site, arg: str) -> SharedAt:
     return place
 
 
-def _parts(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Evaluate], tuple[int | D, ...]]:
+def _split_view(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Evaluate], tuple[int | D, ...]]:
     """Return the start of each dim of a view, and its size; a whole dim's size is as in `dims`."""
     starts: list[Evaluate] = []
     sizes: list[int | D] = []
@@ -103,10 +103,10 @@ def _parts(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[list[Ev
 def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
     """Return a lookup of a tensor's box, which may differ from lane to lane."""
     e = site.args[arg]
-    tensor = tensor_of(site, arg)
+    tensor = find_tensor(site, arg)
     dims = next(t.dims for t in site.compiler.checked.tensors if t.name == root_name(e))
-    view = _view(site.compiler, e, len(dims))
-    starts, sizes = _parts(site.compiler, view, dims)
+    view = _get_view(site.compiler, e, len(dims))
+    starts, sizes = _split_view(site.compiler, view, dims)
     static_sizes = tuple([n if isinstance(n, int) else 0 for n in sizes])
     whole = [d for d, n in enumerate(sizes) if not isinstance(n, int)]  # their lengths come from the launch
     text = show(e)
@@ -119,7 +119,7 @@ def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
     return place
 
 
-def indices_of(site: Site, arg: str) -> list[Evaluate]:
+def compile_indices(site: Site, arg: str) -> list[Evaluate]:
     """Compile the indices of an element or a gather, one for each dim."""
     e = site.args[arg]
     assert isinstance(e, Subscript)
@@ -143,7 +143,7 @@ def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
 def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrier:
     ring = w.m.barriers[name, w.cta]
     if not 0 <= stage < len(ring):
-        raise fault(
+        raise make_fault(
             w.m,
             "M412",
             f"{w.label} reaches stage {stage} of `{name}`, which has {len(ring)}",

@@ -12,7 +12,7 @@ from ..text.source import Span
 from . import causes
 from .barriers import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
-from .faults import fault
+from .faults import make_fault
 from .machine import Machine, Worker
 from .records import Actor
 
@@ -25,9 +25,9 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     """
     n = w.number
     if bar.pending == 0:
-        raise causes.too_many(m, bar, w, span)
+        raise causes.make_excess_arrival_fault(m, bar, w, span)
     if bar.had_bytes and w.clock.progress[bar.entry] < bar.phase - 1 and m.launch.detect:
-        raise causes.too_early(m, bar, w, span)
+        raise causes.make_early_arrival_fault(m, bar, w, span)
     m.tick += 1
     bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.known[n])
     bar.came[n] = bar.came.get(n, 0) + 1
@@ -39,7 +39,7 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     _complete(m, bar)
 
 
-def issued(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
+def note_issue(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
     """Log the issue of a copy that will land here."""
     m.tick += 1
     bar.log = Event(bar.log, m.tick, "issue", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
@@ -59,7 +59,7 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
     bar.clock.join_progress(actor.clock)
     bar.time = max(bar.time, time)
     if bar.pending == 0 and bar.bytes < 0:
-        raise causes.too_many_bytes(m, bar, actor.label, actor.span)
+        raise causes.make_excess_bytes_fault(m, bar, actor.label, actor.span)
     _complete(m, bar)
     return event
 
@@ -84,7 +84,7 @@ def _complete(m: Machine, bar: Mbarrier) -> None:
     m.changed()
     for worker, wait in bar.waits.items():
         if wait.phase == over - 1 and bar.seen.progress[worker] < wait.epoch and m.launch.detect:
-            raise causes.lapped(m, bar, m.workers[worker], wait.phase, wait.span, wait)
+            raise causes.make_lap_fault(m, bar, m.workers[worker], wait.phase, wait.span, wait)
 
 
 def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
@@ -97,7 +97,7 @@ def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
     if bar.phase <= phase:
         return False
     if bar.phase > phase + 1 and m.launch.detect:
-        raise causes.lapped(m, bar, w, phase, span, None)
+        raise causes.make_lap_fault(m, bar, w, phase, span, None)
     if phase >= 0:
         w.clock.join(bar.seen)
     n = w.number
@@ -116,7 +116,7 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
     bar.arrivals.append(bar.last)
     bar.warps_here += w.program.threads // 32
     if (bar.warps_here < bar.warps) != (len(bar.arrivals) < bar.count) or bar.warps_here > bar.warps:
-        raise other_warps(m, bar, span)
+        raise make_warps_fault(m, bar, span)
     bar.came[w.number] = bar.came.get(w.number, 0) + 1
     bar.clock.join(w.clock)
     bar.time = max(bar.time, w.time)
@@ -131,12 +131,12 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
     return mine
 
 
-def other_warps(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
+def make_warps_fault(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
     """Make S406: the hardware would open the barrier for other arrivals than its count requires."""
     arrivals = (
         f"{count_noun(len(bar.arrivals), 'arrival')} of {count_noun(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
     )
-    return fault(
+    return make_fault(
         m,
         "S406",
         f"`{bar.text}` opens at {count_noun(bar.count, 'arrival')} of {count_noun(bar.warps, 'warp')} in all, found {arrivals}",
@@ -146,7 +146,7 @@ def other_warps(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
     )
 
 
-def passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
+def has_passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
     """Return True if the generation is complete, after the worker's clock has joined it."""
     completed = bar.over.get(generation)
     if completed is None:

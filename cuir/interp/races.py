@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ops.base import Op
-from .causes import of_conflict, unwritten
+from .causes import explain_conflict, make_unwritten_fault
 from .clocks import Event
-from .faults import fault
+from .faults import make_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
 from .records import Actor, Record
@@ -37,7 +37,7 @@ def touch(
         if ref is not None:
             records.append(access(m, actor, ref, a.mode, a.proxy, completion, awaited))
             if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(needed or ref):
-                raise unwritten(m, actor, ref)
+                raise make_unwritten_fault(m, actor, ref)
     return records
 
 
@@ -56,11 +56,11 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
             if reads and old.mode == "read":
                 continue
             if (old.done is None or not clock.has(old.done)) and m.launch.detect:
-                raise race(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records], ref.cta)
+                raise make_race_fault(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records], ref.cta)
             if proxy == "async" and old.proxy == "generic" and old.mode != "read" and m.launch.detect:
                 assert old.done is not None
                 if not clock.has_fenced(old.done):
-                    raise unfenced(m, record, old)
+                    raise make_unfenced_fault(m, record, old)
         if covered and not reads:
             region.records.clear()
     home = tracker.regions[ref.intervals]
@@ -70,18 +70,22 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
     return record
 
 
-def race(m: Machine, new: Record, old: Record, records: Sequence[Record], cta: int) -> Exception:
+def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Record], cta: int) -> Exception:
     kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
     verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
     former = max((r.tick for r in records if r.worker == new.worker and r.mode == new.mode), default=-1)
-    cause = of_conflict(m, new, old, former, cta)
-    return fault(m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.what} here: it must be over before", old.span)])
+    cause = explain_conflict(m, new, old, former, cta)
+    return make_fault(
+        m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.description} here: it must be over before", old.span)]
+    )
 
 
-def unfenced(m: Machine, new: Record, old: Record) -> Exception:
+def make_unfenced_fault(m: Machine, new: Record, old: Record) -> Exception:
     message = (
         f"the {new.mode} of `{new.text}` by {new.label} may miss {old.words()}: an ordinary write reaches the async proxy after a fence"
     )
     rest = "" if old.worker == new.worker else " and before the barrier that orders the two"
-    return fault(m, "R403", message, new.span, f"{old.label} calls fence_async() after its write{rest}", [(f"{old.what} here", old.span)])
+    return make_fault(
+        m, "R403", message, new.span, f"{old.label} calls fence_async() after its write{rest}", [(f"{old.description} here", old.span)]
+    )

@@ -11,39 +11,39 @@ from .machine import Worker
 from .trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
 
 
-def waited(w: Worker, start: float, name: str, span: Span) -> None:
+def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
     """Record that a worker goes on after a wait that it came to at `start`."""
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.waited(w.label, start, w.time, name, span.line)
 
 
-def product_issued(w: Worker, p: Product, volume: int) -> None:
+def record_product(w: Worker, p: Product, volume: int) -> None:
     """Record a product of `volume` multiply-adds."""
     trace = w.m.launch.trace
     if trace is not None:
-        _busy(trace, w, p, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
+        _occupy_engine(trace, w, p, "tensor core", "product", f"{w.label} line {p.actor.span.line}", volume / PRODUCT_RATE, 0)
 
 
-def copies_issued(w: Worker, copies: list[Copy], text: str) -> None:
+def record_copies(w: Worker, copies: list[Copy], text: str) -> None:
     """Record one copy, or the copies of a multicast to all CTAs, which land together."""
     trace = w.m.launch.trace
     if trace is None:
         return
     first, *multicast_copies = copies
-    _busy(trace, w, first, "copy engine", "copy", text, first.target.nbytes / COPY_RATE, COPY_LATENCY)
+    _occupy_engine(trace, w, first, "copy engine", "copy", text, first.target.nbytes / COPY_RATE, COPY_LATENCY)
     for c in multicast_copies:
         c.time = first.time
 
 
-def store_issued(w: Worker, s: Store, text: str) -> None:
+def record_store(w: Worker, s: Store, text: str) -> None:
     """Record a bulk store."""
     trace = w.m.launch.trace
     if trace is not None:
-        _busy(trace, w, s, "copy engine", "store", text, s.source.nbytes / COPY_RATE, 0)
+        _occupy_engine(trace, w, s, "copy engine", "store", text, s.source.nbytes / COPY_RATE, 0)
 
 
-def _busy(trace: Trace, w: Worker, action: Action, engine: str, kind: str, name: str, busy: float, latency: float) -> None:
+def _occupy_engine(trace: Trace, w: Worker, action: Action, engine: str, kind: str, name: str, busy: float, latency: float) -> None:
     """Occupy the engine, once it is free, for the time `busy`; the action completes `latency` later."""
     m = w.m
     start = max(w.time, m.engine_time.get(engine, 0.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..text.source import Span
 from .barriers import Mbarrier
 from .clocks import Clock, Event
-from .memory import Intervals, covers, overlap
+from .memory import Intervals, covers, is_overlapping
 from .state import State
 
 
@@ -18,12 +18,12 @@ class Actor(State):
     """The party of an access: a worker now, or an engine on its behalf with the worker's clock at issue."""
 
     def __init__(self, worker: int, cta: int, label: str, clock: Clock, span: Span, access: str):
-        self.worker, self.cta, self.label, self.clock, self.span, self.what = worker, cta, label, clock, span, access
+        self.worker, self.cta, self.label, self.clock, self.span, self.description = worker, cta, label, clock, span, access
 
 
 class Record(State):
     def __init__(self, actor: Actor, mode: str, proxy: str, completion: Event | None, text: str, awaited: str):
-        self.worker, self.label, self.span, self.what = actor.worker, actor.label, actor.span, actor.what
+        self.worker, self.label, self.span, self.description = actor.worker, actor.label, actor.span, actor.description
         self.mode, self.proxy, self.done, self.text = mode, proxy, completion, text
         self.awaited = awaited  # the wait that completes the access, for reports
         self.bar: Mbarrier | None = None  # the barrier that a copy lands on
@@ -54,8 +54,8 @@ class Tracker(State):
             if new is None:
                 new = self.regions[intervals] = Region(intervals)
                 for region_intervals, neighbours in self.near.items():  # appended, as it is the last region
-                    if overlap(region_intervals, intervals):
+                    if is_overlapping(region_intervals, intervals):
                         neighbours.append((new, covers(region_intervals, intervals)))
-            regions = [(r, covers(intervals, r.intervals)) for r in self.regions.values() if overlap(intervals, r.intervals)]
+            regions = [(r, covers(intervals, r.intervals)) for r in self.regions.values() if is_overlapping(intervals, r.intervals)]
             self.near[intervals] = regions
         return regions

@@ -56,7 +56,7 @@ class Schedule:
         return cls("replay", 0, "lockstep" if lockstep else None, tuple(steps), cluster, None if units is None else tuple(units), origin)
 
     @property
-    def again(self) -> str:
+    def replay_option(self) -> str:
         """The option of the command line that gives this schedule."""
         return f"--replay {self.origin or 'FILE'}" if self.kind == "replay" else f"--schedule {self}"
 
@@ -167,7 +167,7 @@ class Picker(State):
         return self.rank[worker]
 
 
-def partition(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
+def partition_work(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
     """Distribute the work items over the clusters, increasing in each.
 
     Cluster c gets c, c + G, ... or, for dynamic work under another schedule than in order, any partition.

@@ -31,7 +31,7 @@ class Access:
     worker: int
     cta: int
     label: str
-    what: str
+    description: str
     span: Any
     mode: str
     proxy: str
@@ -39,7 +39,7 @@ class Access:
     awaited: str  # the wait that completes an engine's access, for reports
     over: dict[int, Event] = field(default_factory=dict)
 
-    def done(self, cluster: int) -> Event | None:
+    def get_completion(self, cluster: int) -> Event | None:
         return self.event if self.event is not None else self.over.get(cluster)
 
     def retire(self, clusters: np.ndarray, event: Event) -> None:
@@ -69,7 +69,9 @@ class Shadow:
         self.numbers: dict[tuple[int, ...], int] = {}
 
     def enter(self, clusters: np.ndarray, actor: Actor, mode: str, proxy: str, event: Event | None, awaited: str = "") -> Access:
-        access = Access(self.next, clusters, actor.worker, actor.cta, actor.label, actor.what, actor.span, mode, proxy, event, awaited)
+        access = Access(
+            self.next, clusters, actor.worker, actor.cta, actor.label, actor.description, actor.span, mode, proxy, event, awaited
+        )
         self.log.append(access)
         self.firsts.append(self.next)
         self.next += len(clusters)

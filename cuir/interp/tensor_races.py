@@ -13,7 +13,7 @@ import torch
 
 from ..checking.tensor_modes import write_spans
 from .clocks import Event
-from .faults import fault
+from .faults import make_fault
 from .machine import Machine
 from .records import Actor
 from .shadows import Access, Shadow
@@ -39,7 +39,7 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
     if shadow is None:
         return None
     if mode == "write" and box.lanes_overlap(len(m.clusters)):
-        raise _overlapping_lanes(m, shadow, actor)
+        raise _make_overlap_fault(m, shadow, actor)
     access = shadow.enter(m.clusters, actor, mode, proxy, completion, awaited)
     entry = _Entry(m, shadow, actor, access)
     for lanes, part, offsets in box.pieces(shadow.strides):
@@ -107,7 +107,7 @@ class _Entry:
         flat[offsets] = numbers
         if len(self.m.clusters) > 1 and not torch.equal(flat[offsets], numbers):
             if self.access.mode == "write":
-                raise _overlapping_lanes(self.m, self.shadow, self.actor)
+                raise _make_overlap_fault(self.m, self.shadow, self.actor)
             flat[offsets] = histories
             for lane_number in torch.unique(lane).tolist():  # lanes meet: one after the other
                 mine = lane == lane_number
@@ -134,7 +134,7 @@ class _Entry:
         members, same, clusters = [], False, set()
         for n in shadow.longer.get(history, (history,)):
             old, owner = shadow.find(n)
-            completion = old.done(owner)
+            completion = old.get_completion(owner)
             commute = mode == old.mode and mode != "write"
             ordered = (
                 owner == cluster and completion is not None and actor.clock.has(completion) and (shadow.between or old.cta == actor.cta)
@@ -181,13 +181,13 @@ class _Entry:
             hint = "a barrier must lie between the two"
             if old.cta != actor.cta:
                 hint += ": of CTAs of a cluster one whose arrivals are arrive(cluster=True)"
-        return fault(
+        return make_fault(
             m,
             "R402",
             f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{owner_text}",
             actor.span,
             hint,
-            [(f"{old.what} here", old.span)],
+            [(f"{old.description} here", old.span)],
         )
 
     def _unwritten(self, lane: int, offset: int) -> Exception:
@@ -202,24 +202,26 @@ class _Entry:
             hint = f"`{name}` is scratch, and holds anything when a launch begins: store to the element first, with a barrier between the two if another worker does"
         else:
             hint = f"store to the element first, with a barrier between the two if another worker does; or ask for `{name}` by name in the reference, which makes what it holds before the launch an input"
-        return fault(m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{unit_text}", actor.span, hint, notes)
+        return make_fault(
+            m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{unit_text}", actor.span, hint, notes
+        )
 
     def _unfenced(self, old: Access) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         rest = "" if old.worker == actor.worker else " and before the barrier that orders the two"
         message = f"the {access.mode} of `{name}` by {actor.label} may miss the {old.mode} by {old.label}: what is stored to a tensor the ordinary way reaches the copy engine after a fence"
-        return fault(
+        return make_fault(
             m,
             "R403",
             message,
             actor.span,
             f"{old.label} calls fence_async(tensors=True) after its {old.mode}{rest}; fence_async() alone is for shared memory",
-            [(f"{old.what} here", old.span)],
+            [(f"{old.description} here", old.span)],
         )
 
 
-def _overlapping_lanes(m: Machine, shadow: Shadow, actor: Actor) -> Exception:
-    return fault(
+def _make_overlap_fault(m: Machine, shadow: Shadow, actor: Actor) -> Exception:
+    return make_fault(
         m,
         "R402",
         f"several CTAs write the same elements of `{shadow.name}` here",

@@ -74,7 +74,7 @@ class Trace:
         return {"traceEvents": names + spans, "displayTimeUnit": "ns"}
 
 
-def expression_cost(e: Expr, checked: Checked) -> float:
+def estimate_cost(e: Expr, checked: Checked) -> float:
     """Estimate the cycles of the elementwise work of an expression."""
     total = 0.0
     for n in walk(e):

@@ -50,7 +50,7 @@ def write_trace(trace: Trace, path: str | Path, title: str = "") -> None:
     if suffix in (".png", ".svg"):
         plot_trace(trace, path)
         return
-    text = json.dumps(trace.chrome()) if suffix == ".json" else _page(trace, title or path.stem)
+    text = json.dumps(trace.chrome()) if suffix == ".json" else _render_page(trace, title or path.stem)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -64,10 +64,10 @@ def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float |
     without matplotlib, U108 if the file cannot be written.
     """
     pyplot = load_pyplot("the same command", "a picture of a trace")
-    save_figure(_figure(pyplot, trace.events, start, stop, 14.0), Path(path), dpi=160)
+    save_figure(_draw_figure(pyplot, trace.events, start, stop, 14.0), Path(path), dpi=160)
 
 
-def _figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float | None, width: float) -> Any:
+def _draw_figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float | None, width: float) -> Any:
     """Draw a figure with a row for each worker and engine."""
     from matplotlib.patches import Patch
 
@@ -97,11 +97,11 @@ def _figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float 
     return figure
 
 
-def _page(trace: Trace, title: str) -> str:
+def _render_page(trace: Trace, title: str) -> str:
     """Render a self-contained page: the picture, as wide as the run is long, and a table of times by row."""
     pyplot = load_pyplot("the same command", "a page of a trace")
     end = max((e.start + e.length for e in trace.events), default=1.0)
-    figure = _figure(pyplot, trace.events, 0.0, None, min(max(end / PAGE_SCALE, PAGE_WIDTH[0]), PAGE_WIDTH[1]))
+    figure = _draw_figure(pyplot, trace.events, 0.0, None, min(max(end / PAGE_SCALE, PAGE_WIDTH[0]), PAGE_WIDTH[1]))
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg")
     pyplot.close(figure)

@@ -32,7 +32,7 @@ _ON: ContextVar[bool] = ContextVar("watching", default=False)
 
 
 @contextmanager
-def watching() -> Iterator[None]:
+def watch_runs() -> Iterator[None]:
     """Report watched expressions, in runs inside the context, of kernels that have a watch."""
     token = _ON.set(True)
     try:
@@ -46,7 +46,7 @@ def set_watch(checked: Checked, watch: Watch) -> None:
     checked.made[Watch] = watch
 
 
-def watch_of(checked: Checked) -> Watch | None:
+def get_watch(checked: Checked) -> Watch | None:
     """Return the watch of a kernel where runs are watched."""
     watch: Watch | None = checked.made.get(Watch) if _ON.get() else None
     return watch

@@ -23,8 +23,8 @@ from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Slice, Stmt, Subsc
 from ..syntax.types import TileType
 from ..syntax.walk import children
 from ..text.diagnostics import CuirError
-from .actions import Product, Taken
-from .code import Compiler, Site, settled
+from .actions import Product, TakenOver
+from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
 from .groups import check_rebinding
 from .launch import Grid, RunReport, prepare, report_of, run_batches
@@ -165,7 +165,7 @@ class SynchronisationCompiler(Compiler):
 
         def read(w: Worker) -> object:
             v = binding(w)
-            return settled(w, name, v, span) if isinstance(v, (Product, Taken)) else v
+            return read_settled_tile(w, name, v, span) if isinstance(v, (Product, TakenOver)) else v
 
         return read
 
@@ -185,7 +185,7 @@ class _SiteWithoutData(Site):
             return super().value(arg)
         return self.compiler_without_data.compile_name_read(e) if isinstance(e, Name) else self.compiler_without_data.compile_stand_in(e)
 
-    def held(self, arg: str) -> Evaluate:
+    def compile_held(self, arg: str) -> Evaluate:
         return self.compiler_without_data.compile_stand_in(self.args[arg])
 
 

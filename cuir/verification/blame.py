@@ -19,7 +19,7 @@ from ..checking.views import root_name
 from ..interp import Schedule
 from ..interp.actions import Product
 from ..interp.code import Compiler
-from ..interp.faults import ranges
+from ..interp.faults import format_ranges
 from ..interp.launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..ops.expressions import traits
@@ -351,5 +351,5 @@ def _pattern(wrong: torch.Tensor) -> str:
 
 
 def _places(places: Any) -> str:
-    text = ranges(places)
+    text = format_ranges(places)
     return text if text.count(",") < 4 else f"{len(places)} places from {places[0]} to {places[-1]}"

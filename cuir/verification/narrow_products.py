@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..checking.checked import BoundCall, Checked
-from ..interp.launch import turns_of_loops
+from ..interp.launch import list_loop_turns
 from ..ops.meaning.tiles import NARROW_SUM_BITS, narrow_sum_error
 from ..syntax.nodes import Assign, For, If, Name, Stmt
 from ..syntax.types import DType, SharedView, TileType
@@ -38,7 +38,7 @@ class NarrowSum:
 def narrow_sums(checked: Checked) -> list[NarrowSum]:
     """Return one record for each sum of 8-bit products in the kernel's text, at its first product."""
     most: dict[int, int] = {}
-    for turns in turns_of_loops(checked):
+    for turns in list_loop_turns(checked):
         most[id(turns.stmt)] = max(most.get(id(turns.stmt), 1), turns.most)
     sums: dict[tuple[str, str, tuple[int, ...]], NarrowSum] = {}
     for role in checked.roles:

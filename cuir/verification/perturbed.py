@@ -16,7 +16,7 @@ import torch
 
 from ..checking.checked import Checked
 from ..checking.decisions import entry, feeding, jumps, placed_deciders
-from ..interp.noise import Noise, Truth, perturbing
+from ..interp.noise import Noise, Truth, perturb_runs
 from ..ops.base import Op
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
@@ -87,7 +87,7 @@ def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: Cui
 
 def _judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
     try:
-        with perturbing(noise):
+        with perturb_runs(noise):
             judged()
     except CuirError as error:
         return error

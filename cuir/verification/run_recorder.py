@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checking.checked import Checked
-from ..interp.launch import export_entered, forget_entered, merge_entered
+from ..interp.launch import export_entered_blocks, forget_entered, merge_entered
 from ..spec.user_calls import Refusals
 from ..text.diagnostics import CuirError
 from .coverage.observed import Observed
@@ -34,7 +34,7 @@ class RunRecorder:
             self.soundness.end(self.refused)
         except CuirError:
             return None
-        return list(self.observed.seen), [export_entered(kernel) for kernel in self.kernels]
+        return list(self.observed.seen), [export_entered_blocks(kernel) for kernel in self.kernels]
 
     def merge(self, state: Any) -> None:
         """Add what another process has seen."""

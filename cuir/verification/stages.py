@@ -13,9 +13,9 @@ from ..calls.requirements import rows_required
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
-from ..interp.budget import allowing
+from ..interp.budget import limit_seconds
 from ..interp.launch import prepare_code
-from ..interp.watching import watching
+from ..interp.watching import watch_runs
 from ..ops.meaning.tiles import exact_products, one_thread
 from ..runtime.launchable import require_launchable, spills
 from ..spec.functions import AnySpecification, FunctionSpecification
@@ -95,7 +95,7 @@ def verify(
         known,
         processes,
     )
-    with allowing(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watching():
+    with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watch_runs():
         return verification.run(refused)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..checking.checked import Checked
 from ..checking.views import Range, root_name, view_of
 from ..interp import run
-from ..interp.launch import turns_of_loops
+from ..interp.launch import list_loop_turns
 from ..ops import OPERATORS
 from ..spec.functions import FunctionSpecification
 from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
@@ -153,8 +153,8 @@ def _work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int
         if not draws:
             return None
         arguments = function_launch(checked, spec, draws[0]).arguments()
-        before = {id(t): t.total for t in turns_of_loops(checked)}
+        before = {id(t): t.total for t in list_loop_turns(checked)}
         report = run(checked, arguments, grid=lambda units: 1)
     except CuirError:
         return None
-    return report.units, *(t.total - before.get(id(t), 0) for t in turns_of_loops(checked))
+    return report.units, *(t.total - before.get(id(t), 0) for t in list_loop_turns(checked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..checking.checked import Checked
-from ..interp.launch import entered_blocks, forget_entered, turns_of_loops
+from ..interp.launch import forget_entered, list_entered_blocks, list_loop_turns
 from ..syntax.nodes import Assign, AugAssign, Call, ExprStmt, For, Literal, Stmt, Unary, With
 from ..syntax.walk import walk
 
@@ -25,7 +25,7 @@ def unreached(checked: Checked, *others: Checked) -> tuple[Lines, Lines]:
     reached = {
         n.span.line
         for one in (checked, *others)
-        for block in entered_blocks(one)
+        for block in list_entered_blocks(one)
         for s in block
         if isinstance(s, _SIMPLE)
         for n in walk(s)  # an argument stands where its function was called
@@ -39,7 +39,7 @@ def short_loops(checked: Checked, *others: Checked, below: int = 2) -> list[int]
     """Lines of loops that runs since forget_entered() came to, and that made fewer turns each time, though not the consts alone say how many. others: the same roles, with other functions."""
     source = checked.origin.span.source
     most: dict[int, int] = {}
-    for turns in (t for one in (checked, *others) for t in turns_of_loops(one) if t.stmt.span.source is source and not _fixed(t.stmt)):
+    for turns in (t for one in (checked, *others) for t in list_loop_turns(one) if t.stmt.span.source is source and not _fixed(t.stmt)):
         line = turns.stmt.span.line
         most[line] = max(most.get(line, -1), turns.most)
     return sorted(line for line, n in most.items() if 0 < n < below)  # a body that was not entered is known as that
@@ -48,7 +48,7 @@ def short_loops(checked: Checked, *others: Checked, below: int = 2) -> list[int]
 def unentered_loops(checked: Checked) -> list[int]:
     """Lines of loops without a turn in all runs, or that none has come to."""
     source = checked.origin.span.source
-    entered = {t.stmt.span.line for t in turns_of_loops(checked) if t.most > 0}
+    entered = {t.stmt.span.line for t in list_loop_turns(checked) if t.most > 0}
     there = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if isinstance(n, For) and n.span.source is source}
     return sorted(there - entered)
 

@@ -21,7 +21,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found == ONE
     schedule = found.schedule("s.json")
     assert schedule.steps == ONE.steps and schedule.cluster == 1 and schedule.policy == "lockstep" and schedule.units == (0, 3)
-    assert schedule.again == "--replay s.json"
+    assert schedule.replay_option == "--replay s.json"
 
 
 @pytest.mark.parametrize("change", [

@@ -10,7 +10,7 @@ import torch
 import cuir
 from cuir.checking.checked import Checked
 from cuir.explore import explore
-from cuir.interp.budget import allowing, spoken
+from cuir.interp.budget import limit_seconds, spoken
 from cuir.spec.functions import FunctionSpecification
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
@@ -65,7 +65,7 @@ def test_a_run_over_its_time_ends() -> None:
 
 def test_more_time_is_allowed() -> None:
     checked, x = kernel("for a in range(20000):\n    i += 1"), torch.zeros(100, 64)
-    with allowing(0.01), pytest.raises(CuirError, match="D402"):
+    with limit_seconds(0.01), pytest.raises(CuirError, match="D402"):
         cuir.run(checked, {"X": x, "n": 1})
     cuir.run(checked, {"X": x, "n": 1}, budget=60)
     assert x[0, 0] == 20000

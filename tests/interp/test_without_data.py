@@ -19,7 +19,7 @@ from cuir import CuirError, check, parse, run
 from cuir.checking.checked import Checked
 from cuir.interp import Schedule
 from cuir.interp.control_slice import control_slice
-from cuir.interp.launch import entered_blocks, forget_entered
+from cuir.interp.launch import forget_entered, list_entered_blocks
 from cuir.interp.without_data import run_without_data
 from cuir.syntax.types import F16, I32
 from tests.explore.test_agreement import CONSUMER, LINES, PRODUCER, program
@@ -186,7 +186,7 @@ def test_lines_are_not_counted_as_reached() -> None:
     checked, given = product({"M": 130, "N": 256, "K": 64})
     forget_entered(checked)
     run_without_data(checked, given)
-    assert entered_blocks(checked) == []
+    assert list_entered_blocks(checked) == []
 
 
 def test_a_fault_that_only_many_steps_show() -> None:

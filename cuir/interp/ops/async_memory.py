@@ -9,7 +9,7 @@ from .. import recording
 from ..actions import Copy, Store
 from ..code import Site
 from ..engines import enter_copy, enter_store, issue
-from ..faults import fault
+from ..faults import make_fault
 from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
 from ..places import barrier_place, box_place, peers, shared_place
@@ -46,7 +46,7 @@ def copy_bulk(site: Site) -> Evaluate:
         for action in copies:
             enter_copy(m, action)
         m.count("bulk copies")
-        recording.copies_issued(w, copies, source.text)
+        recording.record_copies(w, copies, source.text)
         for action in copies:
             issue(m, action)
         return POINT
@@ -66,7 +66,7 @@ def copy_cp(site: Site) -> Evaluate:
         m = w.m
         ref, source = shared(w), box(w)
         if np.any(np.remainder(source.starts[-1], unit)):
-            raise fault(
+            raise make_fault(
                 m,
                 "M414",
                 f"cp.async begins at column {np.ravel(source.starts[-1])[0]} of `{source.tensor.name}`, and it copies chunks of 16 bytes, {unit} columns",
@@ -80,7 +80,7 @@ def copy_cp(site: Site) -> Evaluate:
         enter_copy(m, action)
         w.groups.open.append(action)
         m.count("cp.async copies")
-        recording.copies_issued(w, [action], source.text)
+        recording.record_copies(w, [action], source.text)
         issue(m, action)
         return GO
 
@@ -103,7 +103,7 @@ def copy_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         drain_copies(w, keep)
-        recording.waited(w, start, "copy_wait", span)
+        recording.record_wait(w, start, "copy_wait", span)
         return POINT
 
     return run
@@ -125,7 +125,7 @@ def store_async(site: Site) -> Evaluate:
         enter_store(m, action)
         w.groups.stores.append(action)
         m.count("bulk stores")
-        recording.store_issued(w, action, target.text)
+        recording.record_store(w, action, target.text)
         issue(m, action)
         return POINT
 
@@ -139,7 +139,7 @@ def store_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         drain_stores(w, keep)
-        recording.waited(w, start, "store_wait", span)
+        recording.record_wait(w, start, "store_wait", span)
         return POINT
 
     return run

@@ -10,9 +10,9 @@ from ...ops import meaning
 from ...ops.meaning import tiles
 from ...syntax.types import SharedView, TileType
 from .. import recording
-from ..actions import Product, Taken
-from ..code import Site, settled
-from ..engines import issue, product
+from ..actions import Product, TakenOver
+from ..code import Site, read_settled_tile
+from ..engines import compute_product, issue
 from ..groups import retire_products, take_over
 from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
@@ -20,7 +20,7 @@ from ..places import shared_place
 from ..races import touch
 from ..registry import runs
 from ..values import HELD, blank, tile_operand
-from .operators import binary, combine, of_scalars, of_tiles, unary
+from .operators import binary, combine, get_scalar_function, get_tile_function, unary
 
 
 @runs("min", "max", "cdiv")
@@ -33,18 +33,18 @@ def extremum(site: Site) -> Evaluate:
             acc = combine(site, acc, site.value(name), fresh, site.fresh(name), dtype, dtype)
             fresh = False  # its shape may be smaller than the next operand's
         else:
-            acc = _pair(of_scalars(site.op, dtype), acc, site.value(name))
+            acc = _combine_pair(get_scalar_function(site.op, dtype), acc, site.value(name))
     return acc
 
 
-def _pair(function: Any, x: Evaluate, y: Evaluate) -> Evaluate:
+def _combine_pair(function: Any, x: Evaluate, y: Evaluate) -> Evaluate:
     return lambda w: function(x(w), y(w))
 
 
 @runs("where")
 def where(site: Site) -> Evaluate:
     cond, x, y, dtype, device = site.value("cond"), site.value("x"), site.value("y"), site.dtype("x"), site.device
-    host_dtype, result, choose = HELD[dtype], site.result(), of_tiles(site.op, dtype)
+    host_dtype, result, choose = HELD[dtype], site.result(), get_tile_function(site.op, dtype)
     assert isinstance(result, TileType)
     rounds = not (isinstance(site.type("x"), TileType) and isinstance(site.type("y"), TileType))  # a literal is an f32
 
@@ -76,13 +76,13 @@ def cast(site: Site) -> Evaluate:
 
 @runs("row_max", "row_sum", "col_max", "col_sum")
 def reduction(site: Site) -> Evaluate:
-    x, function = site.value("x"), of_tiles(site.op, site.dtype("x"))
+    x, function = site.value("x"), get_tile_function(site.op, site.dtype("x"))
     return lambda w: function(x(w))
 
 
 @runs("warp_any")
 def vote(site: Site) -> Evaluate:
-    x, function, device = site.value("x"), of_tiles(site.op, site.dtype("x")), site.device
+    x, function, device = site.value("x"), get_tile_function(site.op, site.dtype("x")), site.device
 
     def run(w: Worker) -> torch.Tensor:
         v = tile_operand(x(w), device)
@@ -92,13 +92,13 @@ def vote(site: Site) -> Evaluate:
 
 
 # ---- products
-def _operand(site: Site, arg: str) -> Any:
+def _compile_operand(site: Site, arg: str) -> Any:
     return shared_place(site, arg) if site.is_shared(arg) else site.value(arg)
 
 
 @runs("mma")
 def mma(site: Site) -> Evaluate:
-    a, b, op, span = _operand(site, "a"), _operand(site, "b"), site.op, site.span
+    a, b, op, span = _compile_operand(site, "a"), _compile_operand(site, "b"), site.op, site.span
     c = site.value("c") if site.has("c") else None
     fresh = c is not None and site.fresh("c")
     parts = site.const("parts") if site.has("parts") else 0
@@ -108,7 +108,7 @@ def mma(site: Site) -> Evaluate:
     def run(w: Worker) -> torch.Tensor:
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
-        touch(op, w, w.actor(span, "the product"), _shared(operands), w.event())
+        touch(op, w, w.actor(span, "the product"), _select_shared(operands), w.event())
         w.m.count("products")
         if not values:
             return blank(t, site.device)
@@ -118,19 +118,19 @@ def mma(site: Site) -> Evaluate:
         w.m.launch.area += w.m.lanes * x.shape[1] * x.shape[2] * y.shape[2] / 128**3
         if parts:
             x, y = tiles.in_parts(x, y, parts)
-        return product(x, y, acc, w.m.lanes, w.m.launch.noise)
+        return compute_product(x, y, acc, w.m.lanes, w.m.launch.noise)
 
     return run
 
 
-def _shared(operands: dict[str, Any]) -> dict[str, SharedRef]:
+def _select_shared(operands: dict[str, Any]) -> dict[str, SharedRef]:
     return {k: v for k, v in operands.items() if isinstance(v, SharedRef)}
 
 
 @runs("mma_async")
 def mma_async(site: Site) -> Evaluate:
-    a, b, op, span = _operand(site, "a"), shared_place(site, "b"), site.op, site.span
-    c = site.held("c") if site.has("c") else None
+    a, b, op, span = _compile_operand(site, "a"), shared_place(site, "b"), site.op, site.span
+    c = site.compile_held("c") if site.has("c") else None
     named = site.is_name("c") if c is not None else None
     a_name = None if site.is_shared("a") else site.is_name("a")
     t = site.result()
@@ -143,12 +143,12 @@ def mma_async(site: Site) -> Evaluate:
         m = w.m
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
-        if isinstance(acc, Taken) or (isinstance(acc, Product) and acc.taken is not None):
-            acc = settled(w, named or "the accumulator", acc, span)
+        if isinstance(acc, TakenOver) or (isinstance(acc, Product) and acc.taken is not None):
+            acc = read_settled_tile(w, named or "the accumulator", acc, span)
         actor = w.engine("product", span, "the product")
         m.products += 1
         p = Product(actor, m.products, operands["a"], operands["b"], acc, (a_name,) if a_name else ())
-        p.records = touch(op, w, actor, _shared(operands), None, f"{w.label} calls mma_wait for it")
+        p.records = touch(op, w, actor, _select_shared(operands), None, f"{w.label} calls mma_wait for it")
         if acc is not None:
             take_over(w, acc, p)
         w.groups.products.append(p)
@@ -156,7 +156,7 @@ def mma_async(site: Site) -> Evaluate:
             w.groups.operands[a_name] = p
         m.count("products")
         m.launch.area += m.lanes * volume / 128**3
-        recording.product_issued(w, p, volume)
+        recording.record_product(w, p, volume)
         issue(m, p)
         return p
 
@@ -166,7 +166,7 @@ def mma_async(site: Site) -> Evaluate:
 @runs("mma_wait")
 def mma_wait(site: Site) -> Evaluate:
     names = site.variadic("x")
-    values = [site.held(n) for n in names]
+    values = [site.compile_held(n) for n in names]
 
     def run(w: Worker) -> int:
         for value in values:
@@ -174,7 +174,7 @@ def mma_wait(site: Site) -> Evaluate:
             if v.__class__ is Product and not v.over:
                 start = w.time
                 retire_products(w, v)
-                recording.waited(w, start, "mma_wait", site.span)
+                recording.record_wait(w, start, "mma_wait", site.span)
         return GO
 
     return run

@@ -12,7 +12,7 @@ from ..code import Site
 from ..elements import scatter, set_element
 from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, nbytes
-from ..places import box_place, indices_of, is_shared, shared_place, tensor_of
+from ..places import box_place, compile_indices, find_tensor, is_shared, shared_place
 from ..races import touch
 from ..registry import runs
 from ..tensor_races import enter_read, enter_write
@@ -129,11 +129,11 @@ def store(site: Site) -> Evaluate:
                 if values:
                     ref.tensor.deliver(ref, v, w.m.lanes, atomic_sum if add else None)
             elif values or ref.tensor.shadow is not None:
-                scatter(w.m, w.actor(span, "the store"), ref.tensor, _coordinates(ref, v), v, mask(w), add)
+                scatter(w.m, w.actor(span, "the store"), ref.tensor, _make_coordinates(ref, v), v, mask(w), add)
             return GO
 
         return store_box
-    tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
+    tensor, indices = find_tensor(site, "place"), compile_indices(site, "place")
     single = isinstance(place, Scalar)
 
     def store_elements(w: Worker) -> int:
@@ -152,7 +152,7 @@ def store(site: Site) -> Evaluate:
     return store_elements
 
 
-def _coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
+def _make_coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
     """Return index tiles [lanes, R, C] of a box's elements, one for each dim of the tensor."""
     linear = torch.arange(v.shape[1] * v.shape[2], device=v.device).reshape(1, v.shape[1], v.shape[2])
     coordinates: list[Any] = []

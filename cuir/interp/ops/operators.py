@@ -14,21 +14,21 @@ from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
 from .. import elements
 from ..code import Site
-from ..faults import fault
+from ..faults import make_fault
 from ..machine import Evaluate, Worker
-from ..places import indices_of, is_shared, shared_place, tensor_of
+from ..places import compile_indices, find_tensor, is_shared, shared_place
 from ..races import touch
 from ..registry import runs
 from ..values import HELD, blank, collapse, tile_operand, uniform
 
 
-def of_tiles(op: Op, dtype: DType) -> Any:
+def get_tile_function(op: Op, dtype: DType) -> Any:
     """Return the function of an operation on tiles of a dtype."""
     assert op.evaluate is not None
     return op.evaluate.tile(dtype)
 
 
-def of_scalars(op: Op, dtype: DType) -> Any:
+def get_scalar_function(op: Op, dtype: DType) -> Any:
     """Return the function of an operation on scalars of a dtype."""
     assert op.evaluate is not None
     return op.evaluate.scalar(dtype)
@@ -38,9 +38,9 @@ def unary(site: Site) -> Evaluate:
     """Compile an operation on one value; a tile that nobody else holds is overwritten."""
     x, dtype = site.value("x"), site.dtype("x")
     if not isinstance(site.result(), TileType):
-        scalar = of_scalars(site.op, dtype)
+        scalar = get_scalar_function(site.op, dtype)
         return lambda w: scalar(x(w))
-    function = of_tiles(site.op, dtype)
+    function = get_tile_function(site.op, dtype)
     if site.fresh("x"):
 
         def overwrite(w: Worker) -> torch.Tensor:
@@ -56,7 +56,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
 
     fx, fy: that operand's tensor may be overwritten.
     """
-    function = of_tiles(site.op, dtype)
+    function = get_tile_function(site.op, dtype)
     if site.op.evaluate is not None and site.op.evaluate.divides:
         divide = function
         function = lambda a, b, **into: divide(a, nonzero(b), **into)  # noqa: E731
@@ -80,9 +80,9 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
             b = tile_operand(b, device)
             if tensors_only and b.__class__ is not torch.Tensor:
                 b = torch.tensor(b, dtype=host_dtype, device=device)
-        if reuse_x and a.dim() == 3 and (b.__class__ is not torch.Tensor or _spans(a, b)):
+        if reuse_x and a.dim() == 3 and (b.__class__ is not torch.Tensor or _has_result_shape(a, b)):
             out = function(a, b, out=a)
-        elif reuse_y and b.__class__ is torch.Tensor and b.dim() == 3 and _spans(b, a):
+        elif reuse_y and b.__class__ is torch.Tensor and b.dim() == 3 and _has_result_shape(b, a):
             out = function(a, b, out=b)
         else:
             out = function(a, b)
@@ -91,7 +91,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
     return run
 
 
-def _spans(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _has_result_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether the result of broadcasting has the shape of `a`."""
     return b.dim() == 0 or (a.shape[0] >= b.shape[0] and a.shape[1] >= b.shape[1] and a.shape[2] >= b.shape[2])
 
@@ -101,14 +101,14 @@ def binary(site: Site) -> Evaluate:
     x, y, result, dtype = site.value("x"), site.value("y"), site.result(), site.dtype("x")
     if isinstance(result, TileType):
         return combine(site, x, y, site.fresh("x"), site.fresh("y"), dtype, result.dtype)
-    function = of_scalars(site.op, dtype)
+    function = get_scalar_function(site.op, dtype)
     return lambda w: function(x(w), y(w))
 
 
 runs("neg", "~", "not")(unary)
 
 
-def lazy(e: Expr) -> bool:
+def must_be_lazy(e: Expr) -> bool:
     """Return whether this side must stay unevaluated when it is not chosen, because it could fail."""
     return any(isinstance(n, Subscript) or _divides(n) for n in walk(e))
 
@@ -122,8 +122,8 @@ def _divides(n: Node) -> bool:
 
 @runs("and", "or")
 def logic(site: Site) -> Evaluate:
-    x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", lazy(site.args["y"])
-    both = of_scalars(site.op, BOOL)
+    x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", must_be_lazy(site.args["y"])
+    both = get_scalar_function(site.op, BOOL)
 
     def run(w: Worker) -> Any:
         a = collapse(x(w))
@@ -139,7 +139,7 @@ def logic(site: Site) -> Evaluate:
 @runs("ifexp")
 def choice(site: Site) -> Evaluate:
     cond, x, y = site.value("cond"), site.value("x"), site.value("y")
-    keep, chosen = lazy(site.args["x"]) or lazy(site.args["y"]), of_scalars(site.op, site.dtype("x"))
+    keep, chosen = must_be_lazy(site.args["x"]) or must_be_lazy(site.args["y"]), get_scalar_function(site.op, site.dtype("x"))
 
     def run(w: Worker) -> Any:
         c = collapse(cond(w))
@@ -167,20 +167,20 @@ def element(site: Site) -> Evaluate:
             return collapse(loaded.astype(np.int64) if loaded.dtype == np.int32 else loaded.copy())
 
         return read_shared
-    tensor, indices = tensor_of(site, "place"), indices_of(site, "place")
+    tensor, indices = find_tensor(site, "place"), compile_indices(site, "place")
 
     def read(w: Worker) -> Any:
         t = tensor(w)
         if not values and t.shadow is None:
             return 0
-        return elements.element(w.m, w.actor(span, "the read"), t, [collapse(i(w)) for i in indices])
+        return elements.read_element(w.m, w.actor(span, "the read"), t, [collapse(i(w)) for i in indices])
 
     return read
 
 
 @runs("gather")
 def gather(site: Site) -> Evaluate:
-    tensor, indices, span, values, kind = tensor_of(site, "place"), indices_of(site, "place"), site.span, site.values, site.result()
+    tensor, indices, span, values, kind = find_tensor(site, "place"), compile_indices(site, "place"), site.span, site.values, site.result()
     assert isinstance(kind, TileType)
 
     def read(w: Worker) -> torch.Tensor:
@@ -197,6 +197,6 @@ def not_a_value(site: Site) -> Evaluate:
     """Refuse to evaluate a view: it is a place, reached through the primitive that takes it (places.py)."""
 
     def run(w: Worker) -> Any:
-        raise fault(w.m, "M413", "a view is read by load(view)", site.span)
+        raise make_fault(w.m, "M413", "a view is read by load(view)", site.span)
 
     return run

@@ -6,9 +6,9 @@ from ..clocks import Clock
 from ..code import Site
 from ..machine import Evaluate, Machine, Program, Worker
 from ..registry import runs
-from ..schedule import partition
+from ..schedule import partition_work
 
-runs("tiles")(partition)
+runs("tiles")(partition_work)
 
 
 @runs("role")

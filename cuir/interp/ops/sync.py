@@ -7,7 +7,7 @@ from ...text.source import Span
 from .. import protocol, recording
 from ..barriers import Mbarrier, NamedBarrier
 from ..code import Site
-from ..faults import fault
+from ..faults import make_fault
 from ..machine import BLOCK, GO, POINT, Block, Evaluate, Worker
 from ..places import barrier_place, peers
 from ..registry import runs
@@ -31,7 +31,9 @@ def expect(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         b, n = bar(w), uniform(size(w))
         if n < 0:
-            raise fault(w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied")
+            raise make_fault(
+                w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied"
+            )
         protocol.arrive(w.m, b, w, span, n)
         w.released()
         w.m.count("arrivals")
@@ -62,13 +64,13 @@ def wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         b, p = bar(w), uniform(parity(w))
         if p not in (0, 1):
-            raise fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
+            raise make_fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
         if not protocol.wait(w.m, b, w, p, span):
             w.block = Block(b, b.phase_meant(w.clock.known[b.entry], p), span)
             return BLOCK
         start, w.time = w.time, max(w.time, b.seen_time)
         w.m.count("waits")
-        recording.waited(w, start, f"wait {b.text}", span)
+        recording.record_wait(w, start, f"wait {b.text}", span)
         return POINT
 
     return run
@@ -105,12 +107,12 @@ def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
         w.ticket = protocol.meet(w.m, bar, w, span, True)
         w.released()
         w.started = w.time
-    if not protocol.passed(bar, w, w.ticket):
+    if not protocol.has_passed(bar, w, w.ticket):
         w.block = Block(bar, w.ticket, span)
         return BLOCK
     w.ticket = None
     w.m.count("waits")
-    recording.waited(w, w.started, f"sync {bar.text}", span)
+    recording.record_wait(w, w.started, f"sync {bar.text}", span)
     return POINT
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...checking.checked import Checked
-from ...interp.launch import turns_of_loops
+from ...interp.launch import list_loop_turns
 from ...interp.machine import Evaluate, Worker
 from ...interp.watching import Watch, set_watch
 from ...syntax.nodes import Expr, For
@@ -42,7 +42,7 @@ class Observed:
     def start_comparing(self) -> None:
         """Discard the sides seen by runs whose results were not compared; keep their loop trip counts."""
         self.earlier = {key: set(counts) for key, counts in counts_of_loops(self.checked).items()}
-        for turns in turns_of_loops(self.checked):
+        for turns in list_loop_turns(self.checked):
             turns.counts.clear()
         self.forget()
 
@@ -138,7 +138,7 @@ class Observed:
 def counts_of_loops(checked: Checked) -> dict[Itself, set[int]]:
     """Return the trip counts of each loop in some run."""
     counts: dict[Itself, set[int]] = {}
-    for turns in turns_of_loops(checked):
+    for turns in list_loop_turns(checked):
         counts.setdefault(Itself(turns.stmt), set()).update(turns.counts)
     return counts
 

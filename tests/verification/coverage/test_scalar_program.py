@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir.interp.launch import forget_entered
-from cuir.interp.watching import watching
+from cuir.interp.watching import watch_runs
 from cuir.verification.coverage.conditions import collect_conditions
 from cuir.verification.coverage.observed import observe
 from cuir.verification.coverage.scalar_program import ScalarProgram, Unknown
@@ -28,7 +28,7 @@ def test_it_sees_what_the_interpreter_sees(b: int, h: int, m: int, grid: int) ->
     observed = observe(CHECKED)
     forget_entered(CHECKED)
     x = torch.zeros(b, h, m, 32, dtype=torch.float16)
-    with watching():
+    with watch_runs():
         cuir.run(CHECKED, {"X": x, "Y": torch.empty_like(x)}, grid=grid)
     masks = PROGRAM.evaluate({"B": b, "H": h, "M": m}, min(grid, PROGRAM.units({"B": b, "H": h, "M": m})))
     seen = observed.masks()
