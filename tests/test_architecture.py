@@ -6,6 +6,8 @@ import ast
 import functools
 import re
 import subprocess
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -226,10 +228,23 @@ def test_no_path_of_a_machine_and_no_package_index() -> None:
     for path in tracked():
         if path.suffix in {".png", ".svg", ".cubin"} or path == Path(__file__):
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if forbidden.search(line):
-                wrong.append(f"{name_of(path)}:{number}: {line.strip()[:80]}")
+        for name, text in read_texts(path):
+            for number, line in enumerate(text.splitlines(), 1):
+                if forbidden.search(line):
+                    wrong.append(f"{name}:{number}: {line.strip()[:80]}")
     assert not wrong
+
+
+def read_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text of a file, or of each member of an archive."""
+    if not path.name.endswith(".tar.xz"):
+        yield name_of(path), path.read_text(encoding="utf-8")
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if file is not None:
+                yield f"{name_of(path)}:{member.name}", file.read().decode("utf-8")
 
 
 def test_nothing_is_left_for_later() -> None:
