@@ -30,6 +30,7 @@ class Accessed:
 
     @property
     def writes(self) -> bool:
+        """The access writes to memory."""
         return self.access.mode != "read"
 
 

@@ -179,6 +179,7 @@ class ForUnits(Loop):
 
     @property
     def inner(self) -> Sequence[SSAValue]:
+        """The carried values, inside: after the work item's index and the words."""
         return self.body.block.args[1 + len(self.words.data) :]
 
     def print(self, printer: Printer) -> None:
@@ -247,6 +248,7 @@ class Branch(IRDLOperation):
 
     @property
     def decision(self) -> SSAValue:
+        """The condition."""
         return self.operands[0]
 
     @classmethod
@@ -351,6 +353,7 @@ class Kernel(_Named):
 
     @property
     def roles(self) -> list[Role]:
+        """The roles, in the order of the text."""
         return [op for op in self.body.block.ops if isinstance(op, Role)]
 
     def declaration(self, symbol: str) -> Declaration:

@@ -52,6 +52,7 @@ class SharedArray:
         return place
 
     def whole(self) -> SharedPlace:
+        """Return the view of the whole array."""
         return self.place((0,) * len(self.dims), self.dims, False)
 
 
@@ -82,9 +83,11 @@ class SharedPlace:
         return self.array.cluster[rank].place(*self.key)
 
     def read(self) -> Any:
+        """Return a copy of the values."""
         return self.values.clone(memory_format=torch.contiguous_format) if self.values.dim() else self.values.item()
 
     def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        """Write a value, and poison overlapping arrays in these bytes. Raises Fault for an addition."""
         if add:
             raise Fault("shared memory takes no atomic addition")
         if mask is not None:
@@ -133,6 +136,7 @@ class TensorArgument:
         self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
 
     def whole(self) -> Box:
+        """Return the box of the whole tensor."""
         rows = math.prod(self.shape[:-1])
         return Box(self, (0,) * len(self.shape), self.shape, (rows, self.shape[-1]))
 
@@ -157,12 +161,14 @@ class Box:
             self.region = torch.as_strided(flat, lengths, tensor.strides, flat.storage_offset() + offset)
 
     def read(self) -> torch.Tensor:
+        """Return the box as a tile."""
         tile = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.held)
         if self.region is not None:
             tile.view(self.sizes)[self.part].copy_(self.region)
         return tile
 
     def write(self, value: torch.Tensor, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        """Write a tile, or add it with one rounding."""
         if self.region is None:
             return
         chunk = value.reshape(self.sizes)[self.part]
@@ -201,12 +207,14 @@ class Elements:
         self.offset, self.inside = torch.broadcast_tensors(offset, inside)
 
     def read(self) -> torch.Tensor:
+        """Return the elements as a tile."""
         t = self.tensor
         if not t.flat.numel():
             return torch.zeros(self.offset.shape, dtype=t.held)
         return t.flat[torch.where(self.inside, self.offset, 0)].to(t.held).masked_fill_(~self.inside, 0)
 
     def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        """Write a value to the elements, or add it."""
         t = self.tensor
         if not t.flat.numel():
             return
@@ -236,9 +244,11 @@ class Element:
         self.offset = sum(i * s for i, s in zip(indices, tensor.strides, strict=True))
 
     def read(self) -> Any:
+        """Return the element."""
         return self.tensor.flat[self.offset].item()
 
     def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+        """Write the element, or add to it."""
         t = self.tensor
         enabled = mask is None or bool(mask)
         if enabled:

@@ -58,6 +58,7 @@ class Mbarrier:
         self.phase, self.pending, self.bytes = 0, count, 0
 
     def arrive(self, expected: int = 0) -> None:
+        """Count an arrival that announces `expected` bytes. Raises Fault if all have come."""
         if not self.pending:
             raise Fault(f"`{self.text}` has all {count_noun(self.count, 'arrival')} of phase {self.phase}, and another one comes")
         self.pending -= 1
@@ -78,6 +79,7 @@ class Mbarrier:
             self.phase, self.pending = self.phase + 1, self.count
 
     def missing(self) -> str:
+        """Return the arrivals and bytes that the present phase misses, as text."""
         return f"phase {self.phase} with {self.count - self.pending} of {count_noun(self.count, 'arrival')}, {count_noun(self.bytes, 'byte')} missing"
 
 
@@ -89,6 +91,7 @@ class PhaseWait:
     parity: int
 
     def over(self) -> bool:
+        """Return whether the barrier is in a phase of the other parity."""
         return self.bar.phase % 2 != self.parity
 
     def __str__(self) -> str:
@@ -119,6 +122,7 @@ class Meeting:
     generation: int
 
     def over(self) -> bool:
+        """Return whether the generation has ended."""
         return self.bar.generation > self.generation
 
     def __str__(self) -> str:

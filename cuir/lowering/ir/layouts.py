@@ -26,14 +26,17 @@ class Fragment:
 
     @property
     def slab(self) -> int:
+        """Number of rows that the worker's warps hold together."""
         return self.threads // 2
 
     @property
     def slabs(self) -> int:
+        """Number of slabs of the tile."""
         return -(-self.rows // self.slab)
 
     @property
     def groups(self) -> int:
+        """Number of groups of 8 columns."""
         return -(-self.cols // 8)
 
     @property

@@ -50,6 +50,7 @@ class HandOut(IRDLOperation):
 
     @property
     def unit(self) -> SSAValue:
+        """The work item's index, inside."""
         return self.body.block.args[0]
 
     @property
@@ -109,6 +110,7 @@ class Queue(IRDLOperation):
 
     @property
     def hand_out(self) -> HandOut:
+        """The end of the body, which is run for each work item."""
         last = self.body.block.last_op
         assert isinstance(last, HandOut)
         return last
@@ -248,6 +250,7 @@ class Remainder(_Division):
 
     @property
     def entry(self) -> Op:
+        """The operation of the table that it is, of any numbers."""
         return entries.REMAINDER
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:

@@ -241,10 +241,12 @@ class ByReciprocal(Function):
 
     @property
     def x(self) -> SSAValue | None:
+        """The dividend, None for 1."""
         return self.factors[0] if len(self.factors) > 1 else None
 
     @property
     def y(self) -> SSAValue:
+        """The divisor."""
         return self.factors[-1]
 
     def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:

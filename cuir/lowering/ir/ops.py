@@ -50,6 +50,7 @@ class Constant(IRDLOperation):
 
     @property
     def value(self) -> int | float | bool:
+        """The number or truth value."""
         return value_of(self.text.data, self.result.type.element)
 
     def print(self, printer: Printer) -> None:
@@ -97,10 +98,12 @@ class Primitive(IRDLOperation):
 
     @property
     def op(self) -> str:
+        """Name of the entry."""
         return self.primitive.data
 
     @property
     def entry(self) -> Op:
+        """The entry of the table."""
         return entry(self.primitive.data)
 
     @property
@@ -251,9 +254,11 @@ class Perform(Primitive):
         return {p.data: a for p, a in zip(self.params.data, self.arguments, strict=True)}
 
     def arg(self, name: str) -> SSAValue:
+        """Return the operand of a parameter."""
         return self.args[name]
 
     def const(self, name: str, default: Any = None) -> Any:
+        """Return the constant of a parameter, or the default."""
         attribute = self.consts.data.get(name)
         if attribute is None:
             return default

@@ -29,6 +29,7 @@ class _OfDType(ParametrizedAttribute, TypeAttribute):
 
     @property
     def element(self) -> DType:
+        """The dtype."""
         return DTYPES[self.dtype.data]
 
 
@@ -60,6 +61,7 @@ class TileT(_OfDType):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
         return self.rows.data, self.cols.data
 
     def print_parameters(self, printer: Printer) -> None:
@@ -86,6 +88,7 @@ class _Dims(_OfDType):
 
     @property
     def sizes(self) -> tuple[int | str, ...]:
+        """Number, or name, of each dim."""
         return tuple(d.data for d in self.dims.data)  # type: ignore[attr-defined]
 
     def _format_dims(self) -> str:

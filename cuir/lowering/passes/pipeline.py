@@ -59,6 +59,7 @@ class Pass:
 
     @property
     def run(self) -> Callable[[ops.Kernel], None]:
+        """The function that runs the pass on a kernel."""
         run: Callable[[ops.Kernel], None] = self.module.run
         return run
 
