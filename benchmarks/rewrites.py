@@ -30,7 +30,7 @@ from cuir.checking.checked import Const
 from cuir.cli.inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
 from cuir.rewrites.table import one_line
-from cuir.runtime.machine_code import functions
+from cuir.runtime.machine_code import parse_functions
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
@@ -157,7 +157,7 @@ def measured(program: Program, of: Subject) -> tuple[str, Measured]:
     cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
     compiled = compile_cuda(replace(cuda, arch="sm_90a") if cuda.arch == "sm_80" else cuda)
     r = compiled.resources
-    (made,) = functions(compiled.cubin)
+    (made,) = parse_functions(compiled.cubin)
     return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import check, load, parse
-from cuir.calls.binding import assumed_consts
+from cuir.calls.binding import assume_consts
 from cuir.cli.running import make_arguments
 from cuir.interp import run
 from cuir.interp.budget import limit_seconds
@@ -213,7 +213,7 @@ def test_changed_programs_end_with_a_verdict(seed: int) -> None:
         program = parse(text)
         name = rng.choice(list(program.kernels()) or [None])
         kernel = program.kernels()[name] if name is not None else None
-        consts = assumed_consts(kernel, {}) if kernel is not None else {}
+        consts = assume_consts(kernel, {}) if kernel is not None else {}
         for p in kernel.params if kernel is not None else ():
             if isinstance(p.type, ConstType) and p.default is None:
                 consts.setdefault(p.name, rng.choice([0, 2, 16, 64, 2**31]))

@@ -199,7 +199,7 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _launching(compiled: Compiled, seconds: float) -> Launching:
     from cuir.calls.requirements import require_layout
-    from cuir.runtime.launch import Launcher, bound_arguments
+    from cuir.runtime.launch import Launcher, bind_arguments
 
     checked = compiled.cuda.checked
     device = torch.device("cuda", torch.cuda.current_device())
@@ -207,7 +207,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
 
     def launched(arguments: Mapping[str, Any], grid: int | None) -> None:
         global _hung
-        bound = bound_arguments(checked, arguments)
+        bound = bind_arguments(checked, arguments)
         require_layout(checked, compiled.cuda.aligned, arguments)
         plan = launcher.plan(arguments, bound)
         plan = replace(plan, grid=min(plan.grid, grid or plan.grid))

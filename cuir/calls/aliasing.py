@@ -56,7 +56,7 @@ class Place:
             starts = (starts[:, None] + np.arange(n, dtype=np.int64) * stride).reshape(-1)
         return np.sort(starts), length
 
-    def twice(self) -> bool:
+    def overlaps_itself(self) -> bool:
         """Return whether two elements share a byte."""
         extent = self.itemsize
         for stride, n in self.dims:
@@ -68,7 +68,7 @@ class Place:
         starts, length = self.runs()
         return bool((np.diff(starts) < length).any())
 
-    def meets(self, second: Place) -> bool:
+    def overlaps(self, second: Place) -> bool:
         """Return whether two tensors share a byte."""
         if 0 in self.shape or 0 in second.shape or self.end <= second.address or second.end <= self.address:
             return False
@@ -85,7 +85,7 @@ def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Pl
     for t, place, begin, end in ends:
         if not t.written:
             continue
-        if place.twice():
+        if place.overlaps_itself():
             raise CuirError.of(
                 "U419",
                 f"`{t.name}` is written, and several of its elements lie in one place of memory: strides {list(place.strides)} of shape {list(place.shape)}",
@@ -93,7 +93,7 @@ def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Pl
                 f"{t.name}.contiguous(), or a new tensor, in place of an expanded one",
             )
         for other_tensor, other_place, first, last in ends:
-            if other_tensor is not t and first < end and begin < last and place.meets(other_place):
+            if other_tensor is not t and first < end and begin < last and place.overlaps(other_place):
                 raise CuirError.of(
                     "U419",
                     f"`{t.name}` is written, and shares memory with `{other_tensor.name}`: nothing orders the accesses of the two",
@@ -102,7 +102,7 @@ def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Pl
                 )
 
 
-def apart(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
+def are_apart(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
     """Return whether no written tensor begins or ends inside of another's reach.
 
     Where one does, `refuse_shared_memory` decides whether they share a byte. Compares numbers alone, for launches of

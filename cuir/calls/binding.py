@@ -83,7 +83,7 @@ class _Binder:
                     "U404", f"`{p.name}` has dtype {value.dtype}; kernels take {', '.join(str(d) for d in TORCH.values())}", p.span
                 )
             else:
-                self.settle(p, t.dtype, dtype)
+                self.bind_value(p, t.dtype, dtype)
         elif expected is not None and dtype != expected:
             self.sink.error(
                 "U404",
@@ -99,7 +99,7 @@ class _Binder:
             )
             return
         for dim, size in zip(t.dims, value.shape, strict=True):
-            self.settle(p, dim, int(size))
+            self.bind_value(p, dim, int(size))
         if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
             self.sink.error(
                 "U406", f"`{p.name}` must have innermost stride 1, found strides {list(value.stride())}", p.span, f"{p.name}.contiguous()"
@@ -125,7 +125,7 @@ class _Binder:
                 "U410", f"`{p.name}` requires a gradient; kernels are not differentiated", p.span, "call under torch.no_grad(), or detach()"
             )
 
-    def settle(self, p: Param, key: str | int, value: DType | int) -> None:
+    def bind_value(self, p: Param, key: str | int, value: DType | int) -> None:
         """Give a dim or a const the value of a tensor, or compare it with the value that it has."""
         if isinstance(key, int):
             if key != value:
@@ -159,7 +159,7 @@ class _Binder:
             self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)
 
 
-def with_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Any], fill: float | None = None) -> dict[str, Any]:
+def add_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Any], fill: float | None = None) -> dict[str, Any]:
     """Return the arguments, with new memory for the scratch tensors of a launch.
 
     fill: initial value, else the memory is not initialised. Errors about unknown lengths are left to `bind`.
@@ -183,7 +183,7 @@ def _show(value: object) -> str:
     return value.name if isinstance(value, DType) else str(value)
 
 
-def assumed_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
+def assume_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
     """Return consts for checking a kernel without tensors: f16, innermost dims 128, other dims 64.
 
     Only consts without a value in `consts` and without a default are assumed; a const that is no tensor's dtype or dim

@@ -21,7 +21,7 @@ LOW = 15  # bits of an address that matter for the copy engine's alignment
 Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, stride and dtype of a tensor
 
 
-def number(value: int | float) -> tuple[Any, ...]:
+def make_number_key(value: int | float) -> tuple[Any, ...]:
     """Return a key that identifies a number as an argument, with its type, and -0.0 apart from 0.0."""
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 
@@ -43,7 +43,7 @@ class Repeat:
         """
         self.form = form
         self.tensors = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor))
-        self.numbers = tuple((i, number(value)) for i, value in enumerate(values) if not isinstance(value, torch.Tensor))
+        self.numbers = tuple((i, make_number_key(value)) for i, value in enumerate(values) if not isinstance(value, torch.Tensor))
         tensors = [values[i] for i in self.tensors]
         self.low = [t.data_ptr() & LOW for t in tensors]
         sizes: list[Any] = [list(t.shape) for t in tensors]
@@ -55,13 +55,13 @@ class Repeat:
             return False
         for i, expected in self.numbers:
             value = values[i]
-            if not isinstance(value, (int, float)) or number(value) != expected:
+            if not isinstance(value, (int, float)) or make_number_key(value) != expected:
                 return False
         tensors = [values[i] for i in self.tensors]
         return self.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
 
 
-def repeat_of(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
+def make_repeat(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
     """Record a call to compare others with.
 
     None where torch has no guards, and for tensors that require gradients (whether they may depends on more than
@@ -87,7 +87,7 @@ class Empty:
         self.allocations, self.device = tuple(allocations), device
         self.index = device.index if device.type == "cuda" and _QUICK is not None else None
 
-    def made(self) -> tuple[torch.Tensor, ...]:
+    def allocate(self) -> tuple[torch.Tensor, ...]:
         if self.index is not None and torch._C._cuda_getDevice() == self.index:
             return tuple(itertools.starmap(_QUICK, self.allocations))
         return tuple([torch.empty_strided(shape, stride, dtype=dtype, device=self.device) for shape, stride, dtype in self.allocations])

@@ -39,9 +39,9 @@ def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Map
             )
     numbers = {p.name: v for p in checked.scalars if p.dtype == I32 and isinstance(v := scalars[p.name], int)}
     around = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
-    if _cached_range_error(checked, around) is not None:  # for all lengths up to there; most launches ask no further
+    if _find_cached_error(checked, around) is not None:  # for all lengths up to there; most launches ask no further
         exactly = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
-        if (error := _cached_range_error(checked, exactly)) is not None:
+        if (error := _find_cached_error(checked, exactly)) is not None:
             raise error
 
 
@@ -50,15 +50,15 @@ def _round(n: int) -> int:
     return 1 << max(10, (abs(n) - 1).bit_length())
 
 
-def _cached_range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
+def _find_cached_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
     key = (require_index_ranges, tuple(sorted(bounds.items())))
     if key not in checked.made:
-        checked.made[key] = _range_error(checked, bounds)
+        checked.made[key] = _find_error(checked, bounds)
     error: CuirError | None = checked.made[key]
     return error
 
 
-def _range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
+def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
     ranges_of_names: dict[str, Bounds] = dict(bounds)
     outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
@@ -73,7 +73,7 @@ def _range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError 
             checked.tiles.count.span,
             "give a unit more to do, or launch the kernel on parts of the tensors",
         )
-    for role, (indices, bound) in zip(checked.roles, _texts(checked), strict=True):
+    for role, (indices, bound) in zip(checked.roles, _collect_roles(checked), strict=True):
         inside = {n: v for n, v in ranges_of_names.items() if n not in bound} | (
             {role.index: (0, role.workers - 1)} if role.index is not None else {}
         )
@@ -95,18 +95,18 @@ def _range_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError 
 Bound = dict[str, list[Assign | For]]  # name -> the statements of a role that bind it
 
 
-def _texts(checked: Checked) -> list[tuple[list[Expr], Bound]]:
+def _collect_roles(checked: Checked) -> list[tuple[list[Expr], Bound]]:
     """Return for each role its indices and the bindings of its names, cached with the kernel.
 
     Indices are the expressions that pick an element or a box of a tensor or bound a loop, each once.
     """
-    if _texts not in checked.made:
-        checked.made[_texts] = [_text(checked, role) for role in checked.roles]
-    texts: list[tuple[list[Expr], Bound]] = checked.made[_texts]
+    if _collect_roles not in checked.made:
+        checked.made[_collect_roles] = [_collect_role(checked, role) for role in checked.roles]
+    texts: list[tuple[list[Expr], Bound]] = checked.made[_collect_roles]
     return texts
 
 
-def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
+def _collect_role(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     tensors = {t.name for t in checked.tensors}
     indices: list[Expr] = []
     bound: Bound = {}
@@ -121,14 +121,14 @@ def _text(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in indices}.values()), bound
 
 
-def judged(checked: Checked) -> set[str]:
+def collect_index_names(checked: Checked) -> set[str]:
     """Return the names on the way to a subscript or a trip count in some role.
 
     These are the names that `require_index_ranges` examines.
     """
-    if judged not in checked.made:
+    if collect_index_names not in checked.made:
         names: set[str] = set()
-        for indices, bound in _texts(checked):
+        for indices, bound in _collect_roles(checked):
             worklist: list[Node] = list(indices)
             visited: set[str] = set()
             while worklist:
@@ -139,8 +139,8 @@ def judged(checked: Checked) -> set[str]:
                         worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
                 worklist += children(node)
             names |= visited
-        checked.made[judged] = names
-    judged_names: set[str] = checked.made[judged]
+        checked.made[collect_index_names] = names
+    judged_names: set[str] = checked.made[collect_index_names]
     return judged_names
 
 

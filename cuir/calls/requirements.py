@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 COPY_ALIGNMENT = 16
 
 
-def copied(checked: Checked) -> Mapping[str, Span]:
+def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
     """Return the tensors that engines read or write, each with the first call that makes them."""
-    spans: dict[str, Span] | None = checked.made.get(copied)
+    spans: dict[str, Span] | None = checked.made.get(find_copied_tensors)
     if spans is None:
         spans = {}
         names = {t.name for t in checked.tensors}
@@ -35,7 +35,7 @@ def copied(checked: Checked) -> Mapping[str, Span]:
                 root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
                 if root in names:
                     spans.setdefault(str(root), node.span)
-        checked.made[copied] = spans
+        checked.made[find_copied_tensors] = spans
     return spans
 
 
@@ -61,7 +61,7 @@ def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[st
             raise CuirError.of(
                 "U506", f"`{name}` is written, so its strides must not be 0, found {list(t.stride())}", span, f"{name}.contiguous()"
             )
-        if not _admitted(t):
+        if not _is_copyable(t):
             rows = t.shape[-1] * t.element_size()
             hint = (
                 f"{name}.contiguous()"
@@ -78,36 +78,36 @@ def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[st
             )
 
 
-def _admitted(t: torch.Tensor) -> bool:
+def _is_copyable(t: torch.Tensor) -> bool:
     outer = zip(t.shape[:-1], t.stride()[:-1], strict=True)
     return all(size == 1 or stride * t.element_size() % COPY_ALIGNMENT == 0 for size, stride in outer)
 
 
-def admitted_length(checked: Checked, dim: str) -> int:
+def compute_length_multiple(checked: Checked, dim: str) -> int:
     """Return the number that a run-time dim must be a multiple of for contiguous tensors; 1 if any."""
     return math.lcm(
         *(
             COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
             for t in checked.tensors
-            if t.name in copied(checked) and len(t.dims) > 1 and t.dims[-1] == dim
+            if t.name in find_copied_tensors(checked) and len(t.dims) > 1 and t.dims[-1] == dim
         )
     )
 
 
-def rows_required(checked: Checked) -> str:
+def describe_row_requirements(checked: Checked) -> str:
     """Describe what launches require of the layout of rows; "" if nothing.
 
     Of run-time lengths, and of tensors whose rows, by consts and the signature, are no multiple of 16 bytes.
     """
-    needs = {d: n for d in checked.dims if (n := admitted_length(checked, d)) > 1}
-    requirements = [f"{d} must be a multiple of {n} in contiguous tensors" for d, n in needs.items()] + _uneven(checked)
+    needs = {d: n for d in checked.dims if (n := compute_length_multiple(checked, d)) > 1}
+    requirements = [f"{d} must be a multiple of {n} in contiguous tensors" for d, n in needs.items()] + _list_uneven_rows(checked)
     return f"{' and '.join(requirements)}, for rows that are copied begin at multiples of {COPY_ALIGNMENT} bytes" if requirements else ""
 
 
-def _uneven(checked: Checked) -> list[str]:
+def _list_uneven_rows(checked: Checked) -> list[str]:
     requirements = []
     for t in checked.tensors:
-        columns = t.dims[-1] if t.name in copied(checked) and any(d != 1 for d in t.dims[:-1]) else 0
+        columns = t.dims[-1] if t.name in find_copied_tensors(checked) and any(d != 1 for d in t.dims[:-1]) else 0
         if isinstance(columns, int) and columns * t.dtype.itemsize % COPY_ALIGNMENT:
             requirements.append(
                 f"rows of `{t.name}`, {columns} {t.dtype} of {columns * t.dtype.itemsize} bytes, must lie further apart than they are long"
@@ -115,14 +115,17 @@ def _uneven(checked: Checked) -> list[str]:
     return requirements
 
 
-def padded(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def pad_arguments(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments, with copies of tensors that no engine could copy, whose rows are padded."""
     import torch
 
-    return {n: _padded(x) if n in copied(checked) and isinstance(x, torch.Tensor) and not _admitted(x) else x for n, x in arguments.items()}
+    return {
+        n: _pad(x) if n in find_copied_tensors(checked) and isinstance(x, torch.Tensor) and not _is_copyable(x) else x
+        for n, x in arguments.items()
+    }
 
 
-def _padded(t: torch.Tensor) -> torch.Tensor:
+def _pad(t: torch.Tensor) -> torch.Tensor:
     import torch
 
     each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())

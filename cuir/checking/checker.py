@@ -42,13 +42,21 @@ from ..syntax.walk import Itself, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
 from .decisions import mark_decisions
-from .defaults import default_of, fill_consts
+from .defaults import fill_consts, get_default
 from .flatten import FlatKernel, flatten
-from .fold import fold, specialised
+from .fold import fold, specialise
 from .infer import Scope, Typer
-from .literals import check_literals, shortened
-from .resources import check_counts, check_fragments, check_narrow_floats, check_roles, lay_out_exchanges, lay_out_shared, signal_bytes
-from .scope import without_dead
+from .literals import check_literals, shorten
+from .resources import (
+    check_counts,
+    check_fragments,
+    check_narrow_floats,
+    check_roles,
+    count_signal_bytes,
+    lay_out_exchanges,
+    lay_out_shared,
+)
+from .scope import remove_dead
 
 SIZES = ("T104", "T162")  # codes of lengths, counts and stages
 
@@ -64,13 +72,13 @@ def check(program: Program | str | os.PathLike[str], kernel: str | None = None, 
     program = program_of(program, "check")
     sink = Sink()
     picked = pick_kernel(program, kernel)
-    values = const_values(picked, fill_consts(picked, consts or {}), sink)
+    values = resolve_consts(picked, fill_consts(picked, consts or {}), sink)
     sink.stop_if_any()
-    return _checked(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
+    return _check_cached(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
 @functools.lru_cache(maxsize=64)  # a caller that finds a setting which fits runs it or lowers it next
-def _checked(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
+def _check_cached(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     try:
         return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()
@@ -98,7 +106,7 @@ def pick_kernel(program: Program, name: str | None) -> Kernel:
     raise CuirError.of("N110", f"there is no kernel `{name}`; the program has: {listed}")
 
 
-def const_values(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> dict[str, Const]:
+def resolve_consts(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> dict[str, Const]:
     """Return the value of each const parameter: the caller's, else its default.
 
     Reports parameters without value, unknown names and values of a wrong kind.
@@ -109,10 +117,10 @@ def const_values(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> 
         if name not in params:
             sink.error("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(params) or 'none'}", kernel.span)
     for name, p in params.items():
-        default = default_of(p, values)
+        default = get_default(p, values)
         if p.default is not None and default is None and not _is_const_before(p, kernel):
             sink.error("T102", f"the default of `{name}` must be a literal, a dtype or a const parameter before it", p.span)
-        value = dtype_named(plain_number(arguments.get(name, default)))
+        value = normalise_dtype(plain_number(arguments.get(name, default)))
         if value is None:
             sink.error(
                 "N112",
@@ -127,7 +135,7 @@ def const_values(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> 
         elif expected == "dtype" and not isinstance(value, DType):
             sink.error("T103", f"const `{name}` must be a dtype ({', '.join(DTYPES)}), found {_show(value)}", p.span)
         elif type(value) is int and not -(2**31) <= value < 2**31:
-            sink.error("T103", f"const `{name}` is an integer of 32 bits, found {shortened(value)}", p.span)
+            sink.error("T103", f"const `{name}` is an integer of 32 bits, found {shorten(value)}", p.span)
         elif default is not None and type(default) is not type(value) and not (isinstance(default, float) and type(value) is int):
             sink.error("T103", f"const `{name}` must be of the kind of its default {_show(default)}, found {_show(value)}", p.span)
         else:
@@ -135,7 +143,7 @@ def const_values(kernel: Kernel, arguments: Mapping[str, Const], sink: Sink) -> 
     return values
 
 
-def dtype_named(value: Const | str | object) -> Const | None:
+def normalise_dtype(value: Const | str | object) -> Const | None:
     """Normalise a const of the caller: a dtype may be its name ("f16") or torch's (torch.float16)."""
     named = {f"torch.{d.torch}": d.name for d in DTYPES.values() if d != BOOL}
     dtype = DTYPES.get(named.get(str(value), str(value)))
@@ -182,7 +190,7 @@ class _Checker:
         typer = Typer(self.kernel, scope, self.sink)
         declarations = self.declare(flat, typer, scope)
         allocs, shared_bytes = lay_out_shared(self.shared, self.barriers, target, self.sink)
-        unusable = by_consts([d for d in self.sink.diagnostics if d.code in SIZES], self.kernel, self.consts)
+        unusable = select_size_errors([d for d in self.sink.diagnostics if d.code in SIZES], self.kernel, self.consts)
         if unusable:  # errors in the roles about these arrays and rings would only follow from this
             raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
         roles = self.roles(flat, typer, scope)
@@ -193,7 +201,7 @@ class _Checker:
         check_counts(barriers.values(), threads, target, self.sink)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, self.sink)
-        roles, shared_bytes = lay_out_exchanges(roles, shared_bytes, signal_bytes(self.barriers), target, self.sink)
+        roles, shared_bytes = lay_out_exchanges(roles, shared_bytes, count_signal_bytes(self.barriers), target, self.sink)
         if sum(b.stages or 1 for b in barriers.values() if b.hardware) > target.named_barriers - 1:
             self.sink.error(
                 "M303",
@@ -248,7 +256,7 @@ class _Checker:
         bindings = {n: fold(c.value) for n, c in self.program.constants().items()}
         bindings |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
         try:
-            size = specialised(written, bindings)
+            size = specialise(written, bindings)
         except ZeroDivisionError:
             size = written
         value = size.value if isinstance(size, Literal) else None
@@ -357,7 +365,7 @@ class _Checker:
             if any(r.name == name for r in roles):
                 self.sink.error("S211", f"there are two roles `{name}`", w.span)
             local = typer.role(name, threads, w.name, w.body)
-            body = without_dead(w.body, reads_memory_or_acts)
+            body = remove_dead(w.body, reads_memory_or_acts)
             roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
         return roles
 
@@ -389,7 +397,7 @@ class _Checker:
             if (numbers[key] or 0) > most:
                 self.sink.error(
                     "M305",
-                    f"a CTA has at most {TARGETS[self.kernel.arch].threads} threads, found {shortened((numbers[key] or 0) * threads)}",
+                    f"a CTA has at most {TARGETS[self.kernel.arch].threads} threads, found {shorten((numbers[key] or 0) * threads)}",
                     args[key].span,
                 )
                 numbers[key] = most
@@ -428,7 +436,7 @@ class _Checker:
         return table
 
 
-def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
+def select_size_errors(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str, Const]) -> list[Diagnostic]:
     """Select the errors of sizes to report, with the const parameters that decide them in the hint.
 
     Errors that depend on more consts than another one are left out.
@@ -441,7 +449,7 @@ def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str,
 
     def deciding(names: set[str], visited: frozenset[str] = frozenset()) -> set[str]:
         direct = {n for n in names if n in consts and not isinstance(consts[n], DType)}
-        inner = {m for n in names - visited if n in bound for m in named(bound[n])}
+        inner = {m for n in names - visited if n in bound for m in collect_names(bound[n])}
         return direct | (deciding(inner, visited | names) if inner else set())
 
     selected: list[Diagnostic] = []
@@ -456,7 +464,7 @@ def by_consts(errors: Sequence[Diagnostic], kernel: Kernel, consts: Mapping[str,
     return selected
 
 
-def named(e: Expr) -> set[str]:
+def collect_names(e: Expr) -> set[str]:
     return {n.id for n in walk(e) if isinstance(n, Name)}
 
 
@@ -466,4 +474,4 @@ def reads_memory_or_acts(e: Expr) -> bool:
     return any(c is None or c.op.effects != Effects() for c in calls) or any(isinstance(n, Subscript) for n in walk(e))
 
 
-__all__ = ["check", "const_values", "pick_kernel"]
+__all__ = ["check", "pick_kernel", "resolve_consts"]

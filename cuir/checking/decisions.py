@@ -26,9 +26,9 @@ def mark_decisions(checked: Checked) -> None:
     outer = definitions(checked.declarations)
     for body in (checked.declarations, *(r.body for r in checked.roles)):
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
-        parts = sums_in_parts(checked, bound)
+        parts = find_split_sums(checked, bound)
         visited: set[str] = set()
-        worklist = [a for _, floats in _deciders(checked, body) for a in floats]
+        worklist = [a for _, floats in _list_deciders(checked, body) for a in floats]
         while worklist:
             expr = worklist.pop()
             if isinstance(expr, Name):
@@ -37,8 +37,8 @@ def mark_decisions(checked: Checked) -> None:
                     worklist += bound.get(expr.id, [])
             elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
                 object.__setattr__(expr, "decides", True)
-                worklist += _floats(checked, expr)
-    for expr in feeding(checked, [(i, a) for i, e, floats in placed_deciders(checked) if jumps(checked, e) for a in floats]):
+                worklist += _list_floats(checked, expr)
+    for expr in walk_sources(checked, [(i, a) for i, e, floats in list_placed_deciders(checked) if jumps(checked, e) for a in floats]):
         if not isinstance(expr, (Literal, Subscript, Attribute)):
             object.__setattr__(expr, "decides", True)
 
@@ -64,7 +64,7 @@ def rounds_beside(number: float) -> bool:
 Placed = tuple[int, Expr]  # an expression, and the block that holds it (0: the declarations, then the roles)
 
 
-def feeding(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
+def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
     """Yield the expressions that the values are computed from, breadth first, with names resolved.
 
     The walk passes through maxima, and through memory to the values that the kernel stores there. It ends at sums and
@@ -72,7 +72,7 @@ def feeding(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
     """
     if not worklist:
         return
-    bound, stores = _bound(checked), stored(checked)
+    bound, stores = _bind_names(checked), collect_stored_floats(checked)
     worklist, names, visited = list(worklist), set[tuple[int, str]](), set[Itself]()
     while worklist:
         i, expr = worklist.pop(0)
@@ -89,36 +89,38 @@ def feeding(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
         if isinstance(expr, Subscript):
             worklist += stores.get(root_name(expr) or "", [])
         elif operation is not None and operation[0].effects.accesses and not operation[0].sums:
-            worklist += [v for name in _accessed(checked, expr, reads=True) for v in stores.get(name, [])]
+            worklist += [v for name in _list_accessed(checked, expr, reads=True) for v in stores.get(name, [])]
         elif operation is not None and not operation[0].sums:
             worklist += [(i, a) for a in operation[1] if _is_float(checked, a)]
 
 
-def stored(checked: Checked) -> Mapping[str, list[Placed]]:
+def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
-    cached: Mapping[str, list[Placed]] | None = checked.made.get(stored)
+    cached: Mapping[str, list[Placed]] | None = checked.made.get(collect_stored_floats)
     if cached is not None:
         return cached
     values: dict[str, list[Placed]] = {}
     copied: dict[str, set[str]] = {}
-    for i, body in enumerate(_bodies(checked)):
+    for i, body in enumerate(_list_bodies(checked)):
         for node in (n for stmt in body for n in walk(stmt)):
             call = checked.find_call(node)
-            for to in _accessed(checked, node, reads=False):
+            for to in _list_accessed(checked, node, reads=False):
                 assert call is not None
                 values.setdefault(to, []).extend((i, a) for a in call.args.values() if _is_float(checked, a))
-                copied.setdefault(to, {to}).update(_accessed(checked, node, reads=True))
-    while any(len(froms) < len(_copied_on(copied, to)) for to, froms in copied.items()):
-        copied = {to: _copied_on(copied, to) for to in copied}
-    cached = checked.made[stored] = {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
+                copied.setdefault(to, {to}).update(_list_accessed(checked, node, reads=True))
+    while any(len(froms) < len(_extend_copies(copied, to)) for to, froms in copied.items()):
+        copied = {to: _extend_copies(copied, to) for to in copied}
+    cached = checked.made[collect_stored_floats] = {
+        to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()
+    }
     return cached
 
 
-def _copied_on(copied: Mapping[str, set[str]], to: str) -> set[str]:
+def _extend_copies(copied: Mapping[str, set[str]], to: str) -> set[str]:
     return copied[to].union(*(copied.get(name, set()) for name in copied[to]))
 
 
-def _accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
+def _list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
     """Return the arrays and tensors that a call reads, or those that it writes."""
     call = checked.find_call(node)
     places = (
@@ -127,17 +129,17 @@ def _accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
     return [name for place in places if (name := root_name(place)) is not None]
 
 
-def _bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
+def _list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
     return [checked.declarations, *(r.body for r in checked.roles)]
 
 
-def _bound(checked: Checked) -> list[Mapping[str, list[Placed]]]:
+def _bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
     """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
-    cached: list[Any] | None = checked.made.get(_bound)
+    cached: list[Any] | None = checked.made.get(_bind_names)
     if cached is None:
-        each = [definitions(body) for body in _bodies(checked)]
+        each = [definitions(body) for body in _list_bodies(checked)]
         outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
-        cached = checked.made[_bound] = [
+        cached = checked.made[_bind_names] = [
             {**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)
         ]
     return cached
@@ -163,22 +165,22 @@ def dtype_of(checked: Checked, expr: Expr) -> DType | None:
     return t.dtype if isinstance(t, (Scalar, TileType)) else None
 
 
-def deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
+def list_deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
     """Yield every expression that makes an i32 or a bool of floats, or jumps, with those floats."""
-    return ((expr, floats) for _, expr, floats in placed_deciders(checked))
+    return ((expr, floats) for _, expr, floats in list_placed_deciders(checked))
 
 
-def placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
-    """Yield the deciding expressions of `deciders`, each with the number of its block."""
-    for i, body in enumerate(_bodies(checked)):
-        yield from ((i, expr, floats) for expr, floats in _deciders(checked, body))
+def list_placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
+    """Yield the deciding expressions of `list_deciders`, each with the number of its block."""
+    for i, body in enumerate(_list_bodies(checked)):
+        yield from ((i, expr, floats) for expr, floats in _list_deciders(checked, body))
 
 
-def _deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
+def _list_deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
     for expr in expressions(body):
         if isinstance(expr, (Name, Literal)):
             continue
-        floats = _floats(checked, expr)
+        floats = _list_floats(checked, expr)
         if floats and (dtype_of(checked, expr) in (I32, BOOL) or jumps(checked, expr)):
             yield expr, floats
 
@@ -189,7 +191,7 @@ def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
         yield from (n for n in walk(stmt) if isinstance(n, Typed))  # type: ignore[misc]
 
 
-def _floats(checked: Checked, expr: Expr) -> list[Expr]:
+def _list_floats(checked: Checked, expr: Expr) -> list[Expr]:
     """Return the float operands of an operation on values.
 
     Reductions, products, and reads of memory have none.
@@ -213,7 +215,7 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     return bindings
 
 
-def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
+def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
     """Return names of [R, 1] values that a sum of rows reaches and a loop carries.
 
     Names that flow into such are included: their last bits depend on the order of the sum anyway.
@@ -229,7 +231,7 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
             return False
         if table_entry[0].reduces:
             return table_entry[0].sums
-        return any(map(reached, _floats(checked, expr)))
+        return any(map(reached, _list_floats(checked, expr)))
 
     while more := {n for n in rows - names if any(map(reached, bound[n]))}:
         names |= more
@@ -241,15 +243,15 @@ def sums_in_parts(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]
 
 
 __all__ = [
-    "deciders",
+    "collect_stored_floats",
     "definitions",
     "dtype_of",
     "entry",
     "expressions",
-    "feeding",
     "jumps",
+    "list_deciders",
+    "list_placed_deciders",
     "mark_decisions",
-    "placed_deciders",
     "rounds_beside",
-    "stored",
+    "walk_sources",
 ]

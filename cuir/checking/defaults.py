@@ -18,7 +18,7 @@ USUAL_HEAD_DIM = 128  # for a const D without a value
 HEAD_DIM = "D"
 
 
-def default_of(p: Param, before: Mapping[str, Const]) -> Const | None:
+def get_default(p: Param, before: Mapping[str, Const]) -> Const | None:
     """Return the default of a const, or None if it is none of these, or of a const without a value.
 
     before: values of the consts before it.
@@ -34,13 +34,13 @@ def with_defaults(kernel: Kernel, arguments: Mapping[str, Const]) -> dict[str, C
     values: dict[str, Const] = {}
     for p in kernel.params:
         if isinstance(p.type, ConstType):
-            value = arguments[p.name] if p.name in arguments else default_of(p, values)
+            value = arguments[p.name] if p.name in arguments else get_default(p, values)
             if value is not None:
                 values[p.name] = value
     return values
 
 
-def dtype_consts(kernel: Kernel) -> list[str]:
+def list_dtype_consts(kernel: Kernel) -> list[str]:
     """List const parameters that are dtypes of tensors, in the order of the tensors."""
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     return list(dict.fromkeys(p.type.dtype for p in kernel.params if isinstance(p.type, GlobalType) and p.type.dtype in consts))
@@ -52,7 +52,7 @@ def fill_consts(kernel: Kernel, consts: Mapping[str, Const], fallbacks: Mapping[
     Those come from `fallbacks`, else they are the usual dtype and head dim. This is the only place that decides on
     consts which neither the caller nor the file gives. Consts without any value stay out: N112 of the check.
     """
-    usual: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(dtype_consts(kernel), USUAL_DTYPE), **(fallbacks or {})}
+    usual: dict[str, Const] = {HEAD_DIM: USUAL_HEAD_DIM, **dict.fromkeys(list_dtype_consts(kernel), USUAL_DTYPE), **(fallbacks or {})}
     without = [p.name for p in kernel.params if isinstance(p.type, ConstType) and p.default is None]
     return {n: consts[n] if n in consts else usual[n] for n in without if n in consts or n in usual} | dict(consts)
 
@@ -77,7 +77,7 @@ def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str,
 
     These are dtypes of tensors, the head dim, and those in `consts`.
     """
-    main = {*dtype_consts(kernel), HEAD_DIM, *consts}
+    main = {*list_dtype_consts(kernel), HEAD_DIM, *consts}
     return {n: v for n, v in with_defaults(kernel, consts).items() if n in main}
 
 
@@ -91,11 +91,11 @@ __all__ = [
     "USUAL_DTYPE",
     "USUAL_HEAD_DIM",
     "consts_as_json",
-    "default_of",
     "describe_consts",
-    "dtype_consts",
     "fill_consts",
+    "get_default",
     "label",
+    "list_dtype_consts",
     "select_main_consts",
     "with_defaults",
 ]

@@ -49,7 +49,7 @@ from .checked import Const
 from .fold import fold
 from .growth import Growth
 from .prelude import prelude
-from .rewrite_hints import hint_for
+from .rewrite_hints import find_hint
 from .scope import (
     PRIMITIVES,
     UNKNOWN,
@@ -57,17 +57,17 @@ from .scope import (
     FreshNames,
     TupleValue,
     Value,
-    asks_alone,
-    bindings,
     copy_value,
-    decided_by_right,
+    count_bindings,
+    decide_by_right,
     has_effect,
     is_alias,
-    paired,
-    without_dead_literals,
-    without_turns,
+    is_empty_range,
+    is_rank_of_single_cta,
+    pair_moves,
+    remove_dead_literals,
 )
-from .views import compose, written_size
+from .views import compose, get_written_size
 
 
 @dataclass
@@ -136,11 +136,11 @@ class _Flattener:
         self.block(stmt.body, frame, body)
         index = frame.flat[stmt.name].id if stmt.name else None
         self.fresh.used = names
-        return With(call, index, without_dead_literals(tuple(out + body), self.known), span=stmt.span)
+        return With(call, index, remove_dead_literals(tuple(out + body), self.known), span=stmt.span)
 
     def bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
         """Count the statements that bind each name; `outer`: values of names that the body may read."""
-        return bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
+        return count_bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
 
     # ---- statements
     def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
@@ -190,7 +190,7 @@ class _Flattener:
             out.extend(hoisted)
         else:
             iterator = self.single(stmt.iter, frame, out)
-        if without_turns(iterator):
+        if is_empty_range(iterator):
             return
         body: list[Stmt] = []
         target = self.target(stmt.target, frame)
@@ -249,7 +249,7 @@ class _Flattener:
             if old is None:
                 old = self.leaves(name, value)
                 frame.values[name] = old
-            if not paired(old, value, moves):
+            if not pair_moves(old, value, moves):
                 self.sink.error(
                     "T150", f"`{name}` was bound to something of another form before; a name has one type", span, "use another name"
                 )
@@ -298,7 +298,7 @@ class _Flattener:
         return e
 
     def pinned_slice(self, s: Slice, out: list[Stmt]) -> Slice:
-        if s.start is None or s.stop is None or isinstance(s.start, Literal) or (size := written_size(s)) is None:
+        if s.start is None or s.stop is None or isinstance(s.start, Literal) or (size := get_written_size(s)) is None:
             return s
         start = self.temporary("i", s.start, out)
         return Slice(start, Binary("+", Name(start.id, span=start.span), size, span=s.stop.span), span=s.span)
@@ -382,7 +382,7 @@ class _Flattener:
         second = self.single(e.right, frame, later)
         if not later or isinstance(first, Literal):
             out.extend(later)
-            return decided_by_right(e, first, second) or self.folded(Binary(e.op, first, second, span=span))
+            return decide_by_right(e, first, second) or self.folded(Binary(e.op, first, second, span=span))
         result = self.temporary("t", first, out)
         cond = Name(result.id, span=span)
         later.append(Assign((result.id,), second, span=span))
@@ -401,7 +401,7 @@ class _Flattener:
         result = self.leaves("t", then)
         then_moves: list[tuple[Name, Expr]] = []
         else_moves: list[tuple[Name, Expr]] = []
-        if not paired(result, then, then_moves) or not paired(result, orelse, else_moves):
+        if not pair_moves(result, then, then_moves) or not pair_moves(result, orelse, else_moves):
             self.sink.error("T150", "both sides of `if else` must have one form", span)
         self.move(then_moves, then_out, span)
         self.move(else_moves, else_out, span)
@@ -458,7 +458,7 @@ class _Flattener:
         candidates = [*frame.values, *(frame.parent.values if frame.parent else ()), *self.globals, *DTYPES]
         called = "a @func" if e.id in self.funcs else "a primitive" if e.id in PRIMITIVES else ""
         problem = f"is {called} and must be called" if called else "is not known here"
-        self.sink.error("N101", f"`{e.id}` {problem}", span, hint_for(e.id, candidates))
+        self.sink.error("N101", f"`{e.id}` {problem}", span, find_hint(e.id, candidates))
 
     # ---- calls
     def call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
@@ -471,12 +471,12 @@ class _Flattener:
                     "N105",
                     f"`{e.func.id}` is neither a primitive nor a @func",
                     self.at(e.func, frame),
-                    hint_for(e.func.id, [*PRIMITIVES, *self.funcs], "`cuir ops` lists the primitives"),
+                    find_hint(e.func.id, [*PRIMITIVES, *self.funcs], "`cuir ops` lists the primitives"),
                 )
                 return Name(UNKNOWN, span=span)
         flat, hoisted = self.call_arguments(e, frame, [])
         out.extend(hoisted)
-        return Literal(0, span=span) if asks_alone(flat, self.kernel) else self.folded(flat)
+        return Literal(0, span=span) if is_rank_of_single_cta(flat, self.kernel) else self.folded(flat)
 
     def call_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
         func: Expr
@@ -527,7 +527,7 @@ class _Flattener:
             if rebound:
                 target = self.leaves(name, value)
                 moves: list[tuple[Name, Expr]] = []
-                paired(target, value, moves)
+                pair_moves(target, value, moves)
                 self.move(moves, out, span)
                 return target
             items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))

@@ -26,17 +26,17 @@ def fold(expr: Expr) -> Expr:
     Returns the expression itself if it is none, or if the result is no finite number. Raises ZeroDivisionError.
     """
     if isinstance(expr, (Unary, Binary)):
-        return _operator(expr)
+        return _fold_operator(expr)
     if isinstance(expr, IfExp):
         cond = literal(expr.cond)
         if isinstance(cond, bool):
             return expr.then if cond else expr.other
     elif isinstance(expr, Call) and not expr.keywords and (op := called(expr)) is not None:
-        return _folded(expr, op, expr.args)
+        return _fold_call(expr, op, expr.args)
     return expr
 
 
-def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
+def _fold_call(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
     """Fold an operation on literals if its result has the same bits on every machine.
 
     Operands that the checker would report stay.
@@ -71,14 +71,14 @@ def _folded(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
     return Literal(value, span=expr.span)
 
 
-def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+def specialise(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     """Replace names by values and fold: a literal if that makes all of it known.
 
     Raises ZeroDivisionError.
     """
 
     def inner(e: Expr) -> Expr:
-        return specialised(e, values)
+        return specialise(e, values)
 
     if isinstance(expr, Name):
         return values.get(expr.id, expr)
@@ -96,7 +96,7 @@ def specialised(expr: Expr, values: Mapping[str, Expr]) -> Expr:
     return fold(with_children(expr, inner)) if isinstance(expr, (Unary, Binary)) else expr
 
 
-def _operator(expr: Unary | Binary) -> Expr:
+def _fold_operator(expr: Unary | Binary) -> Expr:
     operation = operator(expr)
     assert operation is not None
     op, args = operation
@@ -105,12 +105,12 @@ def _operator(expr: Unary | Binary) -> Expr:
         return Literal(a, span=expr.span) if a is op.traits.decided_by else args[1]
     if op.traits.compares and op.traits.commutative:
         first, second = args
-        if isinstance(first, Name) and isinstance(second, Name) and {first.id, second.id} <= _dtypes():
+        if isinstance(first, Name) and isinstance(second, Name) and {first.id, second.id} <= _list_dtypes():
             return Literal((first.id == second.id) == (0 in op.traits.compares), span=expr.span)  # T == f16
-    return _folded(expr, op, args)
+    return _fold_call(expr, op, args)
 
 
-def _dtypes() -> set[str]:
+def _list_dtypes() -> set[str]:
     from ..syntax.types import DTYPES
 
     return set(DTYPES)

@@ -36,10 +36,10 @@ from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, ErrorType
 from ..text.diagnostics import Sink
 from ..text.source import Span, spoken
 from .checked import BoundCall, ScalarParam, TensorParam, bind, call_of, typed
-from .rewrite_hints import instead
+from .rewrite_hints import describe_composition
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
-from .views import Drop, Range, View, panel_cols, root_name, view_of
+from .views import Drop, Range, View, count_panel_columns, make_view, root_name
 
 LARGEST_TILE = 2**20  # elements; Triton's limit, too
 COLUMN_UNIT = 8  # columns of a register tile are 1 or a multiple of this
@@ -289,7 +289,7 @@ class Typer:
             hint = "register tiles are not subscripted: store to shared memory and load a view" if isinstance(base, TileType) else None
             self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span, hint)
             return ErrorType()
-        view = view_of(e, len(base.dims))
+        view = make_view(e, len(base.dims))
         if view is None:
             self.sink.error("T166", f"`{root}` has {len(base.dims)} dims, found {len(e.indices)} indices", e.span)
             return ErrorType()
@@ -404,7 +404,7 @@ class Typer:
             self.sink.error("T171", f"the slice leaves a dim of {dim}", e.span)
             return False
         columns, rows = n == len(base.dims) - 1, n == len(base.dims) - 2
-        start_unit, unit = (panel_cols(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
+        start_unit, unit = (count_panel_columns(base.dtype), 16 // base.dtype.itemsize) if columns else (8, 8) if rows else (1, 1)
         if size % unit or (isinstance(start, int) and start % start_unit):
             rule = (
                 f"columns are sliced from panels of {start_unit} on, {unit} at a time"
@@ -465,7 +465,7 @@ class Typer:
             if isinstance(t, ErrorType):
                 return None
             if not isinstance(t, BarrierType):
-                self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, instead(call.func.attr))
+                self.sink.error("N119", f"only barriers have methods, found {t}", call.func.span, describe_composition(call.func.attr))
                 return None
             op = method(t.kind, call.func.attr)
             if op is None:

@@ -17,13 +17,13 @@ def check_literals(literals: Iterable[Literal], sink: Sink) -> None:
             continue
         if t.dtype == I32 and not -(2**31) <= e.value < 2**31:
             hint = "numbers from -2147483648 to 2147483647; an f32 is written with a point: 4e9"
-            sink.error("T175", f"an i32 has 32 bits, found {shortened(e.value)}", e.span, hint)
+            sink.error("T175", f"an i32 has 32 bits, found {shorten(e.value)}", e.span, hint)
         elif t.dtype.is_float and not abs(e.value) < t.dtype.overflows:
-            message = f"{shortened(e.value)} is beyond the largest {t.dtype}, {t.dtype.largest}"
+            message = f"{shorten(e.value)} is beyond the largest {t.dtype}, {t.dtype.largest}"
             sink.error("T175", message, e.span, "write `inf` for infinity")
 
 
-def shortened(value: float) -> str:
+def shorten(value: float) -> str:
     """Format a number as text of bounded length."""
     text = str(value)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"

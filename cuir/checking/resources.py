@@ -51,7 +51,7 @@ def lay_out_shared(
         if alloc.panelled and base.offset % 1024:
             sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
         table[name] = replace(alloc, offset=base.offset)
-    signals = signal_bytes(barriers)
+    signals = count_signal_bytes(barriers)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
         places = [(a.nbytes, a.span) for a in table.values()]
@@ -66,7 +66,7 @@ def lay_out_shared(
     return table, end
 
 
-def signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
+def count_signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
     """Return the bytes of shared memory that the barriers take."""
     return sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
 

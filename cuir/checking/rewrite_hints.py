@@ -32,7 +32,7 @@ _AS_TENSOR = ("lgamma", "digamma", "erfinv", "i0")
 _MODULES = ("math", "torch", "np", "numpy", "tl")
 
 
-def instead(name: str) -> str | None:
+def describe_composition(name: str) -> str | None:
     """Describe what to write for a well-known function of this name; None if it is not one."""
     canonical = _SAME.get(name, name)
     if canonical in COMPOSITIONS:
@@ -42,7 +42,7 @@ def instead(name: str) -> str | None:
     return f"nothing computes {name} in a kernel: give its values as a tensor parameter" if name in _AS_TENSOR else None
 
 
-def hint_for(name: str, candidates: Iterable[str], otherwise: str | None = None) -> str | None:
+def find_hint(name: str, candidates: Iterable[str], otherwise: str | None = None) -> str | None:
     """Return a hint for a name that is not known."""
     close = difflib.get_close_matches(name, list(candidates), 1, 0.7)
-    return instead(name) or (f"did you mean `{close[0]}`?" if close else otherwise)
+    return describe_composition(name) or (f"did you mean `{close[0]}`?" if close else otherwise)

@@ -31,7 +31,7 @@ from ..syntax.rewrite import copied, rewrite_block
 from ..syntax.types import DTYPES
 from ..syntax.walk import assigned, names_read, walk
 from ..text.source import Span
-from .fold import specialised
+from .fold import specialise
 from .views import root_name
 
 PRIMITIVES = {op.written for op in TABLE.values() if not op.written.startswith(("bar.", "with "))} | {"range"}
@@ -67,20 +67,20 @@ class Frame:
     stack: tuple[str, ...] = ()  # @funcs being inlined
 
 
-def paired(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
+def pair_moves(target: Value, value: Value, moves: list[tuple[Name, Expr]]) -> bool:
     """Add the move of each part of a value to the name that takes it.
 
     Returns whether the two have one form.
     """
     if isinstance(target, TupleValue) and isinstance(value, TupleValue) and len(target.items) == len(value.items):
-        return not [0 for t, v in zip(target.items, value.items, strict=True) if not paired(t, v, moves)]
+        return not [0 for t, v in zip(target.items, value.items, strict=True) if not pair_moves(t, v, moves)]
     if isinstance(target, Name) and not isinstance(value, TupleValue):
         moves.append((target, value))
         return True
     return False
 
 
-def bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> Counter[str]:
+def count_bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> Counter[str]:
     """Count the statements that bind each name.
 
     Branches that known values decide against do not count, unless the body itself binds a name of theirs.
@@ -89,22 +89,22 @@ def bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> Counte
     values: dict[str, Expr] = {n: v for n, v in constants.items() if n not in local}
 
     def select_branch(s: Stmt) -> Stmt | tuple[Stmt, ...]:
-        decided = _decided(s.cond, values) if isinstance(s, If) else None
+        decided = _decide(s.cond, values) if isinstance(s, If) else None
         return s if not isinstance(s, If) or decided is None else s.body if decided else s.orelse
 
     pruned = rewrite_block(body, select_branch)
     return local if pruned is body else assigned(pruned)
 
 
-def _decided(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
+def _decide(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
     try:
-        folded = specialised(cond, values)
+        folded = specialise(cond, values)
     except ZeroDivisionError:  # reported where the condition is flattened
         return None
     return folded.value if isinstance(folded, Literal) and isinstance(folded.value, bool) else None
 
 
-def decided_by_right(e: Binary, first: Expr, second: Expr) -> Expr | None:
+def decide_by_right(e: Binary, first: Expr, second: Expr) -> Expr | None:
     """Return the value of `and` or `or` if a constant right side decides it.
 
     The left side must be a comparison without failures and effects; else None.
@@ -118,7 +118,7 @@ def decided_by_right(e: Binary, first: Expr, second: Expr) -> Expr | None:
     return None if fails else second
 
 
-def without_turns(iterator: Expr) -> bool:
+def is_empty_range(iterator: Expr) -> bool:
     """Return whether a range is known to be empty.
 
     Such a loop is left out, as is a branch that consts decide against.
@@ -129,7 +129,7 @@ def without_turns(iterator: Expr) -> bool:
     return len(ends) == len(iterator.args) in (1, 2) and not range(*ends)
 
 
-def without_dead_literals(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
+def remove_dead_literals(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
     """Remove assignments of known names, which were replaced by their values everywhere in their block."""
     read = {n for s in body for n in names_read(s)}
 
@@ -156,7 +156,7 @@ def has_effect(stmt: Stmt) -> bool:
     return any(isinstance(n, (ExprStmt, For)) for n in walk(stmt))
 
 
-def without_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
+def remove_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> tuple[Stmt, ...]:
     """Remove assignments that nobody reads, which inlining leaves of tuples.
 
     Reads of memory stay, they may be wrong.
@@ -200,7 +200,7 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
     return False
 
 
-def asks_alone(call: Call, kernel: Kernel) -> bool:
+def is_rank_of_single_cta(call: Call, kernel: Kernel) -> bool:
     """Return whether a call asks for the number of the CTA in a cluster of one."""
     op = called(call)
     asks = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)

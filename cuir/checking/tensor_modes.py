@@ -11,32 +11,32 @@ from .checked import Checked
 from .views import root_name
 
 
-def tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
+def find_tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
     """Return for each tensor which of "read", "write" and "add" the kernel's text does to it."""
-    by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(tensor_modes)
+    by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(find_tensor_modes)
     if by_tensor is None:
         modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
-        for name, mode, _ in _accesses(checked):
+        for name, mode, _ in _walk_accesses(checked):
             if name in modes:
                 modes[name].add(mode)
-        by_tensor = checked.made[tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
+        by_tensor = checked.made[find_tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
     return by_tensor
 
 
 def write_spans(checked: Checked, tensor: str) -> list[Span]:
     """Return places in the text at which the kernel writes a tensor without adding to it."""
-    return [span for name, mode, span in _accesses(checked) if name == tensor and mode == "write"]
+    return [span for name, mode, span in _walk_accesses(checked) if name == tensor and mode == "write"]
 
 
-def exchanged(checked: Checked) -> frozenset[str]:
+def find_exchanged(checked: Checked) -> frozenset[str]:
     """Return the tensors through which workers may exchange data.
 
     These have accesses of more than one kind, one of which changes elements.
     """
-    return frozenset(name for name, modes in tensor_modes(checked).items() if len(modes) > 1)
+    return frozenset(name for name, modes in find_tensor_modes(checked).items() if len(modes) > 1)
 
 
-def _accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
+def _walk_accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
     """Yield the tensor's name, the mode and the place of each access in the text."""
     count: tuple[Node, ...] = () if checked.tiles is None else (checked.tiles.count,)
     for node in (n for top in (*checked.declarations, *count, *(s for r in checked.roles for s in r.body)) for n in walk(top)):
@@ -44,11 +44,11 @@ def _accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
             for access in bound.op.effects.accesses:
                 place = bound.args.get(access.arg)
                 if place is not None:
-                    mode = "add" if access.mode == "write" and _true(bound.args.get("add")) else access.mode
+                    mode = "add" if access.mode == "write" and _is_true(bound.args.get("add")) else access.mode
                     yield root_name(place) or "", mode, node.span
         elif isinstance(node, Subscript) and not node.place:
             yield root_name(node) or "", "read", node.span
 
 
-def _true(e: Expr | None) -> bool:
+def _is_true(e: Expr | None) -> bool:
     return isinstance(e, Literal) and bool(e.value)

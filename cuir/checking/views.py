@@ -50,28 +50,28 @@ def root_name(e: Expr) -> str | None:
     return e.id if isinstance(e, Name) else None
 
 
-def view_of(e: Expr, rank: int) -> View | None:
+def make_view(e: Expr, rank: int) -> View | None:
     """Return the view, of an array of `rank` dims, that an expression of the flat kernel denotes.
 
     None if it has too many indices.
     """
     if isinstance(e, Attribute):
-        inner = view_of(e.value, rank)
+        inner = make_view(e.value, rank)
         return None if inner is None else View(inner.root, inner.parts, not inner.transposed)
     if isinstance(e, Name):
         return View(e.id, (Range(None, None),) * rank)
     if not isinstance(e, Subscript) or not isinstance(e.value, Name) or len(e.indices) > rank:
         return None
-    parts = tuple(_part(i) for i in e.indices)
+    parts = tuple(_make_part(i) for i in e.indices)
     return View(e.value.id, parts + (Range(None, None),) * (rank - len(parts)))
 
 
-def _part(index: Expr | Slice) -> Drop | Range:
+def _make_part(index: Expr | Slice) -> Drop | Range:
     if not isinstance(index, Slice):
         return Drop(index)
     if index.start is None and index.stop is None:
         return Range(None, None)
-    return Range(index.start if index.start is not None else Literal(0, span=index.span), slice_size(index))
+    return Range(index.start if index.start is not None else Literal(0, span=index.span), compute_slice_size(index))
 
 
 def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], rank: int) -> tuple[Expr | Slice, ...] | None:
@@ -87,7 +87,7 @@ def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], ra
             parts[position] = index if before.start is None else before
         elif isinstance(index, Slice):
             start = Binary("+", before.start, index.start if index.start is not None else Literal(0), span=index.span)
-            size = slice_size(index)
+            size = compute_slice_size(index)
             stop = index.stop if size is None else Binary("+", start, Literal(size), span=index.span)
             parts[position] = Slice(start, stop, span=index.span)
         else:
@@ -95,21 +95,21 @@ def compose(inner: tuple[Expr | Slice, ...], outer: tuple[Expr | Slice, ...], ra
     return tuple(parts)
 
 
-def slice_size(s: Slice) -> int | None:
+def compute_slice_size(s: Slice) -> int | None:
     """Return c of `e : e + c`, where both e are the same text; or the difference of two literals."""
     start = s.start.value if isinstance(s.start, Literal) else 0 if s.start is None else None
     if isinstance(s.stop, Literal) and type(s.stop.value) is int and type(start) is int:
         return s.stop.value - start
-    c = written_size(s)
+    c = get_written_size(s)
     return c.value if isinstance(c, Literal) and type(c.value) is int else None
 
 
-def written_size(s: Slice) -> Expr | None:
+def get_written_size(s: Slice) -> Expr | None:
     """Return c of `e : e + c`, where both e are the same text."""
     stop = s.stop
     return stop.right if isinstance(stop, Binary) and traits(stop).linear == (1, 1) and stop.left == s.start else None
 
 
-def panel_cols(dtype: DType) -> int:
+def count_panel_columns(dtype: DType) -> int:
     """Return the columns of a 128-byte panel."""
     return PANEL_BYTES // dtype.itemsize

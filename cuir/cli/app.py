@@ -48,7 +48,7 @@ def options(
 @app.command()
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
-    from ..calls.requirements import rows_required
+    from ..calls.requirements import describe_row_requirements
     from ..checking.checker import check as run_check
     from ..runtime.launchable import require_launchable
     from .inputs import read_program, read_program_consts
@@ -59,7 +59,7 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     checked = run_check(program, picked.name, consts)
     require_launchable(checked)
     description = facts(checked)
-    if needs := rows_required(checked):
+    if needs := describe_row_requirements(checked):
         description["lines"].append(f"rows      {needs}")
     if as_json:
         print_json({"ok": True, "diagnostics": [], "kernel": description})
@@ -109,7 +109,7 @@ def ops(
     as_json: Json = False,
 ) -> None:
     """The primitives and operators of the language, from their table."""
-    from ..checking.rewrite_hints import instead
+    from ..checking.rewrite_hints import describe_composition
     from ..text.diagnostics import CuirError
     from . import reference
     from .inputs import suggestion
@@ -120,7 +120,7 @@ def ops(
     known = reference.entries()
     if name is not None:
         chosen = [op for op in known.values() if name in (op.name, op.written)]
-        written = instead(name)
+        written = describe_composition(name)
         if not chosen and written is None:
             raise CuirError.of(
                 "U106",

@@ -245,12 +245,12 @@ def read_kernel_consts(
 
     known: values that the corpus has for consts of the kernel. Raises CuirError U103, N111; for an attention kernel U109, U110.
     """
-    from ..checking.defaults import HEAD_DIM, dtype_consts, fill_consts, with_defaults
+    from ..checking.defaults import HEAD_DIM, fill_consts, list_dtype_consts, with_defaults
     from ..syntax.nodes import ConstType
     from ..verification.problems import is_attention
 
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
-    first = next(iter(dtype_consts(kernel)), None)
+    first = next(iter(list_dtype_consts(kernel)), None)
     given = read_consts(items)
     require_consts(kernel, given)
     for name, option, value in ((first, "--dtype", dtype), (HEAD_DIM if HEAD_DIM in consts else None, "--head-dim", head_dim)):

@@ -16,7 +16,7 @@ from ..calls.binding import TORCH, bind
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import consts_as_json, describe_consts
-from ..checking.fold import literal, specialised
+from ..checking.fold import literal, specialise
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
@@ -188,7 +188,7 @@ def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], ne
             known = {**dims, name: times * max(1, dims[name])}
             with suppress(ZeroDivisionError):
                 units = literal(
-                    specialised(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))})
+                    specialise(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))})
                 )
                 if units is not None and units >= needed:
                     return f"-d {name}={known[name]}"

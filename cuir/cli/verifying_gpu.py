@@ -172,7 +172,7 @@ def around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
 def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
     """Where the warps of a kernel that hangs wait: from a build whose waits give up. Nothing, if that build does not hang or is lost, too."""
     from ..lowering import lower
-    from ..runtime.watchdog import Stuck, told
+    from ..runtime.watchdog import Stuck, describe_stuck
 
     try:
         answer = worker.ask({"do": "stuck", "job": verified.as_json(), "case": case}, STUCK_LIMIT)
@@ -181,7 +181,7 @@ def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
     checked = verified.checked
     queue = checked.tiles.count.span if checked.tiles is not None else checked.origin.span
     stuck = [Stuck(**s) for s in answer["stuck"]]
-    return tuple(Note(words, span) for words, span in told(stuck, lower(checked).line_map, queue))
+    return tuple(Note(words, span) for words, span in describe_stuck(stuck, lower(checked).line_map, queue))
 
 
 def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None, notes: tuple[Note, ...] = ()) -> Diagnostic:
@@ -200,7 +200,7 @@ def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
     """What the sanitizer wrote, in lines of the program. The kernel is lowered again: the same program gives the same text."""
     from ..lowering import lower
     from ..runtime.nvcc import compile_cuda
-    from ..runtime.sass import line_chains
+    from ..runtime.sass import read_lines_of_cubin
 
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if not text.strip():
@@ -217,4 +217,4 @@ def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
     plain = diagnostics(text, cuda.line_map, None, verified.checked.origin.span)
     if not plain:
         return ()
-    return diagnostics(text, cuda.line_map, line_chains(compile_cuda(cuda).cubin), verified.checked.origin.span)
+    return diagnostics(text, cuda.line_map, read_lines_of_cubin(compile_cuda(cuda).cubin), verified.checked.origin.span)

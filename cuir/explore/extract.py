@@ -18,7 +18,7 @@ import torch
 
 from ..calls.binding import Argument
 from ..checking.checked import BoundCall, Checked
-from ..checking.tensor_modes import exchanged
+from ..checking.tensor_modes import find_exchanged
 from ..checking.views import root_name
 from ..interp.barriers import NamedBarrier
 from ..interp.code import Compiler, Site
@@ -199,7 +199,7 @@ class _Extractor:
             self.skeleton.workers.append(worker.trace)
         self.skeleton.regions = list(self.regions)
         self.skeleton.aliases = {a: tuple(b.name for b in aliases) for a, aliases in m.shared[0].aliases.items()}
-        self.skeleton.handed = exchanged(self.checked)
+        self.skeleton.handed = find_exchanged(self.checked)
         self.skeleton.connect()
         return self.skeleton
 

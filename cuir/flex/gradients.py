@@ -235,7 +235,7 @@ class Gradients:
         for step in (KERNEL, BY_QUERIES) if ready.seed else ():
             varying[step] = (*varying[step], DROPOUT[0])
         launches_by_step = {
-            step: runs[step].again({n: arguments[n] for n in varying[step]}, arguments)  # type: ignore[attr-defined]
+            step: runs[step].make_replay({n: arguments[n] for n in varying[step]}, arguments)  # type: ignore[attr-defined]
             for step, arguments in launches.items()
         }
         if not all(launches_by_step.values()):

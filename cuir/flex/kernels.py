@@ -58,7 +58,7 @@ from .shares import given_to, joined, shares
 if TYPE_CHECKING:
     from ..choice import Choice
     from ..lowering import Cuda
-    from ..runtime.compiled_kernel import Again, CompiledKernel
+    from ..runtime.compiled_kernel import CompiledKernel, ReplayableCall
     from ..verification import VerifyReport
 
 Level = Literal["quick", "full", "off"]
@@ -85,9 +85,9 @@ class Ready:
     attention: Attention | None = None  # and `data`, the captured values of its mods: for the backward pass
     data: TransferResult | None = None
     setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
-    again: list[Again] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
+    again: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
     seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
-    dropped: dict[float, list[Again]] = field(default_factory=dict)  # the replays by probability of dropout
+    dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return O, LSE and, from a kernel that computes them, the largest scores, for checked tensors.
@@ -132,7 +132,7 @@ class Ready:
             self.made.join()
         outputs = self.launched(query, key, value, o)
         if self.kernel is not None and as_they_lie and self.steady and shares(self.setting) == 1:
-            call = self.kernel.again(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
+            call = self.kernel.make_replay(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
             self.again[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, tensors["Q"]), *outputs[1:])
 

@@ -19,7 +19,7 @@ import torch
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..interp import run
-from ..runtime.launch import capture_id
+from ..runtime.launch import get_capture_id
 from ..syntax.parser import parse
 from ..variants.arguments import state_of
 from .constants import constant
@@ -47,7 +47,7 @@ def longest_first(lengths: torch.Tensor) -> torch.Tensor:
     """
     device, state = lengths.device, state_of(lengths)
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
-    when = state, stream, capture_id(stream) if device.type == "cuda" else 0
+    when = state, stream, get_capture_id(stream) if device.type == "cuda" else 0
     entry = _CACHE.get(device)
     if entry is not None and state is not None and entry.when == when and entry.lengths() is lengths:
         return entry.order

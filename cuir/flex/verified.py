@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..checking.checked import Const
-from ..runtime.kernel_cache import package_state
+from ..runtime.kernel_cache import describe_package
 from ..runtime.nvcc import cache_dir, write_whole
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
@@ -52,7 +52,7 @@ def verified(
 
 def _entry(program: Program, who: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
     values = sorted((name, str(value)) for name, value in consts.items())
-    parts = [package_state(), show(program), who.digest(), repr(values), level]
+    parts = [describe_package(), show(program), who.digest(), repr(values), level]
     return cache_dir() / "verified" / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".json")
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from ..calls.aliasing import Place, refuse_shared_memory
-from ..calls.binding import Argument, bind, with_scratch
+from ..calls.binding import Argument, add_scratch, bind
 from ..calls.index_ranges import require_index_ranges
-from ..calls.requirements import copied, require_layout
+from ..calls.requirements import find_copied_tensors, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..checking.tensor_modes import exchanged, tensor_modes
+from ..checking.tensor_modes import find_exchanged, find_tensor_modes
 from ..ops.expressions import maker
 from ..ops.meaning.tiles import exact_products, one_thread
 from ..syntax.given import program_of
@@ -152,13 +152,13 @@ def prepare(
         program = program_of(checked, "run")
         kernel = pick_kernel(program, None)
         checked = check(program, kernel.name, bind(kernel, arguments, consts).consts)
-    arguments = with_scratch(checked.tensors, arguments, fill=math.nan)
+    arguments = add_scratch(checked.tensors, arguments, fill=math.nan)
     bound = bind(checked.origin, arguments, dict(checked.consts))
-    require_layout(checked, copied(checked), arguments)
+    require_layout(checked, find_copied_tensors(checked), arguments)
     device = bound.device or torch.device("cpu")
     noise = get_noise()
     code = _compile_code(checked, device, trace is not None, noise is not None, compiler)
-    modes, handed = tensor_modes(checked), exchanged(checked)
+    modes, handed = find_tensor_modes(checked), find_exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
         p.name: TensorArg(
@@ -391,4 +391,4 @@ def choose_grid(count: int, ring: int) -> int:
 
 def _read_tensors(checked: Checked) -> set[str]:
     """Return the names of tensors that the kernel reads somewhere."""
-    return {name for name, modes in tensor_modes(checked).items() if "read" in modes}
+    return {name for name, modes in find_tensor_modes(checked).items() if "read" in modes}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import deciders, expressions
+from ..checking.decisions import expressions, list_deciders
 from ..ops.base import Op
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
@@ -28,7 +28,7 @@ Compile = Callable[[Expr], Evaluate]  # compiles an expression to its value
 
 def collect_decisions(checked: Checked) -> frozenset[Itself]:
     """Return the comparisons and casts that floats decide."""
-    return frozenset(Itself(e) for e, _ in deciders(checked))
+    return frozenset(Itself(e) for e, _ in list_deciders(checked))
 
 
 def compile_perturbed(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..checking.views import Drop, View, root_name, view_of
+from ..checking.views import Drop, View, make_view, root_name
 from ..syntax.nodes import Expr, Literal, Name, Subscript
 from ..syntax.printer import show
 from ..text.source import Span
@@ -42,7 +42,7 @@ def find_tensor(site: Site, arg: str) -> TensorAt:
 
 
 def _get_view(compiler: Compiler, e: Expr, rank: int) -> View:
-    view = view_of(e, rank)
+    view = make_view(e, rank)
     assert view is not None  # the checker has seen to it
     return view
 

@@ -15,7 +15,7 @@ import torch
 
 from ..calls.binding import Argument
 from ..checking.checked import Checked, typed
-from ..checking.views import Drop, root_name, view_of
+from ..checking.views import Drop, make_view, root_name
 from ..ops.base import Op
 from ..ops.expressions import subscript
 from ..ops.meaning.tiles import exact_products, one_thread
@@ -206,7 +206,7 @@ def _move_to_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
         return e
     if is_watched(compiler.checked, root) and root not in compiler.slice.unwatched:
         return e
-    view = view_of(e, len(tensor.dims))
+    view = make_view(e, len(tensor.dims))
     if view is None or any(isinstance(p, Drop) and isinstance(compiler.checked.find_type(p.index), TileType) for p in view.parts):
         return e
     zero = Literal(0, span=e.span)

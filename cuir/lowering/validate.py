@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import padded
+from ..calls.requirements import pad_arguments
 from ..checking.checked import Checked
-from ..checking.tensor_modes import tensor_modes
+from ..checking.tensor_modes import find_tensor_modes
 from ..syntax.types import BOOL, F32, I32
 from .ir import ops
 from .ir.evaluate import Argument, evaluate
@@ -142,7 +142,7 @@ def random_arguments(checked: Checked, rng: torch.Generator, lengths: Mapping[st
     for s in checked.scalars:
         kinds = {I32: lambda: draw(4) - 1, F32: lambda: float(torch.rand((), generator=rng)) + 0.1, BOOL: lambda: draw(2) == 1}
         arguments[s.name] = kinds[s.dtype]()
-    modes = tensor_modes(checked)
+    modes = find_tensor_modes(checked)
     for t in checked.tensors:
         shape = [sizes[d] if isinstance(d, str) else d for d in t.dims]
         if t.dtype == I32 or t.scratch:
@@ -151,7 +151,7 @@ def random_arguments(checked: Checked, rng: torch.Generator, lengths: Mapping[st
             arguments[t.name] = torch.full(shape, torch.nan, dtype=TORCH[t.dtype])
         else:
             arguments[t.name] = torch.randn(shape, generator=rng).to(TORCH[t.dtype])
-    return padded(checked, arguments)
+    return pad_arguments(checked, arguments)
 
 
 def ctas_for(checked: Checked) -> int:
@@ -159,7 +159,7 @@ def ctas_for(checked: Checked) -> int:
 
     It is one where they add to the same elements, since the order of additions is undefined.
     """
-    return 1 if any("add" in modes for modes in tensor_modes(checked).values()) else 2
+    return 1 if any("add" in modes for modes in find_tensor_modes(checked).values()) else 2
 
 
 def _find_long_dims(checked: Checked) -> set[str]:

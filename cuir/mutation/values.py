@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..checking.views import written_size
+from ..checking.views import get_written_size
 from ..ops import OPERATORS
 from ..ops.expressions import is_where, traits
 from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Literal, Name, Node, Slice, Subscript
@@ -165,7 +165,7 @@ def other_box(places: Places) -> Iterator[Mutant]:
         node, owner = site.node, site.parents[-1] if site.parents else None
         if not (isinstance(owner, Subscript) and root(owner) in tensors):
             continue
-        size = written_size(node) if isinstance(node, Slice) else None
+        size = get_written_size(node) if isinstance(node, Slice) else None
         if isinstance(node, Slice) and node.start is not None and size is not None:
             start = Binary("+", node.start, size)
             replacement: Node = Slice(start, Binary("+", start, size))

@@ -28,7 +28,7 @@ def compile(
 
     Arguments and errors are those of `public_compile.compile`; run: see `compile_cuda`.
     """
-    build, wrap = _loading(require_loader(loader))
+    build, wrap = _choose_loader(require_loader(loader))
     if run is not None:
         build = functools.partial(compile_cuda, run=run)
     if isinstance(program, (Checked, Cuda)):
@@ -37,7 +37,7 @@ def compile(
     from ..checking.checker import check
     from . import kernel_cache
 
-    entry = kernel_cache.entry_of(program, kernel, consts, loader)
+    entry = kernel_cache.make_entry_path(program, kernel, consts, loader)
     compiled = kernel_cache.load(entry)
     if compiled is not None:
         return wrap(compiled, lambda: check(program, kernel, consts))
@@ -46,7 +46,7 @@ def compile(
     return wrap(compiled, None)
 
 
-def _loading(loader: str) -> tuple[Callable[[Cuda], Compiled], Callable[[Compiled, Callable[[], Checked] | None], CompiledKernel]]:
+def _choose_loader(loader: str) -> tuple[Callable[[Cuda], Compiled], Callable[[Compiled, Callable[[], Checked] | None], CompiledKernel]]:
     """Choose a loader's function that compiles, and the kernel that it makes of the result."""
     if loader == PYCUDA:
         from .pycuda_kernel import PyCudaKernel

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.guards import Allocation, Empty, Repeat, number, repeat_of
+from ..calls.guards import Allocation, Empty, Repeat, make_number_key, make_repeat
 from ..calls.requirements import require_layout
 from ..checking.checked import Checked
 from ..syntax.plain_numbers import plain_number
@@ -23,11 +23,11 @@ _ADDRESS = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The part of an `Again` that calls of one signature share.
+class CallVariation:
+    """The part of an `ReplayableCall` that calls of one signature share.
 
-    repeat, low: of the tensors that vary. always: indices of the other tensors among the arguments. where: see
-    `Plan.again`.
+    repeat, low: of the tensors that vary. always: indices of the other tensors among the arguments. positions: see
+    `Plan.make_replay`.
     """
 
     repeat: Repeat
@@ -35,16 +35,16 @@ class Told:
     allocated: Empty
     written: int
     always: tuple[int, ...]
-    where: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Known:
+class CallRecord:
     """Checked calls of one signature, and the source of each of their tensors.
 
     sources: for each tensor of the kernel, in order, its index among the arguments, or the allocation to make.
-    results: indices of the written tensors, without scratch. told: by the names of the tensors that vary, see
-    `CompiledKernel.again`.
+    results: indices of the written tensors, without scratch. variations: by the names of the tensors that vary, see
+    `CompiledKernel.make_replay`.
     """
 
     plan: Any
@@ -52,7 +52,7 @@ class Known:
     sources: tuple[int | Allocation, ...]
     results: tuple[int, ...]
     device: torch.device
-    told: dict[tuple[str, ...], Told] = field(default_factory=dict)
+    variations: dict[tuple[str, ...], CallVariation] = field(default_factory=dict)
 
     @functools.cached_property
     def allocated(self) -> Empty:
@@ -60,12 +60,12 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ReplayableCall:
     """A checked call that can be replayed with other tensors of the same layout.
 
     like: tests that tensors have this layout, their addresses aside. allocated: the allocations of each call, the
     `written` tensors, in the kernel's order, and scratch behind them. plan: of launches with the addresses of a call's
-    tensors and of these allocations. kept: tensors that every call has, and their memory, of which `plan` has the
+    tensors and of these allocations. keep_alive: tensors that every call has, and their memory, of which `plan` has the
     addresses: the caller guarantees that none of them got other memory.
     """
 
@@ -74,7 +74,7 @@ class Again:
     written: int
     launcher: Any
     plan: Any
-    kept: tuple[object, ...]
+    keep_alive: tuple[object, ...]
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         return self.of(tensors)
@@ -86,7 +86,7 @@ class Again:
         """
         if not self.like(*tensors):
             return None
-        allocated = self.allocated.made()
+        allocated = self.allocated.allocate()
         places = tuple(map(_ADDRESS, tensors + allocated))
         return allocated[: self.written] if self.launcher.launch(self.plan, places, captured) else None
 
@@ -111,8 +111,8 @@ class CompiledKernel:
         self.compiled = compiled
         self._check = check
         self._launchers: dict[torch.device, Any] = {}
-        self._known: dict[tuple[Any, ...], tuple[Repeat | None, Known]] = {}
-        self._repeats: tuple[tuple[Repeat, Known], ...] = ()  # of the last calls, the newest first
+        self._known: dict[tuple[Any, ...], tuple[Repeat | None, CallRecord]] = {}
+        self._repeats: tuple[tuple[Repeat, CallRecord], ...] = ()  # of the last calls, the newest first
 
     @property
     def checked(self) -> Checked:
@@ -153,13 +153,13 @@ class CompiledKernel:
         values = (*args, *named.values(), *outs)
         form = (len(args), *named, len(outs))
         record = self._repeated(form, values) or self._look_up(args, named, outs, form)
-        allocations = iter(record.allocated.made())
+        allocations = iter(record.allocated.allocate())
         tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
         record.launcher.launch(record.plan, tuple([t.data_ptr() for t in tensors]))
         results = record.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
 
-    def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Again | None:
+    def make_replay(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> ReplayableCall | None:
         """Return a replayable call for other tensors of this layout; None if such a call cannot be recognised.
 
         arguments: those of the call, by name. varying: the tensors that differ each time, as the caller has them (with
@@ -169,20 +169,20 @@ class CompiledKernel:
         """
         form, values, varying_values = (0, *arguments, 0), tuple(arguments.values()), tuple(varying.values())
         record = self._repeated(form, values)
-        variation = None if record is None else record.told.get(tuple(varying))
+        variation = None if record is None else record.variations.get(tuple(varying))
         if record is None or variation is None or not variation.repeat.covers((), varying_values):
-            repeat = repeat_of((), varying_values)
+            repeat = make_repeat((), varying_values)
             if repeat is None:
                 return None
             record = record or self._look_up((), arguments, (), form)
-            variation = record.told[tuple(varying)] = self._tell_apart(record, repeat, tuple(varying), values)
+            variation = record.variations[tuple(varying)] = self._tell_apart(record, repeat, tuple(varying), values)
         always = [values[i] for i in variation.always]
-        plan = record.plan.again(variation.low, tuple([t.data_ptr() for t in always]), variation.where)
+        plan = record.plan.make_replay(variation.low, tuple([t.data_ptr() for t in always]), variation.positions)
         keep_alive = tuple([(t, t.untyped_storage()) for t in always])
-        return Again(variation.repeat.check, variation.allocated, variation.written, record.launcher, plan, keep_alive)
+        return ReplayableCall(variation.repeat.check, variation.allocated, variation.written, record.launcher, plan, keep_alive)
 
-    def _tell_apart(self, record: Known, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> Told:
-        """Classify the tensors of a call for `again`.
+    def _tell_apart(self, record: CallRecord, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> CallVariation:
+        """Classify the tensors of a call for `make_replay`.
 
         values: the arguments of a recorded call.
         """
@@ -202,15 +202,15 @@ class CompiledKernel:
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         positions = tuple(order.index(t.name) for t in self._interface.tensors)
-        return Told(repeat, tuple(repeat.low), Empty([*written, *scratch], record.device), len(written), tuple(always), positions)
+        return CallVariation(repeat, tuple(repeat.low), Empty([*written, *scratch], record.device), len(written), tuple(always), positions)
 
-    def _repeated(self, form: tuple[Any, ...], values: tuple[Any, ...]) -> Known | None:
+    def _repeated(self, form: tuple[Any, ...], values: tuple[Any, ...]) -> CallRecord | None:
         for repeat, record in self._repeats:
             if repeat.covers(form, values):
                 return record
         return None
 
-    def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> Known:
+    def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> CallRecord:
         """Look up a call that differs from the last ones; examine one of a new signature."""
         values = (*args, *named.values(), *outs)
         signature = _signature(values, form)
@@ -219,7 +219,7 @@ class CompiledKernel:
             record = self._examine(args, named, outs, values)
         if signature:
             if repeat is None or not repeat.covers(form, values):  # made in another mode: inference, autocast
-                repeat = repeat_of(form, values)
+                repeat = make_repeat(form, values)
             if len(self._known) >= KNOWN_LIMIT:
                 self._known.clear()
             self._known[signature] = repeat, record
@@ -227,15 +227,15 @@ class CompiledKernel:
             self._repeats = ((repeat, record), *[entry for entry in self._repeats if entry[1] is not record][: REPEATS - 1])
         return record
 
-    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Known:
+    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> CallRecord:
         """Check a call in full."""
-        from .launch import bound_arguments, need_device
+        from .launch import bind_arguments, require_device
 
         names = self._names(args, named, outs)
         arguments = dict(zip(names, map(plain_number, values), strict=True))
         self._allocate(arguments)
-        bound = bound_arguments(self._interface, arguments)
-        device = need_device(self._interface, bound.device)
+        bound = bind_arguments(self._interface, arguments)
+        device = require_device(self._interface, bound.device)
         require_layout(self._interface, self.compiled.cuda.aligned, arguments)
         if device not in self._launchers:
             self._launchers[device] = self._make_launcher(device)
@@ -243,7 +243,7 @@ class CompiledKernel:
         tensors = {t.name: arguments[t.name] for t in self._interface.tensors}
         sources = tuple(names.index(n) if n in names else (tuple(t.shape), t.stride(), t.dtype) for n, t in tensors.items())
         results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written and not t.scratch)
-        return Known(launcher.plan(arguments, bound), launcher, sources, results, device)
+        return CallRecord(launcher.plan(arguments, bound), launcher, sources, results, device)
 
     def _make_launcher(self, device: torch.device) -> Any:
         from .launch import Launcher
@@ -297,7 +297,7 @@ def _signature(values: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ..
             if isinstance(value, torch.Tensor):
                 parts += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15)
             elif isinstance(value, (int, float)):
-                parts += number(value)
+                parts += make_number_key(value)
             else:
                 return None
     except RuntimeError:

@@ -26,7 +26,7 @@ from .nvcc import Compiled, cache_dir, find_nvcc, write_whole
 PACKAGE = Path(__file__).parent.parent
 
 
-def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] | None, loader: str = DRIVER) -> Path:
+def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, Const] | None, loader: str = DRIVER) -> Path:
     """Return the file of a kernel, named after its cache key.
 
     The key covers the program (its text as written too, since reports quote it), its consts, this package's files, the
@@ -34,8 +34,8 @@ def entry_of(program: Program, kernel: str | None, consts: Mapping[str, Const] |
     """
     values = sorted((n, repr(v)) for n, v in (consts or {}).items())
     parts = [
-        package_state(),
-        _compiler(),
+        describe_package(),
+        _describe_compiler(),
         show(program),
         program.span.source.text,
         program.span.source.name,
@@ -89,13 +89,13 @@ class _Reader(pickle.Unpickler):
 
 
 @functools.cache
-def package_state() -> str:
+def describe_package() -> str:
     """Describe this package's files on disk: changes with every edit and every installation."""
     files = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".lark", ".cuir")]
     return repr([(p.relative_to(PACKAGE).as_posix(), (s := p.stat()).st_size, s.st_mtime_ns) for p in files])
 
 
-def _compiler() -> str:
+def _describe_compiler() -> str:
     """Describe nvcc's file on disk, without running it."""
     try:
         path = os.path.realpath(find_nvcc())

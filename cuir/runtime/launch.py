@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..calls.aliasing import Place, apart, refuse_shared_memory
+from ..calls.aliasing import Place, are_apart, refuse_shared_memory
 from ..calls.binding import Bound, bind
 from ..calls.guards import LOW
 from ..calls.index_ranges import require_index_ranges
 from ..calls.requirements import COPY_ALIGNMENT
-from ..calls.tile_count import tile_count
+from ..calls.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..lowering import TensorMap
 from ..ops.limits import TARGETS
@@ -33,14 +33,14 @@ PACKED_LIMIT = 4096  # most launches in the cache of packed arguments
 COUNTERS, COUNTER_BYTES = 1024, 64  # counters of one allocation; each in a separate sector
 
 
-def capture_id(stream: int) -> int:
+def get_capture_id(stream: int) -> int:
     """Return the id, unique to a capture, of the CUDA graph that a stream is captured into; 0 if none."""
     if not torch.cuda.is_current_stream_capturing():
         return 0
     return int(driver().cuStreamGetCaptureInfo(stream)[2])
 
 
-def need_device(checked: Checked, device: torch.device | None) -> torch.device:
+def require_device(checked: Checked, device: torch.device | None) -> torch.device:
     """Return the GPU that the tensors lie on.
 
     Raises CuirError U501 (no GPU, or not one for this code) or U502 (tensors elsewhere).
@@ -73,17 +73,17 @@ class Plan:
 
     grid: int
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
-    reaches: tuple[tuple[int, bool], ...]  # see `apart`
+    reaches: tuple[tuple[int, bool], ...]  # see `are_apart`
     # tensor maps, and the index of the tensor whose address goes in: None for one without elements
     maps: tuple[tuple[bytes, int | None], ...]
     # tensors that the kernel accesses by address: index and outer strides
     arrays: tuple[tuple[int, tuple[int, ...]], ...]
     numbers: tuple[int | float | bool, ...]  # scalars, then dims
-    rest: Rest | None = None  # for launches with the addresses of some tensors alone
+    rest: FixedAddresses | None = None  # for launches with the addresses of some tensors alone
 
-    def again(self, low: tuple[int, ...], always: tuple[int, ...], where: tuple[int, ...]) -> Plan:
-        """Return the plan for launches with the addresses of some tensors alone, see `Rest`."""
-        return replace(self, rest=Rest(low, always, where))
+    def make_replay(self, low: tuple[int, ...], always: tuple[int, ...], positions: tuple[int, ...]) -> Plan:
+        """Return the plan for launches with the addresses of some tensors alone, see `FixedAddresses`."""
+        return replace(self, rest=FixedAddresses(low, always, positions))
 
     def whole(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the addresses of all tensors, in order of the signature, from those of a launch.
@@ -94,22 +94,22 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Rest:
+class FixedAddresses:
     """The fixed part of launches that get only some of the addresses.
 
-    low: bits that the first of them must have; always: the other addresses; where: for each tensor of the signature
+    low: bits that the first of them must have; always: the other addresses; positions: for each tensor of the signature
     its position among those of the launch followed by these.
     """
 
     low: tuple[int, ...]
     always: tuple[int, ...]
-    where: tuple[int, ...]
+    positions: tuple[int, ...]
 
     def joined(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
         if any(place & LOW != low for place, low in zip(places, self.low)):
             return None
         every = places + self.always
-        return tuple(every[i] for i in self.where)
+        return tuple(every[i] for i in self.positions)
 
 
 class Packed(NamedTuple):
@@ -180,7 +180,7 @@ class Launcher:
         cuda = self.cuda
         scalars = {s: arguments[s] for s in cuda.scalars}
         require_index_ranges(self.checked, bound.dims, arguments)
-        count = tile_count(self.checked, bound.dims, scalars)
+        count = count_tiles(self.checked, bound.dims, scalars)
         grid = cuda.cluster if count is None else min(max(count, 0), self.kernel.resident) * cuda.cluster
         numbers = [round_parameter(p.dtype.name, scalars[p.name]) for p in self.checked.scalars] + [bound.dims[d] for d in cuda.dims]
         places = {t.name: Place.of(arguments[t.name]) for t in self.checked.tensors}
@@ -196,7 +196,7 @@ class Launcher:
     def launch(self, plan: Plan, places: tuple[int, ...], captured: bool | None = None) -> bool:
         """Launch once on torch's current stream, without synchronising.
 
-        places: the tensors' addresses in order of the signature, or those that a plan with a `Rest` takes. Returns
+        places: the tensors' addresses in order of the signature, or those that a plan with a `FixedAddresses` takes. Returns
         False, without a launch, if these are not aligned as its tensors were. captured: whether the stream is
         captured, if the caller knows.
         """
@@ -240,7 +240,7 @@ class Launcher:
 
         counter: the address of an unsigned, zero.
         """
-        if not apart(plan.reaches, places):
+        if not are_apart(plan.reaches, places):
             tensors = zip(self.checked.tensors, places, strict=True)
             refuse_shared_memory(self.checked.tensors, {t.name: Place(at, *plan.shapes[t.name], t.dtype.itemsize) for t, at in tensors})
         values: list[int | float | bool] = []
@@ -286,6 +286,6 @@ class Launcher:
         return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
 
-def bound_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:
+def bind_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:
     """Check a call's arguments against the kernel and its consts (see cuir.bind)."""
     return bind(checked.origin, arguments, dict(checked.consts))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ..calls.tile_count import tile_count
+from ..calls.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..checking.defaults import describe_consts
 from ..lowering import Cuda, lower
@@ -24,14 +24,14 @@ def require_launchable(checked: Checked) -> Cuda:
     """
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
-        tile_count(checked, dict.fromkeys(checked.dims, 1), scalars)
+        count_tiles(checked, dict.fromkeys(checked.dims, 1), scalars)
     lowered: Cuda | None = checked.made.get(require_launchable)
     if lowered is None:
         lowered = checked.made[require_launchable] = lower(checked)
     return lowered
 
 
-def spills(cuda: Cuda, compile: bool) -> str:
+def find_spills(cuda: Cuda, compile: bool) -> str:
     """Return the warning of register spills by ptxas; "" if there are none or they are unknown.
 
     compile: compile the kernel if it was not compiled before and there is an nvcc, which takes some seconds. Raises

@@ -36,12 +36,12 @@ class Function:
         This is the cost of a turn that takes no branch to a longer way. A count of all instructions does not
         distinguish a way around an exchange that is nearly always taken from one that is never.
         """
-        after = [_successors(i, low, high, len(self.words)) for i, (low, high) in enumerate(self.words)]
-        turns = {_back_to(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS}
+        after = [_list_successors(i, low, high, len(self.words)) for i, (low, high) in enumerate(self.words)]
+        turns = {_count_turn(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS}
         return tuple(sorted(turns - {0}))
 
 
-def functions(cubin: bytes) -> list[Function]:
+def parse_functions(cubin: bytes) -> list[Function]:
     """Return the functions of a cubin in their order.
 
     Raises ValueError for what is no cubin (a fatbin holds several).
@@ -60,7 +60,7 @@ def functions(cubin: bytes) -> list[Function]:
     return parsed
 
 
-def _successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
+def _list_successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
     kind, conditional = low & 0xFFF, (low >> 12) & 0xF != ALWAYS
     following = (i + 1,) if i + 1 < count else ()
     if kind == BRANCH:
@@ -73,7 +73,7 @@ def _successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
     return following if kind not in (EXIT, RETURN) or conditional else ()
 
 
-def _back_to(start: int, after: list[tuple[int, ...]]) -> int:
+def _count_turn(start: int, after: list[tuple[int, ...]]) -> int:
     """Count the instructions of the shortest way back; 0 if there is none."""
     steps, todo = {start: 0}, deque([start])
     while todo:

@@ -22,7 +22,7 @@ from typing import Any
 from ..lowering import Cuda
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
-from .sass import exponentials_around_waits
+from .sass import count_exponentials_around_waits
 from .slim_headers import write_slim_headers
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
@@ -304,6 +304,6 @@ def _resources(cuda: Cuda, cubin: bytes, log: str, seconds: float, version: str)
         round(seconds, 2),
         version,
         warned,
-        exponentials_around_waits(cubin),
+        count_exponentials_around_waits(cubin),
         cuda.choices,
     )

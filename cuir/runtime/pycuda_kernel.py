@@ -20,7 +20,7 @@ from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .arguments import ArgumentLayout, Arguments
 from .compiled_kernel import CompiledKernel
-from .launch import Launcher, bound_arguments, require_capability
+from .launch import Launcher, bind_arguments, require_capability
 from .nvcc import Compiled
 from .pycuda_loader import Context, PyCudaFunction, get_current_context, import_pycuda, retain_primary_context
 
@@ -150,7 +150,7 @@ class PyCudaKernel(CompiledKernel):
         if any(map(_is_array, values)):
             return self._prepare_arrays(dict(zip(self._names(args, named, outs), values, strict=True)), private)
         record = self._look_up(args, named, outs, (len(args), *named, len(outs)))
-        allocations = iter(record.allocated.made())
+        allocations = iter(record.allocated.allocate())
         tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
         return self._bind_launch(record.launcher, record.plan, tensors, [tensors[i] for i in record.results], record.device, private)
 
@@ -158,8 +158,8 @@ class PyCudaKernel(CompiledKernel):
         context = self._context_of(named_values)
         with context.activate():
             arguments = self._as_views(named_values, context.index)
-            self._allocate(arguments, functools.partial(_empty_array, self._interface, context.index))
-            bound = bound_arguments(self._interface, arguments)
+            self._allocate(arguments, functools.partial(_allocate_array, self._interface, context.index))
+            bound = bind_arguments(self._interface, arguments)
             require_layout(self._interface, self.compiled.cuda.aligned, arguments)
             launcher = self._launcher_in(context)
             views = [arguments[t.name] for t in self._interface.tensors]
@@ -243,7 +243,7 @@ def split_arguments(layout: ArgumentLayout, packed: Arguments, first: int) -> tu
     return (np.void(bytes(first)), *values) if first else tuple(values)
 
 
-def _empty_array(interface: Any, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:
+def _allocate_array(interface: Any, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:
     """Allocate memory for a result or for scratch in the current context, as a GPUArray."""
     from pycuda import gpuarray
 

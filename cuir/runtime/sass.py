@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 
-def disassembler() -> list[str] | None:
+def find_disassembler() -> list[str] | None:
     """Return the command that prints the machine code of a cubin, if there is one.
 
     It is of a CUDA toolkit, or pip's nvidia-cuda-nvdisasm.
@@ -28,7 +28,7 @@ def disassembler() -> list[str] | None:
 
 def disassemble(cubin: bytes) -> list[str]:
     """Return the instructions of a cubin in order, without addresses; empty without a disassembler."""
-    command = disassembler()
+    command = find_disassembler()
     if command is None:
         return []
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -38,7 +38,7 @@ def disassemble(cubin: bytes) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+ )?(.*?);", text)
 
 
-def exponentials_around_waits(cubin: bytes) -> tuple[int, ...]:
+def count_exponentials_around_waits(cubin: bytes) -> tuple[int, ...]:
     """Count MUFU.EX2 instructions before, between and after the waits for products."""
     return count_exponentials(disassemble(cubin))
 
@@ -53,13 +53,13 @@ def count_exponentials(instructions: list[str]) -> tuple[int, ...]:
     return tuple(counts) if len(counts) > 1 else ()
 
 
-def line_chains(cubin: bytes) -> dict[int, tuple[int, ...]]:
+def read_lines_of_cubin(cubin: bytes) -> dict[int, tuple[int, ...]]:
     """Map offsets of instructions to the lines of the CUDA text they come from, innermost call first.
 
     Empty without nvdisasm, or for a fatbin. Lines in headers are left out: the line of the text that calls them
     counts.
     """
-    command = disassembler()
+    command = find_disassembler()
     if command is None or not command[0].endswith("nvdisasm"):
         return {}
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

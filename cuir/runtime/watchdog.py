@@ -69,7 +69,7 @@ class Stuck:
         return asdict(self)
 
 
-def watched(cuda: Cuda, seconds: float) -> Cuda:
+def add_watchdog(cuda: Cuda, seconds: float) -> Cuda:
     """Return the kernel with waits on mbarriers that give up after `seconds`.
 
     Raises CuirError L002 for a kernel without such waits.
@@ -95,7 +95,7 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     from .driver_loader import DriverKernel
     from .launch import Launcher
 
-    kernel = CompiledKernel(compile_cuda(watched(cuda, seconds)))
+    kernel = CompiledKernel(compile_cuda(add_watchdog(cuda, seconds)))
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))
     launcher = kernel._launchers[device] = Launcher(kernel.compiled, device)
     reports = torch.zeros(RECORDS, WORDS, dtype=torch.int64, pin_memory=True)  # on the host: outlives the context
@@ -118,7 +118,7 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) ->
     return []
 
 
-def told(stuck: list[Stuck], line_map: Mapping[int, Span], otherwise: Span) -> list[tuple[str, Span]]:
+def describe_stuck(stuck: list[Stuck], line_map: Mapping[int, Span], otherwise: Span) -> list[tuple[str, Span]]:
     """Describe the waiting warps by place, the most frequent first.
 
     `otherwise` is the place where tiles are handed out, which has no line in the map.

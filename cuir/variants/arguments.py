@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..calls.guards import number
+from ..calls.guards import make_number_key
 from ..checking.checked import Const
 from ..checking.defaults import with_defaults
 from ..spec.specification import LENGTHS, Lengths, Specification
@@ -247,7 +247,9 @@ def _same(value: Value, cached: Value, state: State) -> bool:
         return value is cached or (
             value.device == cached.device and value.dtype == cached.dtype and torch.equal(_bits(value), _bits(cached))
         )
-    return not isinstance(value, torch.Tensor) and not isinstance(cached, torch.Tensor) and number(value) == number(cached)
+    return (
+        not isinstance(value, torch.Tensor) and not isinstance(cached, torch.Tensor) and make_number_key(value) == make_number_key(cached)
+    )
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

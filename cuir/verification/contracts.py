@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Const
-from ..checking.checker import const_values
+from ..checking.checker import resolve_consts
 from ..checking.flatten import flatten
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return
@@ -148,7 +148,7 @@ class _Context:
         errors = Sink()  # a tile size that is tried need not compile
         params = {p.name for p in self.kernel.params if isinstance(p.type, ConstType)}
         const_arguments: dict[str, Const] = {n: v for n, v in consts.items() if n in params}
-        return name in flatten(self.program, self.kernel, const_values(self.kernel, const_arguments, errors), errors).inlined
+        return name in flatten(self.program, self.kernel, resolve_consts(self.kernel, const_arguments, errors), errors).inlined
 
 
 def parameter_matters(funcs: Mapping[str, Func], name: str, parameter: str, visited: frozenset[str] = frozenset()) -> bool:

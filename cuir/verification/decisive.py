@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked, TensorParam
-from ..checking.decisions import entry, feeding, jumps, placed_deciders
+from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
 from ..spec.functions import FunctionSpecification, Value
 from ..syntax.nodes import Expr, Literal
 from ..syntax.types import F32
@@ -154,11 +154,11 @@ def _find_kernel_decisions(checked: Checked) -> tuple[bool, list[float]]:
     """Return whether the kernel decides by rounded floats, and the numbers that feed the decisions."""
     if _find_kernel_decisions not in checked.made:
         deciding = []
-        for i, e, floats in placed_deciders(checked):
+        for i, e, floats in list_placed_deciders(checked):
             operands = [(i, a) for a in floats]
-            if jumps(checked, e) or any(_is_rounded(checked, x) for x in feeding(checked, operands)):
+            if jumps(checked, e) or any(_is_rounded(checked, x) for x in walk_sources(checked, operands)):
                 deciding += operands
-        numbers = [abs(float(e.value)) for e in feeding(checked, deciding) if isinstance(e, Literal)]
+        numbers = [abs(float(e.value)) for e in walk_sources(checked, deciding) if isinstance(e, Literal)]
         checked.made[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(numbers))[:_MOST])
     decisions: tuple[bool, list[float]] = checked.made[_find_kernel_decisions]
     return decisions
@@ -250,7 +250,7 @@ def find_undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 def describe_steps(checked: Checked) -> list[Note]:
     """Return notes on the deciding operation of the kernel, for a wrong output with inputs at steps."""
-    first = next((e for _, e, _ in placed_deciders(checked) if jumps(checked, e)), None)
+    first = next((e for _, e, _ in list_placed_deciders(checked) if jumps(checked, e)), None)
     if first is None:
         return []
     return [

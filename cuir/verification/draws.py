@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..calls.requirements import admitted_length
+from ..calls.requirements import compute_length_multiple
 from ..checking.checked import Checked, TensorParam
 from ..spec.functions import FunctionSpecification
 
@@ -42,7 +42,7 @@ def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]
     fits: list[Draw] = []
     large: list[tuple[int, str, Draw]] = []
     for d in draws:
-        needed = {n: admitted_length(checked, n) for n in d.sizes}
+        needed = {n: compute_length_multiple(checked, n) for n in d.sizes}
         sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import copy_of, padded
+from ..calls.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..checking.views import root_name
 from ..interp.launch import _read_tensors
@@ -417,7 +417,7 @@ def _launch(
     }
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
-    launch = FunctionLaunch(padded(checked, inputs), padded(checked, before), from_inputs=from_inputs, redraw=redraw)
+    launch = FunctionLaunch(pad_arguments(checked, inputs), pad_arguments(checked, before), from_inputs=from_inputs, redraw=redraw)
     return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import padded
+from ..calls.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..interp import run
 from ..spec.dropout import dropout_mask
@@ -69,7 +69,7 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     mask, readable = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     captured = captured_arguments(program, checked.origin, spec, lengths_of_launch, consts=checked.consts)
     for sizes, windows in runs:
-        masks = _launch(checked, spec, sizes, windows, dtype, dims, padded(checked, captured))
+        masks = _launch(checked, spec, sizes, windows, dtype, dims, pad_arguments(checked, captured))
         for b, p in enumerate(windows):
             window = slice(p * dim, min(lengths.N, (p + 1) * dim))
             mask[:, :, p * dim : (p + 1) * dim] = masks[b]
@@ -96,7 +96,7 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     for p in range(max(1, -(-admitted.N // dim))):
         probed = launch.fresh()
         probe = _probe(admitted, [p] * admitted.B, TORCH[dtype_of(checked.consts)], dims, 1.0)
-        probed.inputs = {**launch.inputs, **padded(checked, probe), "scale": 1.0}
+        probed.inputs = {**launch.inputs, **pad_arguments(checked, probe), "scale": 1.0}
         try:
             run(checked, probed.arguments())
         except CuirError as error:
@@ -217,7 +217,7 @@ def _launch(
     dims: tuple[int, int],
     captured: Mapping[str, Any],
 ) -> torch.Tensor:
-    probe = padded(checked, _probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
+    probe = pad_arguments(checked, _probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
     poisoned = outputs(checked, probe["Q"])
     try:
         run(checked, {**probe, **poisoned, "scale": 1.0, **captured})

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import entry, feeding, jumps, placed_deciders
+from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
 from ..interp.noise import Noise, Truth, perturb_runs
 from ..ops.base import Op
 from ..ops.expressions import traits
@@ -40,7 +40,7 @@ def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C
 
     Empty if only exact values feed the decisions.
     """
-    fed = [(e, source) for i, e, floats in placed_deciders(checked) if (source := _find_nearest(checked, i, floats)) is not None]
+    fed = [(e, source) for i, e, floats in list_placed_deciders(checked) if (source := _find_nearest(checked, i, floats)) is not None]
     if not fed:
         return []
     most = FEW if level == "quick" else MANY
@@ -118,7 +118,7 @@ def _agree(a: Any, b: Any) -> bool:
 
 
 def _make_error(checked: Checked, e: Expr, error: CuirError) -> CuirError:
-    i, floats = next((i, f) for i, d, f in placed_deciders(checked) if d is e)
+    i, floats = next((i, f) for i, d, f in list_placed_deciders(checked) if d is e)
     source = _find_nearest(checked, i, floats)
     first = error.diagnostics[0]
     notes = [Note(f"then: {first.message}"), *first.notes]
@@ -170,7 +170,7 @@ def _describe_bound(op: Op) -> str:
 
 def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
     """Return the nearest operation that feeds values and is not exact."""
-    for e in feeding(checked, [(block, a) for a in floats]):
+    for e in walk_sources(checked, [(block, a) for a in floats]):
         operation = entry(checked, e)
         if operation is None:
             continue

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import copy_of, padded
+from ..calls.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, Const
 from ..ops.expressions import traits
 from ..spec.functions import AnySpecification
@@ -170,8 +170,8 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
         v = v / max(1, lengths.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    captured = padded(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
-    poisoned, inputs = outputs(checked, q), padded(checked, {"Q": q, "K": k, "V": v})
+    captured = pad_arguments(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
+    poisoned, inputs = outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
     return Launch(
         inputs["Q"], inputs["K"], inputs["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked)
     )
@@ -187,7 +187,7 @@ def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return O, LSE and, if the kernel computes it, MAX_SCORES, full of NaN to show unwritten elements."""
     rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
     o = torch.full((*q.shape[:-1], head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
-    return padded(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
+    return pad_arguments(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 
 
 def attention_inputs(

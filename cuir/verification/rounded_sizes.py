@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..checking.checked import Checked
-from ..checking.decisions import definitions, entry, placed_deciders
+from ..checking.decisions import definitions, entry, list_placed_deciders
 from ..ops.base import Op
 from ..ops.meaning import cast
 from ..spec.functions import AnySpecification, FunctionSpecification
@@ -64,7 +64,7 @@ class _Point:
 
 def _points(checked: Checked) -> Iterator[_Point]:
     outer = definitions(checked.declarations)
-    for block, expr, _ in placed_deciders(checked):
+    for block, expr, _ in list_placed_deciders(checked):
         if _dtype(expr) not in (I32, BOOL):
             continue  # floor and round decide once more where a cast takes them
         bound = outer if block == 0 else {**outer, **definitions(checked.roles[block - 1].body)}

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..calls.requirements import rows_required
+from ..calls.requirements import describe_row_requirements
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..checking.defaults import HEAD_DIM, describe_consts, dtype_consts, fill_consts, with_defaults
+from ..checking.defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
 from ..interp.budget import limit_seconds
 from ..interp.launch import prepare_code
 from ..interp.watching import watch_runs
 from ..ops.meaning.tiles import exact_products, one_thread
-from ..runtime.launchable import require_launchable, spills
+from ..runtime.launchable import find_spills, require_launchable
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, limit_calls
@@ -177,10 +177,10 @@ class _Verification:
             require_judgeable(checked, self.spec)
             self.soundness = Soundness(checked, self.spec)
             self.soundness.begin()
-            report.spills = spills(require_launchable(checked), compile=self.level == "full")
+            report.spills = find_spills(require_launchable(checked), compile=self.level == "full")
             self.besides, refused = self.others(checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
-            if needs := rows_required(checked):
+            if needs := describe_row_requirements(checked):
                 stage.reason += f"; {needs}"
             if refused:
                 stage.reason += f"; not tried: {'; '.join(refused)}"
@@ -196,7 +196,7 @@ class _Verification:
         attention = is_attention(checked.origin) or is_backward(checked.origin)
         open_ = {p.name for p in checked.origin.params if attention or p.default is None}
         others = {F16: BF16, BF16: F16}  # f32 has kernels of its own
-        dtype = next(iter(dtype_consts(checked.origin)), None)
+        dtype = next(iter(list_dtype_consts(checked.origin)), None)
         settings: list[dict[str, Const]] = []
         if dtype in open_ and (value := checked.consts[dtype]) in others:
             settings.append({**self.consts, dtype: others[value]})

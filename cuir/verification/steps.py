@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..checking.checked import Checked
-from ..checking.views import Range, root_name, view_of
+from ..checking.views import Range, make_view, root_name
 from ..interp import run
 from ..interp.launch import list_loop_turns
 from ..ops import OPERATORS
@@ -72,7 +72,7 @@ def tile_of_dims(checked: Checked) -> dict[str, int]:
             name = root_name(node) if isinstance(node, Subscript) else None
             if name not in dims or not isinstance(node, Subscript):
                 continue
-            view = view_of(node, len(dims[name]))
+            view = make_view(node, len(dims[name]))
             for i, part in enumerate(view.parts if view is not None else ()):
                 if isinstance(part, Range):
                     seen(name, i, part.size)

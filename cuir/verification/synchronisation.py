@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.requirements import COPY_ALIGNMENT, copied
+from ..calls.requirements import COPY_ALIGNMENT, find_copied_tensors
 from ..checking.checked import Checked, TensorParam
 from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice
@@ -144,7 +144,7 @@ def _call_inputs(
 def _make_empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.Tensor:
     """A tensor without values, of which the system gives no memory before somebody writes it; rows as engines need them."""
     shape = shape_of_tensor(t, sizes)
-    if t.name not in copied(checked) or len(shape) < 2:
+    if t.name not in find_copied_tensors(checked) or len(shape) < 2:
         return torch.empty(shape, dtype=TORCH[t.dtype])
     each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
     return torch.empty([*shape[:-1], -(-shape[-1] // each) * each], dtype=TORCH[t.dtype])[..., : shape[-1]]

@@ -15,7 +15,7 @@ from cuir import check, lower, parse, show
 from cuir.cli.inputs import read_program
 from cuir.rewrites import KINDS, chain, rewrites
 from cuir.runtime import nvcc as compiling
-from cuir.runtime.machine_code import functions
+from cuir.runtime.machine_code import parse_functions
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import one_file
 from tests.rewrites.small import TEXT
@@ -114,7 +114,7 @@ def test_other_spellings_of_a_small_kernel_cost_nothing() -> None:
     whole = replace(cuda["original"], source=one_file([c.source for c in cuda.values()]))
     cubin, log = compiling.Nvcc()(whole, compiling.find_nvcc())
     measured: dict[int, Measured] = {}
-    for f in functions(cubin):
+    for f in parse_functions(cubin):
         registers = re.search(rf"Compiling entry function '{f.name}'.*?Used (\d+) registers", log, re.S)
         assert registers
         measured[program_of(f.name)] = Measured(f.instructions, f.shortest_turns, int(registers[1]), 0)

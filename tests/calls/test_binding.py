@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.calls.binding import assumed_consts, bind
+from cuir.calls.binding import assume_consts, bind
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
@@ -75,5 +75,5 @@ def test_given_consts_must_agree() -> None:
 
 
 def test_assumed_consts() -> None:
-    assert assumed_consts(KERNEL, {}) == {"T": F16, "D": 128}
-    assert assumed_consts(KERNEL, {"D": 64}) == {"T": F16, "D": 64}
+    assert assume_consts(KERNEL, {}) == {"T": F16, "D": 128}
+    assert assume_consts(KERNEL, {"D": 64}) == {"T": F16, "D": 64}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.calls import guards as repeats
-from cuir.calls.guards import Empty, Repeat, repeat_of
-from cuir.runtime.compiled_kernel import CompiledKernel, Known, _signature
+from cuir.calls.guards import Empty, Repeat, make_repeat
+from cuir.runtime.compiled_kernel import CallRecord, CompiledKernel, _signature
 from tests.strategies.effort import examples
 
 FORM = (0, "X", "Y", "factor", 0)
@@ -43,7 +43,7 @@ def x() -> torch.Tensor:
        form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]))  # fmt: skip
 def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:
     first = (x(), x(), one)
-    repeat = repeat_of(FORM, first)
+    repeat = make_repeat(FORM, first)
     assert repeat is not None
     later = (CHANGES[a](x()), CHANGES[b](x()), other)
     same = _signature(later, form) == _signature(first, FORM)
@@ -55,20 +55,20 @@ def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other:
 
 def test_a_tensor_that_is_changed_in_place_is_another() -> None:
     t = torch.zeros(8, 8)
-    repeat = repeat_of((1, 0), (t,))
+    repeat = make_repeat((1, 0), (t,))
     assert repeat is not None and repeat.covers((1, 0), (t,))
     t.resize_(4, 8)
     assert not repeat.covers((1, 0), (t,))
 
 
 def test_gradients_are_left_to_the_signature() -> None:
-    assert repeat_of(FORM, (x().requires_grad_(), x(), 1.0)) is None
+    assert make_repeat(FORM, (x().requires_grad_(), x(), 1.0)) is None
 
 
 def test_without_guards_every_call_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "guards", None)
-    assert repeat_of(FORM, (x(), x(), 1.0)) is None
-    assert [t.shape for t in Empty([((2, 3), (3, 1), torch.float32)], torch.device("cpu")).made()] == [(2, 3)]
+    assert make_repeat(FORM, (x(), x(), 1.0)) is None
+    assert [t.shape for t in Empty([((2, 3), (3, 1), torch.float32)], torch.device("cpu")).allocate()] == [(2, 3)]
 
 
 def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -
             return None
 
     monkeypatch.setattr(repeats, "guards", Odd())
-    assert repeat_of(FORM, (x(), x(), 1.0)) is None
+    assert make_repeat(FORM, (x(), x(), 1.0)) is None
 
 
 class Launches:
@@ -95,10 +95,10 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
     kernel, launches, examined = CompiledKernel.__new__(CompiledKernel), Launches(), []
     kernel._known, kernel._repeats = {}, ()
 
-    def examine(args: Any, named: Any, outs: Any, given: tuple[Any, ...]) -> Known:
+    def examine(args: Any, named: Any, outs: Any, given: tuple[Any, ...]) -> CallRecord:
         examined.append(given[0].shape)
         result = (tuple(given[0].shape), given[0].stride(), given[0].dtype)
-        return Known(f"plan of {given[0].shape[0]}", launches, (0, result), (1,), torch.device("cpu"))
+        return CallRecord(f"plan of {given[0].shape[0]}", launches, (0, result), (1,), torch.device("cpu"))
 
     monkeypatch.setattr(kernel, "_examine", examine)
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
 def test_calls_in_another_mode_are_recognised_too(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, launches = CompiledKernel.__new__(CompiledKernel), Launches()
     kernel._known, kernel._repeats = {}, ()
-    monkeypatch.setattr(kernel, "_examine", lambda *call: Known("plan", launches, (0,), (0,), torch.device("cpu")))
+    monkeypatch.setattr(kernel, "_examine", lambda *call: CallRecord("plan", launches, (0,), (0,), torch.device("cpu")))
     given = torch.zeros(3, 4)
     kernel(X=given)
     with mode():

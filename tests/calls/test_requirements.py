@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir
-from cuir.calls.binding import TORCH, assumed_consts
-from cuir.calls.requirements import admitted_length, copied, copy_of, padded, require_layout, rows_required
+from cuir.calls.binding import TORCH, assume_consts
+from cuir.calls.requirements import (
+    compute_length_multiple,
+    copy_of,
+    describe_row_requirements,
+    find_copied_tensors,
+    pad_arguments,
+    require_layout,
+)
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.spec.functions import FunctionSpecification
@@ -65,16 +72,16 @@ def code(checked: Checked, **arguments: object) -> str:
 def test_the_lowering_addresses_the_same_tensors(path: Path) -> None:
     program = cuir.load(path)
     for name, kernel in program.kernels().items():
-        checked = cuir.check(program, name, assumed_consts(kernel, EXTRA.get(name, {}) | EXTRA.get(path.stem, {})))
-        assert set(lower(checked).aligned) == set(copied(checked))
-        assert "apart" not in rows_required(checked)
+        checked = cuir.check(program, name, assume_consts(kernel, EXTRA.get(name, {}) | EXTRA.get(path.stem, {})))
+        assert set(lower(checked).aligned) == set(find_copied_tensors(checked))
+        assert "apart" not in describe_row_requirements(checked)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i32"])
 def test_rows_of_a_run_time_length(dtype: str) -> None:
     checked, each = move("M, N", dtype), 16 // DTYPES[dtype].itemsize
-    assert admitted_length(checked, "N") == each and admitted_length(checked, "M") == 1
-    assert f"N must be a multiple of {each}" in rows_required(checked)
+    assert compute_length_multiple(checked, "N") == each and compute_length_multiple(checked, "M") == 1
+    assert f"N must be a multiple of {each}" in describe_row_requirements(checked)
     for n in (each, each + 1, 20 * each, 20 * each + each // 2):
         x, y = (torch.zeros(70, n, dtype=TORCH[DTYPES[dtype]]) for _ in range(2))
         assert code(checked, X=x, Y=y) == ("U506" if n % each else "")
@@ -99,13 +106,13 @@ def test_what_a_launch_admits() -> None:
 def test_rows_that_the_signature_says(dims: str, consts: dict[str, int], uneven: bool) -> None:
     columns = 24 if "24" in dims else 20 if uneven or "20" in dims else 64
     checked = move(dims, **consts)
-    told = "`X`, 20 f16 of 40 bytes, must lie further apart" in rows_required(checked)
+    told = "`X`, 20 f16 of 40 bytes, must lie further apart" in describe_row_requirements(checked)
     assert told == uneven
     formed = verify(checked, FunctionSpecification("same", lambda X: X)).stages[0]
     assert formed.verdict == "passed" and ("further apart" in formed.reason) == uneven
     x, y = (torch.randn(64 if dims[0] == "M" else 1, columns).half() for _ in range(2))
     assert code(checked, X=x, Y=y) == ("U506" if uneven else "")
-    given = padded(checked, {"X": x, "Y": y})
+    given = pad_arguments(checked, {"X": x, "Y": y})
     assert code(checked, **given) == "" and torch.equal(given["Y"], x)
 
 
@@ -120,7 +127,7 @@ def test_cp_async_begins_at_chunks() -> None:
 def test_padded_tensors_are_admitted(shape: list[int], dtype: str) -> None:
     checked = move(", ".join("ABCD"[: len(shape)]) if len(shape) == 2 else "M, N", dtype)
     x = torch.randn(shape[-2:]).to(TORCH[DTYPES[dtype]])
-    found = padded(checked, {"X": x, "Y": x})
+    found = pad_arguments(checked, {"X": x, "Y": x})
     require_layout(checked, ["X"], found)
     require_layout(checked, ["X"], {"X": copy_of(found["X"])})
     assert torch.equal(found["X"], x) and found["Y"] is x

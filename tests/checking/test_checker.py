@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.calls.binding import assumed_consts
+from cuir.calls.binding import assume_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.checking.prelude import prelude
@@ -52,7 +52,7 @@ def test_corpus_checks(path: Path) -> None:
     program = parse(path.read_text(), path.name)
     for name, k in program.kernels().items():
         given = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
-        checked = check(program, name, assumed_consts(k, given))
+        checked = check(program, name, assume_consts(k, given))
         assert checked.roles and checked.threads % 128 == 0
         for role in checked.roles:
             for stmt in role.body:
@@ -65,7 +65,7 @@ def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path)
     before = pickle.dumps(program)
     for name, k in program.kernels().items():
         given = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
-        checked = check(program, name, assumed_consts(k, given))
+        checked = check(program, name, assume_consts(k, given))
         flat = [n for s in (*checked.declarations, *(s for r in checked.roles for s in r.body)) for n in walk(s)]
         assert len({id(n) for n in flat}) == len(flat)
         assert all(checked.find_call(n) is not None for n in flat if isinstance(n, Call) and n.func != Name("range"))

@@ -8,7 +8,7 @@ import pytest
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.decisions import deciders, expressions, jumps
+from cuir.checking.decisions import expressions, jumps, list_deciders
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 
@@ -79,7 +79,7 @@ def test_what_decides(body: str, wanted: set[str]) -> None:
 def test_through_functions() -> None:
     checked = kernel("y = where(scaled(q) - scaled(k_) >= 0.0, x, 0.0)\nstore(Y[rows(64), cols(64)], y)")
     assert sum("* 0.1" in text for text in found(checked)) >= 2
-    assert len(list(deciders(checked))) == 1
+    assert len(list(list_deciders(checked))) == 1
 
 
 @pytest.mark.parametrize(

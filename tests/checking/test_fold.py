@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checking.fold import fold, specialised
+from cuir.checking.fold import fold, specialise
 from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 
 INTEGERS = st.integers(-(2**31), 2**31 - 1)
@@ -124,14 +124,14 @@ def test_an_expression_of_known_names_is_known(expr: Expr) -> None:
             return max(map(value, e.args))
         return (NAMES[e.id] if isinstance(e, Name) else e).value  # type: ignore[union-attr,return-value]
 
-    assert specialised(expr, NAMES) == Literal(wrapped(value(expr)))
+    assert specialise(expr, NAMES) == Literal(wrapped(value(expr)))
 
 
 def test_only_what_is_chosen_is_evaluated() -> None:
     wrong = Binary("//", Name("a"), Literal(0))
-    assert specialised(IfExp(Name("t"), Name("a"), wrong), NAMES) == Literal(7)
-    assert specialised(Binary("or", Name("t"), wrong), NAMES) == Literal(True)
-    assert specialised(Binary("==", Name("T"), Name("f16")), NAMES) == Literal(True)
-    assert specialised(Binary("+", Name("a"), X), NAMES) == Binary("+", Literal(7), X)
+    assert specialise(IfExp(Name("t"), Name("a"), wrong), NAMES) == Literal(7)
+    assert specialise(Binary("or", Name("t"), wrong), NAMES) == Literal(True)
+    assert specialise(Binary("==", Name("T"), Name("f16")), NAMES) == Literal(True)
+    assert specialise(Binary("+", Name("a"), X), NAMES) == Binary("+", Literal(7), X)
     with pytest.raises(ZeroDivisionError):
-        specialised(wrong, NAMES)
+        specialise(wrong, NAMES)

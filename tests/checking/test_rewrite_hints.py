@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from cuir import CuirError, check, parse
-from cuir.checking.rewrite_hints import COMPOSITIONS, instead
+from cuir.checking.rewrite_hints import COMPOSITIONS, describe_composition
 from cuir.interp import run
 from cuir.ops import TABLE
 
@@ -67,4 +67,4 @@ def test_a_function_of_the_file_takes_precedence() -> None:
     text = "@func\ndef rsqrt(x):\n    return exp2(-0.5 * log2(x))\n" + TEXT.replace("WHAT", "rsqrt(x)")
     out = torch.empty(5)
     run(parse(text), {"X": torch.full((5,), 4.0), "Y": torch.zeros(5), "Z": torch.zeros(5), "OUT": out})
-    assert torch.equal(out, torch.full((5,), 0.5)) and instead("mine") is None
+    assert torch.equal(out, torch.full((5,), 0.5)) and describe_composition("mine") is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cuir import check, parse, run, show, verify
-from cuir.calls.binding import with_scratch
+from cuir.calls.binding import add_scratch
 from cuir.lowering import lower
 from cuir.spec import FunctionSpecification
 from cuir.text.diagnostics import CuirError
@@ -82,6 +82,6 @@ def test_its_dims_are_known_from_elsewhere() -> None:
 def test_what_is_given_stays() -> None:
     checked = check(parse(TEXT))
     x = torch.zeros(70, 64)
-    made = with_scratch(checked.tensors, {"X": x, "Y": x}, fill=float("nan"))
+    made = add_scratch(checked.tensors, {"X": x, "Y": x}, fill=float("nan"))
     assert made["PARTS"].shape == (2, 70, 64) and bool(made["PARTS"].isnan().all()) and made["X"] is x
-    assert with_scratch(checked.tensors, made)["PARTS"] is made["PARTS"]
+    assert add_scratch(checked.tensors, made)["PARTS"] is made["PARTS"]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checking.views import Drop, Range, compose, slice_size, view_of
+from cuir.checking.views import Drop, Range, compose, compute_slice_size, make_view
 from cuir.syntax.nodes import Assign, Expr, Literal, Slice, Subscript
 from cuir.syntax.parser import parse
 
@@ -22,7 +22,7 @@ def expression(text: str) -> Expr:
 def sliced(text: str) -> int | None:
     e = expression(f"a[{text}]")
     assert isinstance(e, Subscript) and isinstance(e.indices[0], Slice)
-    return slice_size(e.indices[0])
+    return compute_slice_size(e.indices[0])
 
 
 def test_length_of_a_slice() -> None:
@@ -32,10 +32,10 @@ def test_length_of_a_slice() -> None:
 
 
 def test_view_of() -> None:
-    view = view_of(expression("a[i, j : j + 8].T"), 3)
+    view = make_view(expression("a[i, j : j + 8].T"), 3)
     assert view is not None and view.root == "a" and view.transposed
     assert isinstance(view.parts[0], Drop) and view.parts[1] == Range(expression("j"), 8) and view.parts[2] == Range(None, None)
-    assert view_of(expression("a[1, 2, 3, 4]"), 3) is None
+    assert make_view(expression("a[1, 2, 3, 4]"), 3) is None
 
 
 @st.composite

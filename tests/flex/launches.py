@@ -22,4 +22,4 @@ class Launches:
             self.given.append(given)
             return given["O"], lse
 
-        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: self.again)
+        return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: self.again)

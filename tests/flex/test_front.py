@@ -192,7 +192,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
             cuir.run(program, {**given, "LSE": lse}, consts=consts)
             return given["O"], lse
 
-        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: None)  # every call is seen here
+        return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)  # every call is seen here
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)

@@ -59,7 +59,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
         def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
             return given["O"], torch.zeros(1)
 
-        return SimpleNamespace(launch=launch, spilled=0, again=lambda varying, arguments: None)
+        return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)
 
     def verify(program: Any, spec: Any, kernel: str | None, consts: Any, level: str, progress: Any, processes: int) -> VerifyReport:
         both.wait()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.calls.binding import assumed_consts
+from cuir.calls.binding import assume_consts
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.interp import Schedule, run
@@ -81,7 +81,7 @@ def test_mutants_of_the_corpus_run_or_are_refused(data):
     path = data.draw(st.sampled_from(PROGRAMS))
     program = parse(path.read_text())
     kernel = data.draw(st.sampled_from(sorted(program.kernels())))
-    consts = assumed_consts(program.kernels()[kernel], {**CONSTS.get(kernel, {}), **CONSTS.get(path.stem, {})})
+    consts = assume_consts(program.kernels()[kernel], {**CONSTS.get(kernel, {}), **CONSTS.get(path.stem, {})})
     schedule, mutant = data.draw(schedules), data.draw(mutants(program))
     try:
         outputs(parse(show(mutant)), DIMS, schedule, kernel=kernel, consts=consts)

@@ -286,9 +286,9 @@ def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
         start = data.draw(st.integers(0, 12))
         found = [start + sum(i * s for i, s in zip(index, strides)) for index in itertools.product(*map(range, shape))]
         made.append(Place(4 * start, tuple(shape), tuple(strides), 4))
-        assert made[-1].twice() == (len(set(found)) < len(found))
+        assert made[-1].overlaps_itself() == (len(set(found)) < len(found))
         sets.append(set(found))
-    assert made[0].meets(made[1]) == made[1].meets(made[0]) == bool(sets[0] & sets[1])
+    assert made[0].overlaps(made[1]) == made[1].overlaps(made[0]) == bool(sets[0] & sets[1])
 
 
 # ---- subnormal numbers

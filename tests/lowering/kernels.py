@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuir.calls.binding import assumed_consts
+from cuir.calls.binding import assume_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.syntax.parser import parse
@@ -19,7 +19,7 @@ def corpus_kernels() -> list[tuple[str, Checked]]:
     for path in FILES:
         program = parse(path.read_text(encoding="utf-8"), path.name)
         for name, k in program.kernels().items():
-            consts = assumed_consts(k, {**EXTRA.get(name, {}), **EXTRA.get(path.stem, {})})
+            consts = assume_consts(k, {**EXTRA.get(name, {}), **EXTRA.get(path.stem, {})})
             found.append((f"{path.stem}.{name}", check(program, name, consts)))
     return found
 

@@ -18,7 +18,7 @@ from cuir.calls.arrays import make_view
 from cuir.lowering import Cuda
 from cuir.runtime.driver_api import driver, relaxed_capture
 from cuir.runtime.driver_loader import DriverKernel
-from cuir.runtime.launch import Launcher, bound_arguments
+from cuir.runtime.launch import Launcher, bind_arguments
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda
@@ -54,7 +54,7 @@ def start_by_driver(kernel: PyCudaKernel, call: dict[str, Any]) -> None:
     DriverKernel.activate = lambda self: relaxed_capture(self.cuda)  # type: ignore[method-assign]
     launcher = Launcher(compile_cuda(kernel.compiled.cuda), torch.device("cuda", 0))
     views = kernel._as_views(call, 0)
-    plan = launcher.plan(views, bound_arguments(kernel.compiled.cuda.checked, views))
+    plan = launcher.plan(views, bind_arguments(kernel.compiled.cuda.checked, views))
     os.environ["CUIR_PRETEND_SIZES"] = ",".join(str(p.size) for p in launcher.layout.parameters)
     packed = launcher.pack(plan, tuple(views[t.name].data_ptr() for t in kernel.compiled.cuda.checked.tensors), 0, False)
     assert packed is not None
@@ -229,9 +229,9 @@ def compiled_as_on_the_default_way() -> None:
     default, ours = compile_cuda(cuda), load(cuda).compiled
     numbers = ("registers", "spill_stores", "spill_loads", "stack", "shared_bytes", "threads", "warnings", "compiler")
     assert all(getattr(default.resources, n) == getattr(ours.resources, n) for n in numbers)
-    from cuir.runtime.machine_code import functions
+    from cuir.runtime.machine_code import parse_functions
 
-    assert functions(default.cubin) == functions(ours.cubin)
+    assert parse_functions(default.cubin) == parse_functions(ours.cubin)
 
 
 def page() -> None:

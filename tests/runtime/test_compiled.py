@@ -116,9 +116,9 @@ class Launches:
 def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
-    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
     first, out = x(), torch.zeros(8, 80, dtype=torch.float16)[:, :64]
-    again = kernel.again({"X": first}, {"X": first, "Y": out, "factor": 2.0})
+    again = kernel.make_replay({"X": first}, {"X": first, "Y": out, "factor": 2.0})
     assert again is not None
     other = x()
     assert again(x(9, 64)) is None and again(x(dtype=torch.bfloat16)) is None
@@ -129,16 +129,16 @@ def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeyp
     y, s = given
     assert y.shape == (8, 64) and y.stride() == out.stride() and s.shape == (8,) and s.dtype == torch.float32
     assert launches.made[-1] == (other.data_ptr(), y.data_ptr(), s.data_ptr())
-    assert kernel.again({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
+    assert kernel.make_replay({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
 
 
 def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """As sums that a kernel before has begun."""
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
-    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
     first, sums = x(), x()
-    again = kernel.again({"Y": sums, "X": first}, {"X": first, "Y": sums, "factor": 2.0})
+    again = kernel.make_replay({"Y": sums, "X": first}, {"X": first, "Y": sums, "factor": 2.0})
     assert again is not None
     other, begun = x(), x()
     given = again(begun, other)
@@ -149,9 +149,9 @@ def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkey
 def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
-    monkeypatch.setattr("cuir.runtime.launch.need_device", lambda checked, device: device)
+    monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
     kept = x()
-    again = kernel.again({}, {"X": kept, "factor": 2.0})
+    again = kernel.make_replay({}, {"X": kept, "factor": 2.0})
     assert again is not None
     given = again()
     assert given is not None
@@ -193,7 +193,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def test_launches_of_the_same_addresses_are_packed_once(stream: Callable[[int], None]) -> None:
     launcher = Driverless()
-    one, other = (PLAN.again((0, 2), always, (2, 0, 1)) for always in ((64,), (80,)))
+    one, other = (PLAN.make_replay((0, 2), always, (2, 0, 1)) for always in ((64,), (80,)))
     for _ in range(2):
         assert launcher.launch(one, (16, 34), captured=False) and launcher.launch(other, (16, 34), captured=False)
         assert launcher.launch(PLAN, (16, 34), captured=False)
@@ -209,7 +209,7 @@ def test_launches_of_the_same_addresses_are_packed_once(stream: Callable[[int], 
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("grid", [0, 1])
 def test_addresses_that_are_not_aligned_as_they_were_are_not_launched(stream: Callable[[int], None], grid: int, captured: bool) -> None:
-    launcher, plan = Driverless(), replace(PLAN, grid=grid).again((0, 2), (64,), (0, 1, 2))
+    launcher, plan = Driverless(), replace(PLAN, grid=grid).make_replay((0, 2), (64,), (0, 1, 2))
     for places in ((16, 32), (18, 34), (24, 34), (16, 36)):
         assert not launcher.launch(plan, places, captured)
     assert not launcher.started and not launcher.handed_out

@@ -51,26 +51,26 @@ def test_another_program_const_compiler_or_package_is_another_kernel(pretend: Pr
     pretend()
     program = parse(TEXT)
     entries = [
-        kernel_cache.entry_of(program, None, None),
-        kernel_cache.entry_of(program, "k", None),
-        kernel_cache.entry_of(program, None, {"C": 4}),
-        kernel_cache.entry_of(program, None, {"C": True}),
-        kernel_cache.entry_of(parse(TEXT.replace("+ scale", "- scale")), None, None),
-        kernel_cache.entry_of(parse("# a line more\n" + TEXT), None, None),  # reports name lines
+        kernel_cache.make_entry_path(program, None, None),
+        kernel_cache.make_entry_path(program, "k", None),
+        kernel_cache.make_entry_path(program, None, {"C": 4}),
+        kernel_cache.make_entry_path(program, None, {"C": True}),
+        kernel_cache.make_entry_path(parse(TEXT.replace("+ scale", "- scale")), None, None),
+        kernel_cache.make_entry_path(parse("# a line more\n" + TEXT), None, None),  # reports name lines
     ]
-    monkeypatch.setattr(kernel_cache, "package_state", lambda: "another version")
-    entries.append(kernel_cache.entry_of(program, None, None))
-    monkeypatch.setattr(kernel_cache, "_compiler", lambda: "another compiler")
-    entries.append(kernel_cache.entry_of(program, None, None))
+    monkeypatch.setattr(kernel_cache, "describe_package", lambda: "another version")
+    entries.append(kernel_cache.make_entry_path(program, None, None))
+    monkeypatch.setattr(kernel_cache, "_describe_compiler", lambda: "another compiler")
+    entries.append(kernel_cache.make_entry_path(program, None, None))
     assert len(set(entries)) == len(entries)
-    assert kernel_cache.entry_of(parse(TEXT), None, None) == kernel_cache.entry_of(program, None, None)
+    assert kernel_cache.make_entry_path(parse(TEXT), None, None) == kernel_cache.make_entry_path(program, None, None)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no pickle", None])
 def test_a_damaged_file_is_made_anew(pretend: Pretend, damage: bytes | None) -> None:
     pretend()
     first = cuir.runtime.compiled.compile(parse(TEXT))
-    entry = kernel_cache.entry_of(parse(TEXT), None, None)
+    entry = kernel_cache.make_entry_path(parse(TEXT), None, None)
     entry.write_bytes(entry.read_bytes()[:-100] if damage is None else damage)
     assert kernel_cache.load(entry) is None
     assert cuir.runtime.compiled.compile(parse(TEXT)).source == first.source and kernel_cache.load(entry) is not None

@@ -14,7 +14,7 @@ import cuir
 from cuir.checking.checker import check
 from cuir.cli import run as run_command
 from cuir.runtime.compiled import compile
-from cuir.runtime.launchable import require_launchable, spills
+from cuir.runtime.launchable import find_spills, require_launchable
 from cuir.syntax.parser import parse
 from cuir.verification import verify
 
@@ -41,7 +41,7 @@ def spread(X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("groups", "fits"), [(1, True), (8, False)])
 def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:
     text = WIDE.replace("ROWS", str(groups * 64)).replace("GROUPS", str(groups))
-    said = spills(require_launchable(check(parse(text))), compile=True)
+    said = find_spills(require_launchable(check(parse(text))), compile=True)
     assert (said == "") == fits, said
     if not fits:
         assert "`spread`: tiles do not fit the registers" in said and "with 64 registers a thread" in said and "smaller tiles" in said

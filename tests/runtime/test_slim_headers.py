@@ -11,7 +11,7 @@ import corpus
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.runtime import nvcc, slim_headers
-from cuir.runtime.machine_code import functions
+from cuir.runtime.machine_code import parse_functions
 from cuir.runtime.nvcc import Nvcc, find_nvcc
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
@@ -73,14 +73,14 @@ def test_machine_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     slim, _ = Nvcc()(cuda, find_nvcc())
     monkeypatch.setattr(nvcc, "write_slim_headers", lambda *given: False)
     whole, _ = Nvcc()(cuda, find_nvcc())
-    assert functions(slim) == functions(whole) and functions(slim)[0].instructions > 100
+    assert parse_functions(slim) == parse_functions(whole) and parse_functions(slim)[0].instructions > 100
 
 
 @needs_nvcc
 def test_what_slim_headers_do_not_do_is_compiled_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(slim_headers._STAND_INS, "cute/config.hpp", "#error nothing\n")
     cubin, log = Nvcc()(lowered("decode_sm90", D=64), find_nvcc())
-    assert functions(cubin) and "nothing" not in log
+    assert parse_functions(cubin) and "nothing" not in log
 
 
 def test_a_compiler_that_was_stopped_starts_nothing() -> None:

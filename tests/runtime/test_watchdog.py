@@ -11,7 +11,7 @@ from cuir import CuirError
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
-from cuir.runtime.watchdog import Stuck, told, watched
+from cuir.runtime.watchdog import Stuck, add_watchdog, describe_stuck
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from tests.gpu.hang_cases import FAULTY, expected, faulty
@@ -23,21 +23,23 @@ def flash_fwd() -> Cuda:
 
 def test_lines_stay_where_they_were() -> None:
     plain = flash_fwd()
-    lines = zip(plain.source.splitlines(), watched(plain, 2.0).source.splitlines(), strict=True)
+    lines = zip(plain.source.splitlines(), add_watchdog(plain, 2.0).source.splitlines(), strict=True)
     changed = [number for number, (a, b) in enumerate(lines, 1) if a != b]
     assert len(changed) == 1 and changed[0] not in plain.line_map
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_it_compiles() -> None:
-    assert compile_cuda(watched(lower(faulty(FAULTY[0])), 2.0)).cubin
+    assert compile_cuda(add_watchdog(lower(faulty(FAULTY[0])), 2.0)).cubin
 
 
 def test_waits_are_told_by_line_and_parity_the_most_frequent_first() -> None:
     cuda = flash_fwd()
     (a, span_a), (b, span_b) = [(n, s) for n, s in cuda.line_map.items() if ".wait(" in s.source.line(s.line)][:2]
     otherwise = cuda.checked.origin.span
-    found = told([Stuck(a, 3, 0, 1, 5), *(Stuck(b, i, 128, 0, 7) for i in range(4)), Stuck(1, 0, 96, 0, 0)], cuda.line_map, otherwise)
+    found = describe_stuck(
+        [Stuck(a, 3, 0, 1, 5), *(Stuck(b, i, 128, 0, 7) for i in range(4)), Stuck(1, 0, 96, 0, 0)], cuda.line_map, otherwise
+    )
     assert [span for _, span in found] == [span_b, span_a, otherwise]
     assert (
         found[0][0].startswith("4 warps wait here")
@@ -50,7 +52,7 @@ def test_waits_are_told_by_line_and_parity_the_most_frequent_first() -> None:
 def test_a_kernel_without_barriers_is_refused() -> None:
     text = '@kernel(arch="sm_90a")\ndef f(X: Global[f32, 64]):\n    with role("w", warps=4):\n        store(X[0:64], load(X[0:64]))\n'
     with pytest.raises(CuirError, match="L002"):
-        watched(lower(check(parse(text))), 1.0)
+        add_watchdog(lower(check(parse(text))), 1.0)
 
 
 @pytest.mark.parametrize("name", FAULTY)

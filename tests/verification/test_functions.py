@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import corpus
 from corpus.computes import COMPUTES
 from cuir import CuirError, FunctionSpecification, check, parse, verify
-from cuir.calls.requirements import admitted_length
+from cuir.calls.requirements import compute_length_multiple
 from cuir.checking.checked import Checked, Const
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Lengths, Specification
@@ -325,7 +325,7 @@ def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
     case = found[index % len(found)]
     assert case.sizes.get("H", 1) % case.sizes.get("HK", 1) == 0
     for dim in (d for d in tiles if tiles[d]):
-        each = admitted_length(checked, dim)  # lengths that a launch takes: 1 becomes 8 columns of f16 that are copied
+        each = compute_length_multiple(checked, dim)  # lengths that a launch takes: 1 becomes 8 columns of f16 that are copied
         assert {-(-n // each) * each for n in (1, 2 * tiles[dim], tiles[dim] + 1)} <= {d.sizes[dim] for d in found}
         assert any(d.sizes[dim] % tiles[dim] for d in found)
 

@@ -10,7 +10,7 @@ from cuir import parse
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
-from cuir.runtime.sass import disassembler, line_chains, read_line_chains
+from cuir.runtime.sass import find_disassembler, read_line_chains, read_lines_of_cubin
 from cuir.syntax.types import F16
 from cuir.verification.sanitizer import diagnostics, read_reports
 
@@ -96,8 +96,8 @@ def test_a_listing_gives_the_lines_of_each_instruction() -> None:
     assert read_line_chains(listing) == {0x0: (164, 200), 0x10: (164, 200), 0x20: (7,)}
 
 
-@pytest.mark.skipif((disassembler() or [""])[0].rpartition("/")[2] != "nvdisasm", reason="no nvdisasm")
+@pytest.mark.skipif((find_disassembler() or [""])[0].rpartition("/")[2] != "nvdisasm", reason="no nvdisasm")
 def test_most_instructions_come_from_a_statement(cuda: Cuda) -> None:
-    chains = line_chains(compile_cuda(cuda).cubin)
+    chains = read_lines_of_cubin(compile_cuda(cuda).cubin)
     mapped = [any(n in cuda.line_map for n in lines) for lines in chains.values()]
     assert len(mapped) > 500 and sum(mapped) > 0.85 * len(mapped)  # the rest is the frame: barriers made, numbers for divisions

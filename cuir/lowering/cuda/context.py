@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
 from ...checking.checked import Barrier, Checked, TensorParam
-from ...checking.tensor_modes import exchanged
+from ...checking.tensor_modes import find_exchanged
 from ...checking.views import root_name
 from ...syntax.nodes import Literal, Str
 from ...text.diagnostics import CuirError
@@ -42,7 +42,7 @@ class KernelContext:
         self.functions: dict[str, str] = {}  # for this kernel only: wgmma shapes
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
-        self.exchanged_tensors = exchanged(checked)
+        self.exchanged_tensors = find_exchanged(checked)
         self.prepared: Prepared = [], []  # numbers for handing out work items, computed before the CTA's first wait
         self.frame: dict[SSAValue, str] = {
             op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)

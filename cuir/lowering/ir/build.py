@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from ...calls.index_ranges import judged
+from ...calls.index_ranges import collect_index_names
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
-from ...checking.views import Drop, view_of
+from ...checking.views import Drop, make_view
 from ...ops.base import Op, Param
 from ...ops.expressions import operator, subscript, traits
 from ...ops.traits import NEGATIVE
@@ -84,7 +84,7 @@ class _Kernel:
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
         for s in checked.scalars:
-            properties = {"symbol": StringAttr(s.name)} | ({"judged": UnitAttr()} if s.name in judged(checked) else {})
+            properties = {"symbol": StringAttr(s.name)} | ({"judged": UnitAttr()} if s.name in collect_index_names(checked) else {})
             self._declare(to, s.name, ops.Parameter(properties=properties, result_types=[types.scalar(s.dtype)]))
         for d in checked.dims:
             properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
@@ -359,7 +359,7 @@ class _Body:
             assert isinstance(expr, Subscript)
             return self.to.add(ops.at(array, [(self.value(expr.indices[0]), -1)], types.from_language(t)))  # type: ignore[arg-type]
         rank = len(array.type.sizes)  # type: ignore[attr-defined]
-        view = view_of(expr, rank)
+        view = make_view(expr, rank)
         assert view is not None
         parts: list[tuple[SSAValue | None, int]] = []
         for part, dim in zip(view.parts, array.type.sizes, strict=True):  # type: ignore[attr-defined]

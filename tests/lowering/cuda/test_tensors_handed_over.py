@@ -13,7 +13,7 @@ import corpus
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.runtime.nvcc import find_nvcc, include_dir
-from cuir.runtime.watchdog import watched
+from cuir.runtime.watchdog import add_watchdog
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from tests.gpu.exchange_cases import EXCHANGE
@@ -80,14 +80,14 @@ def k(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 
 def test_watched_waits_of_both_kinds() -> None:
     cuda = lower(check(parse(EXCHANGE, "k.cuir")))
-    found = watched(cuda, 2.0).source
+    found = add_watchdog(cuda, 2.0).source
     assert found.count("give_up(bar, parity, line, begin)") == 2 and len(found.splitlines()) == len(cuda.source.splitlines())
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
     """And loads of the tensor are coherent, while those of the input are not. With the watchdog's waits, which must compile as well."""
-    cuda = watched(lower(check(parse(EXCHANGE, "k.cuir"))), 2.0)
+    cuda = add_watchdog(lower(check(parse(EXCHANGE, "k.cuir"))), 2.0)
     file, out = tmp_path / "k.cu", tmp_path / "k.ptx"
     file.write_text(cuda.source)
     command = [find_nvcc(), "-ptx", "-arch=sm_90a", "-std=c++17", "-I", include_dir(), "-o", str(out), str(file)]
