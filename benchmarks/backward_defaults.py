@@ -31,8 +31,8 @@ from cuir.flex.backward_kernels import Asked
 from cuir.flex.few_keys import few_keys
 from cuir.flex.gradients import Gradients, chosen
 from cuir.flex.kernels import attention
-from cuir.measure.gradients import expected_gradients
-from cuir.measure.problem import kept_pairs, tensors
+from cuir.measure.gradients import compute_expected_gradients
+from cuir.measure.problem import count_kept_pairs, make_tensors
 from cuir.measure.protocol import Call, median_ms
 from cuir.text.diagnostics import CuirError
 
@@ -66,7 +66,7 @@ class Problem:
 
     def __init__(self, at: Cell, device: str = "cuda", backend: str = "auto"):
         self.spec, self.scale = read_variant(at.variant, at.arguments), at.shape.D**-0.5
-        problem = tensors(at.shape, torch.float16, device)
+        problem = make_tensors(at.shape, torch.float16, device)
         self.q, self.k, self.v = (problem[n] for n in "QKV")
         self.do = torch.randn(*self.q.shape[:3], at.shape.DV, dtype=torch.float16, device=device)
         # not verified: results are judged here
@@ -90,8 +90,8 @@ class Problem:
 
 def row(at: Cell, rounds: int) -> dict[str, Any]:
     problem = Problem(at)
-    expected = expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
-    flops = (6.0 * at.shape.D + 4.0 * at.shape.DV) * kept_pairs(problem.spec, problem.q, problem.k)
+    expected = compute_expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
+    flops = (6.0 * at.shape.D + 4.0 * at.shape.DV) * count_kept_pairs(problem.spec, problem.q, problem.k)
 
     def judge(grads: Any) -> tuple[float, str]:
         return max(expected.errors(grads)), expected.judge(grads)
@@ -100,7 +100,7 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
     rows = contest(problem.calls(), judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
-    return as_row(at, flops, max(expected.own), max(expected.bounds), rows)
+    return as_row(at, flops, max(expected.half_errors), max(expected.bounds), rows)
 
 
 def compiled_ahead(cells: Sequence[Cell]) -> None:

@@ -25,8 +25,8 @@ from cuir.bench.contest import contest
 from cuir.bench.peers import contenders
 from cuir.bench.suites import suite
 from cuir.cli.inputs import read_variant
-from cuir.measure.gradients import expected_gradients
-from cuir.measure.problem import kept_pairs, tensors
+from cuir.measure.gradients import compute_expected_gradients
+from cuir.measure.problem import count_kept_pairs, make_tensors
 from cuir.measure.protocol import Call
 
 MILLISECONDS, DIM = 100.0, 128
@@ -105,10 +105,10 @@ def as_torch(grads: Any) -> tuple[torch.Tensor, ...]:
 
 def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
     spec = read_variant(cell.variant, cell.arguments)
-    problem, scale = tensors(cell.shape, torch.float16, "cuda"), DIM**-0.5
+    problem, scale = make_tensors(cell.shape, torch.float16, "cuda"), DIM**-0.5
     q, k, v = (problem[n] for n in "QKV")
     do = torch.randn_like(q)
-    expected = expected_gradients(spec, q, k, v, do, scale)
+    expected = compute_expected_gradients(spec, q, k, v, do, scale)
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     given = tuple(leaves.values())
     calls: dict[str, Call] = {
@@ -116,7 +116,7 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
         "cudnn": gradients_of(contenders(["cudnn"], spec, leaves, scale)["cudnn"], given, do, False),
         "fa3": fa3.gradients(q, k, v, do, cell.variant == "causal", scale),
     }
-    flops = 10.0 * DIM * kept_pairs(spec, q, k)
+    flops = 10.0 * DIM * count_kept_pairs(spec, q, k)
 
     def judge(grads: Any) -> tuple[float, str]:
         found = as_torch(grads)
@@ -125,7 +125,7 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
     rows = contest(
         calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds, lost={}, tell=lambda *_: None, measure=in_flight_ms
     )
-    return as_row(cell, flops, max(expected.own), max(expected.bounds), rows)
+    return as_row(cell, flops, max(expected.half_errors), max(expected.bounds), rows)
 
 
 def main(arguments: list[str] | None = None) -> int:

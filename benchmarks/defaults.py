@@ -31,12 +31,12 @@ import cuir
 from benchmarks.old_and_new import as_they_come
 from cuir.bench.suites import VARIANTS
 from cuir.checking.checked import Const
-from cuir.choice.cost import roomy
-from cuir.measure.problem import Shape, tensors
-from cuir.measure.protocol import timed
+from cuir.choice.cost import fit_buffers
+from cuir.measure.problem import Shape, make_tensors
+from cuir.measure.protocol import time_calls
 from cuir.spec.specification import lengths_of
 from cuir.syntax.types import BF16
-from cuir.tuning.space import label, plain, ruled_out
+from cuir.tuning.space import find_violation, label, plain
 
 ORIGIN = "flash_fwd_sm90"
 TOKENS = 16384
@@ -136,7 +136,7 @@ def everything(shape: Shape) -> list[Setting]:
     """Every tile that there is room for."""
     found: list[Setting] = []
     for BM, BN in itertools.product((64, 128, 192), range(64, 177, 16)):
-        tile = roomy(shape, BM, BN)
+        tile = fit_buffers(shape, BM, BN)
         if tile is not None:
             found += [tile, {**tile, "PINGPONG": True}] if BM >= 128 and BN in (64, 80, 96, 128) else [tile]
     return found
@@ -169,7 +169,7 @@ class Kernels:
             one, D = of_cell(cell), cell.shape.D
             for setting in settings:
                 key = (cell.variant, D, label(setting))
-                if key not in self.jobs and ruled_out(one.program, one.kernel, whole(setting, D)) is None:
+                if key not in self.jobs and find_violation(one.program, one.kernel, whole(setting, D)) is None:
                     self.jobs[key] = setting
                     self.work.append((one.text, one.kernel, whole(setting, D)))
 
@@ -198,7 +198,7 @@ class Kernels:
 def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, device: str = "cuda") -> dict[str, Any]:
     """Milliseconds of each setting: the median of each of its turns."""
     made, shape = of_cell(cell), cell.shape
-    problem = tensors(shape, torch.bfloat16, device)
+    problem = make_tensors(shape, torch.bfloat16, device)
     lengths, o = lengths_of(problem["Q"], problem["K"]), torch.empty_like(problem["Q"])
     lse = torch.empty(o.shape[:-1], device=device)
     calls: dict[str, Callable[[], Any]] = {}
@@ -218,7 +218,7 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
             if not off < OFF:
                 wrong[name] = f"off by {off:.3g}"
                 continue
-            each[name] = timed(call, 2)[1]  # the first warms up
+            each[name] = time_calls(call, 2)[1]  # the first warms up
             calls[name] = call
         except Exception as error:  # a setting that does not run costs its own figures alone
             if "CUDA error" in str(error):
@@ -226,7 +226,7 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
             wrong[name] = str(error)[:200]
     if calls and device == "cuda":
         first_call = next(iter(calls))
-        timed(calls[first_call], 1 + int(BURN / each[first_call]))
+        time_calls(calls[first_call], 1 + int(BURN / each[first_call]))
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         names = list(calls)[:: -1 if turn % 2 else 1]
@@ -234,7 +234,7 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
         for name in names:
             if turn and times[name][0] > BEHIND * best:
                 continue
-            times[name].append(statistics.median(timed(calls[name], 1 + max(1, min(MOST, int(TURN / each[name]))))[1:]))
+            times[name].append(statistics.median(time_calls(calls[name], 1 + max(1, min(MOST, int(TURN / each[name]))))[1:]))
     return {**cell.as_json(), "ms": {n: [round(t, 5) for t in ts] for n, ts in times.items()}, **({"wrong": wrong} if wrong else {})}
 
 

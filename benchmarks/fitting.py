@@ -88,11 +88,11 @@ def table_of(measured: Sequence[Measured], sms: int) -> list[table.Row]:
     what it shares with others has a row for its number of query heads a key head."""
     groups: dict[tuple[str, int, int], list[tuple[float, Measured]]] = {}
     for m in measured:
-        if table.waves(m.cell.shape, sms) < table.WAVES:
+        if table.count_waves(m.cell.shape, sms) < table.MIN_WAVES:
             continue
         work, numbers = work_of(m.cell)
         groups.setdefault((m.cell.variant, m.cell.shape.D, m.cell.shape.DV), []).append(
-            (table.visited(work, m.cell.shape, dict(numbers)), m)
+            (table.compute_mean_keys(work, m.cell.shape, dict(numbers)), m)
         )
     made = []
     for (variant, D, DV), group in groups.items():
@@ -154,7 +154,7 @@ def fitted(figures: Sequence[tuple[cost.Terms, float, float]], rounds: int = 40)
 
     def off(x: np.ndarray) -> np.ndarray:
         c = cost.Coefficients(**dict(zip(names, np.exp(x).tolist(), strict=True)))
-        raw = np.array([w * math.log(cost.milliseconds(t, c) / taken) for t, taken, w in figures])
+        raw = np.array([w * math.log(cost.predict_milliseconds(t, c) / taken) for t, taken, w in figures])
         return np.asarray(np.arcsinh(raw / FAR) * FAR)  # those that are far off say ever less
 
     x, damping = np.log([getattr(cost.Coefficients(), n) for n in names]), 1.0
@@ -226,7 +226,7 @@ def main() -> None:
     name = Device(device, 0).name
     if given.do == "table":
         rows = ",\n".join("  " + json.dumps(row.as_json()) for row in table_of(measured, int(device.rpartition(" ")[2])))
-        place = PLACE / "tables" / f"{table.stem(name)}.json"
+        place = PLACE / "tables" / f"{table.make_file_stem(name)}.json"
         place.parent.mkdir(exist_ok=True)
         gpu = Device(device, int(device.rpartition(" ")[2]))
         head = f'"gpu": {json.dumps(gpu.name)}, "arch": {json.dumps(gpu.generation)}, "sms": {gpu.sms}'
@@ -235,7 +235,7 @@ def main() -> None:
     elif given.do == "fit":
         figures = terms(measured, int(device.rpartition(" ")[2]))
         c = fitted(figures)
-        off = np.array([math.log(cost.milliseconds(t, c) / taken) for t, taken, _ in figures])
+        off = np.array([math.log(cost.predict_milliseconds(t, c) / taken) for t, taken, _ in figures])
         said = {
             "figures": len(figures),
             "deviation": round(float(off.std()), 4),

@@ -28,7 +28,7 @@ from benchmarks.old_and_new import as_they_come
 from cuir.checking.checked import Const
 from cuir.syntax.types import F32
 from cuir.text.markdown import table
-from cuir.tuning.space import Space, ruled_out
+from cuir.tuning.space import Space, find_violation
 
 TOKENS, HEADS = 8192, 16
 PRECISIONS = {"float32": (2, "highest"), "TF32": (1, "high")}  # PARTS of our kernel, and what PyTorch calls it
@@ -45,8 +45,8 @@ def setting(program: Any, dim: int, parts: int) -> dict[str, Const]:
     """What a call takes that nobody tuned for."""
     fixed: dict[str, Const] = {"T": F32, "D": dim, "DV": dim, "PARTS": parts}
     space = Space.parse(corpus.spaces()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.tune.json")
-    starts = [{**start, **fixed} for start in space.within(program, None).narrowed(fixed).starts]
-    return next(consts for consts in starts if ruled_out(program, None, consts) is None)
+    starts = [{**start, **fixed} for start in space.restrict(program, None).narrow(fixed).starts]
+    return next(consts for consts in starts if find_violation(program, None, consts) is None)
 
 
 def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -57,7 +57,7 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
     """A row for each precision, head dim, mask and length: TFLOP/s and error of either contender, and what failed."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    from cuir.measure.protocol import in_turns, median_ms
+    from cuir.measure.protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
 
@@ -93,7 +93,7 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
                         given = given[0] if isinstance(given, tuple) else given
                         errors[who] = float((given[0, 3][rows].double() - wanted).norm() / wanted.norm())
                     first = calls["ours"]()[0].clone()
-                    times, failed = in_turns(calls, rounds, partial(median_ms, milliseconds=50.0))
+                    times, failed = time_in_turns(calls, rounds, partial(median_ms, milliseconds=50.0))
                     pairs = length * (length + 1) // 2 if causal else length * length
                     work = 4 * dim * pairs * HEADS * (TOKENS // length) / 1e9
                     rates = {who: round(work / statistics.median(taken), 1) for who, taken in times.items() if taken}

@@ -29,7 +29,7 @@ import cuir
 from benchmarks.old_and_new import as_they_come, transferred
 from cuir.checking.checked import Const
 from cuir.syntax.types import BF16
-from cuir.tuning.space import Space, ruled_out
+from cuir.tuning.space import Space, find_violation
 
 DIMS = ("32", "80", "96", "128", "192x128", "192", "256")
 TOKENS = 16384
@@ -51,8 +51,8 @@ def settings(program: Any, dims: Dims, everything: bool) -> list[dict[str, Const
     """The starts of the kernel's space for these head dims that fit; the first of them is what a call takes that nobody tuned for."""
     fixed: dict[str, Const] = {"T": BF16, "D": dims[0], "DV": dims[1]}
     space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.tune.json")
-    starts = [{**start, **fixed} for start in space.within(program, None).narrowed(fixed).starts]
-    fitting = [consts for consts in starts if ruled_out(program, None, consts) is None]
+    starts = [{**start, **fixed} for start in space.restrict(program, None).narrow(fixed).starts]
+    fitting = [consts for consts in starts if find_violation(program, None, consts) is None]
     return fitting if everything else fitting[:1]
 
 
@@ -83,7 +83,7 @@ def rows_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tenso
 
 def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everything: bool) -> Iterator[dict[str, Any]]:
     """A row for each head dim, length and mask: TFLOP/s of each contender, and what was wrong or failed."""
-    from cuir.measure.protocol import in_turns, median_ms
+    from cuir.measure.protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
 
@@ -116,7 +116,7 @@ def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everythi
                     off = float((own[rows].double() - wanted).norm() / wanted.norm())
                     if not off < OFF:
                         wrong[name] = off
-                times, failed = in_turns(calls, rounds, partial(median_ms, milliseconds=100.0))
+                times, failed = time_in_turns(calls, rounds, partial(median_ms, milliseconds=100.0))
                 pairs = length * (length + 1) // 2 if causal else length * length
                 work = 2 * sum(d) * pairs * heads * batch / 1e9
                 rates = {name: round(work / statistics.median(taken), 1) for name, taken in times.items()}

@@ -147,7 +147,7 @@ ALL = (
 
 
 def measured(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-    from cuir.measure.protocol import in_turns, median_ms, reason
+    from cuir.measure.protocol import describe_error, median_ms, time_in_turns
 
     gpu = torch.cuda.get_device_name()
     for one in ALL:
@@ -161,7 +161,7 @@ def measured(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
                 results = {name: call().float() for name, call in calls.items()}
                 apart = float((results["lifted"] - results["source"]).norm() / results["source"].norm())
                 del results
-                times, failed = in_turns(calls, given.rounds, partial(median_ms, milliseconds=100.0))
+                times, failed = time_in_turns(calls, given.rounds, partial(median_ms, milliseconds=100.0))
                 rates = {name: round(one.operations(length) / statistics.median(t) / 1e9, 1) for name, t in times.items()}
                 yield {
                     "program": one.name,
@@ -173,7 +173,7 @@ def measured(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
                     **failed,
                 }
             except Exception as error:  # one that cannot run costs its own rows alone
-                yield {"program": one.name, "gpu": gpu, "length": length, "failed": reason(error)}
+                yield {"program": one.name, "gpu": gpu, "length": length, "failed": describe_error(error)}
                 if "CUDA error" in str(error):
                     return
 

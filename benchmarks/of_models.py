@@ -32,7 +32,7 @@ from cuir.bench.suites import suite
 from cuir.checking.checked import Const
 from cuir.cli.inputs import read_variant
 from cuir.flex.kernels import attention
-from cuir.measure.problem import expectation, kept_pairs, tensors
+from cuir.measure.problem import compute_expectation, count_kept_pairs, make_tensors
 from cuir.measure.protocol import Call, median_ms
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
@@ -72,9 +72,9 @@ def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.T
 def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
     """The cell's row: ours, FlexAttention, and the programs by where they come from."""
     spec, scale = read_variant(cell.variant, cell.arguments), DIM**-0.5
-    problem = tensors(cell.shape, torch.float16, "cuda")
-    expected = expectation(spec, problem["Q"], problem["K"], problem["V"], scale)
-    flops = 4.0 * DIM * kept_pairs(spec, problem["Q"], problem["K"])
+    problem = make_tensors(cell.shape, torch.float16, "cuda")
+    expected = compute_expectation(spec, problem["Q"], problem["K"], problem["V"], scale)
+    flops = 4.0 * DIM * count_kept_pairs(spec, problem["Q"], problem["K"])
     made = attention(spec, dtype=torch.float16, head_dim=DIM, verify="off")  # its results are judged here
     calls: dict[str, Call] = {"cuir": lambda: made(*problem.values()), **contenders(["flex"], spec, problem, scale)}
     later: dict[str, list[Call]] = {name: [] for name in programs}
@@ -94,7 +94,7 @@ def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
     rows = contest(calls, judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
-    return as_row(cell, flops, expected.own, expected.bound, rows)
+    return as_row(cell, flops, expected.half_error, expected.bound, rows)
 
 
 def compiled_ahead(text: str) -> str:

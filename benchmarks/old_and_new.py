@@ -96,7 +96,7 @@ def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
 def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: int) -> Iterator[Mapping[str, object]]:
     """Of each text that differs and each length: the quotient of old and new milliseconds, the median of all rounds in turns; above 1 the new one is faster."""
     from cuir.measure.problem import Shape
-    from cuir.measure.protocol import in_turns
+    from cuir.measure.protocol import time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
     from cuir.tuning.device import Prepared
@@ -110,8 +110,8 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
         for length in lengths:
             case = Prepared(program, Shape(max(1, 16384 // length), 32, 32, length, length, int(consts["D"])), torch.float16)
             arguments = case.arguments(cuda.checked.consts)
-            wrong = {n: why for n, k in kernels.items() if (why := case.verdict(k, cuda.checked.consts))}
-            times, failed = in_turns({n: partial(k, **arguments) for n, k in kernels.items()}, rounds)
+            wrong = {n: why for n, k in kernels.items() if (why := case.judge(k, cuda.checked.consts))}
+            times, failed = time_in_turns({n: partial(k, **arguments) for n, k in kernels.items()}, rounds)
             if wrong or failed:
                 yield {"name": name, "length": length, "wrong": wrong, "failed": failed}
                 continue

@@ -106,13 +106,13 @@ def _predicted(rows: Sequence[Row], path: Path) -> None:
     from cuir.choice import cost
 
     figure, panels = load_pyplot(COMMAND).subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
-    c = cost.Coefficients.known()
+    c = cost.Coefficients.load()
     points: dict[tuple[bool, int], list[tuple[float, float]]] = {}
     for m in measurements(rows):
         work, numbers = work_of(m.cell)
         for name, taken in m.times.items():
             terms = cost.Terms.of(work, m.cell.shape, dict(numbers), {**HELD, **parsed(name)}, 132)
-            points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append((taken, cost.milliseconds(terms, c) / taken))
+            points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append((taken, cost.predict_milliseconds(terms, c) / taken))
     for (listed, D), xy in sorted(points.items()):
         panels[int(listed)].plot(*zip(*xy), "o", markersize=2, label=f"head dim {D}", color=f"C{(D // 32) % 10}", rasterized=True)
     for panel, title in zip(panels, ("blocks that the host can count", "blocks that depend on data")):

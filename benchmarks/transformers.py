@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from cuir.integrations.transformers import register
-from cuir.measure.protocol import in_turns, reason
+from cuir.measure.protocol import describe_error, time_in_turns
 
 GRAPHS = 256  # of torch.compile for one function: each contender, cache and batch has its own
 # Configurations as their authors publish them: sizes alone, no weights.
@@ -124,7 +124,7 @@ def rates(
     given = prompts(model, batch, tokens, work == "padded")
     counted = int(given["attention_mask"].sum()) if work in ("prefill", "padded") else batch * (new - 1)
     jobs = {name: partial(taken, model, name, work, given, new) for name in names}
-    times, failed = in_turns(jobs, rounds, lambda job: float(job()))
+    times, failed = time_in_turns(jobs, rounds, lambda job: float(job()))
     return {name: counted / statistics.median(seconds) for name, seconds in times.items()}, failed
 
 
@@ -141,7 +141,7 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             try:
                 offs[implementation] = off(model, implementation, min(given.tokens, 512))
             except Exception as error:  # an implementation that is not installed, or not for this model
-                refused[implementation] = reason(error)
+                refused[implementation] = describe_error(error)
         for work in given.work:
             tokens_a_second, failed = rates(model, list(offs), work, given.batch, given.tokens, given.new, given.rounds)
             yield {

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cuir.measure.protocol import in_turns, median_ms, reason
+from cuir.measure.protocol import describe_error, median_ms, time_in_turns
 from cuir.measure.worker import Worker, WorkerLost, serve
 from cuir.text.diagnostics import CuirError
 
@@ -124,7 +124,7 @@ class Prepared:
             except Exception as error:  # PyTorch's compilers raise whatever they meet
                 if "CUDA error" in str(error):
                     raise
-                self.told["failed"][name] = reason(error)
+                self.told["failed"][name] = describe_error(error)
         if len(results) == 2:
             one, other = (x.float() for x in results.values())
             self.told["apart"] = float((one - other).norm() / other.norm())
@@ -133,7 +133,7 @@ class Prepared:
             torch.cuda.empty_cache()
 
     def times(self, rounds: int) -> Cell:
-        taken, failed = in_turns(self.calls, rounds, partial(median_ms, milliseconds=MILLISECONDS))
+        taken, failed = time_in_turns(self.calls, rounds, partial(median_ms, milliseconds=MILLISECONDS))
         return {"ms": taken, **self.told, "failed": {**self.told["failed"], **failed}}
 
 

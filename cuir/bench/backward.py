@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..measure.gradients import expected_gradients
-from ..measure.problem import kept_pairs, tensors
+from ..measure.gradients import compute_expected_gradients
+from ..measure.problem import count_kept_pairs, make_tensors
 from ..measure.protocol import Call, median_ms
 from ..measure.worker import Tell
 from ..spec.specification import Specification
@@ -34,12 +34,12 @@ def measure_backward(
 
     device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context is lost.
     """
-    problem, scale = tensors(cell.shape, TORCH[DTYPES[dtype]], device), cell.shape.D**-0.5
+    problem, scale = make_tensors(cell.shape, TORCH[DTYPES[dtype]], device), cell.shape.D**-0.5
     tell("", BUILD_SECONDS)
     q, k, v = (problem[n] for n in "QKV")
     do = torch.randn(*q.shape[:-1], cell.shape.DV, device=device, generator=torch.Generator(device).manual_seed(1)).to(q.dtype)
-    expected = expected_gradients(spec, q, k, v, do, scale)
-    flops = (6.0 * cell.shape.D + 4.0 * cell.shape.DV) * kept_pairs(spec, q, k)
+    expected = compute_expected_gradients(spec, q, k, v, do, scale)
+    flops = (6.0 * cell.shape.D + 4.0 * cell.shape.DV) * count_kept_pairs(spec, q, k)
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     given = tuple(leaves.values())
     own = ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
@@ -52,7 +52,7 @@ def measure_backward(
         lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name in (OURS, DETERMINISTIC) else BUILD_SECONDS,
     )  # fmt: skip
     return {
-        **cell.as_json(), "dtype": dtype, "flops": flops, "own_error": max(expected.own), "bound": max(expected.bounds), "contenders": rows
+        **cell.as_json(), "dtype": dtype, "flops": flops, "own_error": max(expected.half_errors), "bound": max(expected.bounds), "contenders": rows
     }  # fmt: skip
 
 

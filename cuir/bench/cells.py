@@ -11,8 +11,8 @@ import torch
 
 from ..calls.binding import TORCH
 from ..checking.checked import Const
-from ..measure.problem import Expectation, Shape, kept_pairs
-from ..measure.protocol import Call, in_turns, median_ms, raise_if_lost, reason
+from ..measure.problem import Expectation, Shape, count_kept_pairs
+from ..measure.protocol import Call, describe_error, median_ms, raise_if_lost, time_in_turns
 from ..measure.worker import Tell
 from ..syntax.types import DTYPES
 from ..tuning.device import Prepared
@@ -78,7 +78,7 @@ def measure_cell(
     lost = lost or {}
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
     expected = case.expected  # before any contender, to whose time it does not count
-    flops = 2.0 * (cell.shape.D + cell.shape.DV) * kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
+    flops = 2.0 * (cell.shape.D + cell.shape.DV) * count_kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
     calls: dict[str, Call] = {}
     rows: dict[str, dict[str, Any]] = {}
     for consts in settings:
@@ -91,7 +91,7 @@ def measure_cell(
             tell(name, BUILD_SECONDS)
             kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
             tell(name, RUN_SECONDS)
-            rows[name] = _verdict(expected, case.verdict(kernel, consts), case.outputs["O"])
+            rows[name] = _verdict(expected, case.judge(kernel, consts), case.outputs["O"])
         except Exception as error:  # goes into the row: one setting that does not run ends no suite
             rows[name] = _failed(error)
         rows[name] |= {"consts": plain(own)}
@@ -118,7 +118,7 @@ def measure_cell(
             continue
         if "wrong" not in rows[name]:
             calls[name] = call
-    times, failed = in_turns(calls, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
+    times, failed = time_in_turns(calls, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
     for name, taken in times.items():
         milliseconds = statistics.median(taken)
         rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(taken)}
@@ -128,7 +128,7 @@ def measure_cell(
         **cell.as_json(),
         "dtype": dtype,
         "flops": flops,
-        "own_error": expected.own,
+        "own_error": expected.half_error,
         "bound": expected.bound,
         "contenders": rows,
     }
@@ -141,7 +141,7 @@ def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> dict[str, Any]
 def _failed(error: Exception) -> dict[str, Any]:
     """An entry for what does not run. What it held of the GPU's memory is given back."""
     raise_if_lost(error)
-    why = reason(error)
+    why = describe_error(error)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return {"failed": why}

@@ -11,7 +11,7 @@ from ..calls.binding import TORCH
 from ..checking.checked import Checked
 from ..measure.problem import Shape
 from ..text.diagnostics import CuirError
-from ..tuning.device import Prepared, ragged
+from ..tuning.device import Prepared, make_ragged_shape
 from .cells import OURS, Cell, measure_cell
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def compare(
     kernel = launch or compile(checked)
     dtype, dim = checked.consts["T"], int(checked.consts["D"])  # type: ignore[arg-type]
     shape = Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH, dim)
-    small = prepare(transferred, ragged(shape), TORCH[dtype])  # type: ignore[index]
-    _demand(small.verdict(kernel, checked.consts), checked)
+    small = prepare(transferred, make_ragged_shape(shape), TORCH[dtype])  # type: ignore[index]
+    _demand(small.judge(kernel, checked.consts), checked)
     cell = Cell(transferred.spec.name, {}, "llama2-7b", shape)
     row = measure_cell(
         cell, transferred, dtype.name, [checked.consts], PEERS, prepare=prepare, launch=lambda _: kernel, **options  # type: ignore[union-attr]

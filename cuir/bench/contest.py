@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..measure.protocol import Call, in_turns, raise_if_lost, reason
+from ..measure.protocol import Call, describe_error, raise_if_lost, time_in_turns
 from ..measure.worker import Tell
 from .cells import BUILD_SECONDS, RUN_SECONDS, family
 from .results import Row
@@ -41,11 +41,11 @@ def contest(
             Exception
         ) as error:  # PyTorch's compilers and other packages raise whatever they meet; one contender that does not run ends no suite
             raise_if_lost(error)
-            entries[name] = {"failed": reason(error)}
+            entries[name] = {"failed": describe_error(error)}
             continue
         if not why:
             right[name] = prepared(call)
-    times, failed = in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
+    times, failed = time_in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
     for name, taken in times.items():
         milliseconds = statistics.median(taken)
         entries[name] |= {"milliseconds": round(milliseconds, 5), **figures(milliseconds), "rounds": len(taken)}

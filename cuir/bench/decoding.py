@@ -22,8 +22,8 @@ from ..flex.eight_bit import DTYPE as E4M3
 from ..flex.eight_bit import LARGEST
 from ..flex.kernels import made
 from ..flex.mods import identity
-from ..measure.problem import Expectation, Shape, expectation, tensors
-from ..measure.protocol import Call, as_graph, median_ms
+from ..measure.problem import Expectation, Shape, compute_expectation, make_tensors
+from ..measure.protocol import Call, capture_graph, median_ms
 from ..measure.worker import Tell
 from ..spec.specification import Specification
 from ..syntax.types import DTYPES
@@ -104,7 +104,7 @@ class Problem:
 
     def __init__(self, cell: Cell, dtype: str, device: str):
         self.shape, self.kind, self.device, self.dtype = cell.shape, KINDS[cell.variant], device, DTYPES[dtype]
-        self.given = tensors(cell.shape, TORCH[self.dtype], device)
+        self.given = make_tensors(cell.shape, TORCH[self.dtype], device)
         self.q, self.k, self.v = (self.given[n] for n in "QKV")
         self.counts = self._counts()
         self.spec, self.scale = self.kind.spec, cell.shape.D**-0.5
@@ -150,12 +150,12 @@ class Problem:
     def expected(self) -> Callable[[Any], tuple[float, str]]:
         """The judge of O [B, H, M, D]: its first and its last sequence."""
         if len(set(self.counts)) == 1:
-            whole = expectation(self.spec, self.q, self.k, self.v, self.scale)
+            whole = compute_expectation(self.spec, self.q, self.k, self.v, self.scale)
             return judge_of(whole.error, whole.judge)
         parts: list[tuple[int, Expectation]] = []
         for b in (0, self.shape.B - 1):
             keys, values = (x[b : b + 1, :, : self.counts[b]] for x in (self.k, self.v))
-            parts.append((b, expectation(self.spec, self.q[b : b + 1], keys, values, self.scale)))
+            parts.append((b, compute_expectation(self.spec, self.q[b : b + 1], keys, values, self.scale)))
         return judge_of(
             lambda o: max(e.error(o[b : b + 1]) for b, e in parts),
             lambda o: next((why for b, e in parts if (why := e.judge(o[b : b + 1]))), ""),
@@ -176,7 +176,7 @@ def measure_decode(
     entries = contest(
         {**_ours(problem, peers), **_peers(problem, peers)}, judge, lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)}, rounds,
         lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
-        prepared=as_graph if device == "cuda" else lambda call: call,
+        prepared=capture_graph if device == "cuda" else lambda call: call,
     )  # fmt: skip
     return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
 

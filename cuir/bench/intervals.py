@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..measure.problem import pieces
+from ..measure.problem import split_rows
 from ..spec.specification import Specification, indices, lengths_of
 
 MOST = 8  # runs of a query's keys, beyond which a mask is said to be none of intervals
@@ -22,7 +22,7 @@ def kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Te
     b, h, i, j = indices(lengths, q.device)
     alike = torch.as_tensor(mask_mod(b, h, i[:, :, :1], j)).expand(-1, -1, -1, lengths.N)
     found = []
-    for rows in pieces(lengths.M, alike.numel()):
+    for rows in split_rows(lengths.M, alike.numel()):
         mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
         runs = _runs(mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N))))
         if runs is None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..measure.problem import Expectation, Shape, expectation
+from ..measure.problem import Expectation, Shape, compute_expectation
 from ..measure.protocol import Call, median_ms
 from ..measure.worker import Tell
 from ..spec.specification import Specification
@@ -113,7 +113,7 @@ class Problem:
         for i in places:
             rows = slice(sum(self.counts[:i]), sum(self.counts[: i + 1]))
             q, k, v = (_alone(x, rows) for x in (self.q, self.k, self.v))
-            parts.append((rows, expectation(spec, q, k, v, self.scale)))
+            parts.append((rows, compute_expectation(spec, q, k, v, self.scale)))
         return judge_of(
             lambda o: max(e.error(_alone(o, rows)) for rows, e in parts),
             lambda o: next((why for rows, e in parts if (why := e.judge(_alone(o, rows)))), ""),

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..measure.problem import tensors
-from ..measure.protocol import reason
+from ..measure.problem import make_tensors
+from ..measure.protocol import describe_error
 from ..spec.specification import Specification
 from .cells import Cell
 from .peers import COMPILED, contenders
@@ -58,7 +58,7 @@ def primed(work: Sequence[Mapping[str, Any]], start: Callable[[], Asked], proces
         try:
             return str(local.worker.ask(request, SECONDS).get("failed", ""))
         except Exception as error:  # told, and met again where the cell is measured
-            return reason(error)
+            return describe_error(error)
 
     pool = futures.ThreadPoolExecutor(max(1, min(processes, len(work))))
     try:
@@ -77,11 +77,11 @@ def prime_peers(cell: Cell, spec: Specification, dtype: torch.dtype, peers: Sequ
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(min(1.0, share))
     failed = ""
-    for name, call in contenders(peers, spec, tensors(cell.shape, dtype, device), cell.shape.D**-0.5).items():
+    for name, call in contenders(peers, spec, make_tensors(cell.shape, dtype, device), cell.shape.D**-0.5).items():
         try:
             call()
         except torch.cuda.OutOfMemoryError:
             continue
         except Exception as error:  # PyTorch's compilers raise whatever they meet
-            failed = f"{name}: {reason(error)}"
+            failed = f"{name}: {describe_error(error)}"
     return failed

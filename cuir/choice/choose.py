@@ -18,7 +18,7 @@ from ..spec.specification import Lengths
 from ..syntax.nodes import ConstType, Expr, Program
 from ..syntax.types import DType
 from ..tuning import cache
-from ..tuning.space import Consts, defaults, label, ruled_out
+from ..tuning.space import Consts, defaults, find_violation, label
 from . import cost, table
 from .device import Device
 from .work import Work
@@ -88,7 +88,7 @@ def choose(
         sources: Sources that may be used.
         mask: For a program that reads block lists, the mask of which they are made (`TransferResult.mask`).
     """
-    device, fixed = device or Device.here(), dict(fixed)
+    device, fixed = device or Device.current(), dict(fixed)
     tunable = {p.name for p in pick_kernel(program, kernel).params if isinstance(p.type, ConstType)} - set(COMPUTED)
     requested = {n: v for n, v in fixed.items() if n in tunable}
     T, D = fixed.get("T"), fixed.get("D")
@@ -96,7 +96,7 @@ def choose(
     def fits(setting: Mapping[str, Const]) -> bool:
         """Return whether a setting agrees with the user's values and passes the checker."""
         agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in requested.items())
-        return agrees and ruled_out(program, kernel, {**setting, **fixed}) is None
+        return agrees and find_violation(program, kernel, {**setting, **fixed}) is None
 
     def drop_defaults(setting: Mapping[str, Const]) -> Consts:
         """Return the tile, and the values that differ from the signature."""
@@ -115,32 +115,38 @@ def choose(
         if work is not None:
             at, numbers = problem_class(work, at, numbers or {})
             shape = Shape(at.B, at.H, at.HK, at.M, at.N, D, DV)
-            is_modelled_kernel = tunable >= cost.KNOWN  # tables and model cover kernels with these parameters
+            is_modelled_kernel = tunable >= cost.MODELLED_PARAMETERS  # tables and model cover kernels with these parameters
             modelled = "model" in sources and is_modelled_kernel
 
             def refine_for_mask(setting: Consts, source: Source, why: str, spilled: int = 0) -> Choice:
                 """Return a measured setting, or a smaller tile if the mask's rows see too few keys for it."""
                 smaller = (
-                    (s for s in cost.narrower(work, shape, numbers, device.sms, requested, setting) if fits(s)) if modelled else iter(())
+                    (s for s in cost.rank_smaller_tiles(work, shape, numbers, device.sms, requested, setting) if fits(s))
+                    if modelled
+                    else iter(())
                 )
                 if (smaller_setting := next(smaller, None)) is None:
                     return Choice({**setting, **fixed}, source, why, spilled)
                 tile, part = (
                     f"{smaller_setting['BM']} x {smaller_setting['BN']}",
-                    cost.area(work, shape, numbers, smaller_setting) / cost.area(work, shape, numbers, setting),
+                    cost.count_tile_pairs(work, shape, numbers, smaller_setting) / cost.count_tile_pairs(work, shape, numbers, setting),
                 )
                 finding = (
                     f"rows see few keys: tiles of {tile} visit {part:.0%} of the pairs that those of {setting['BM']} x {setting['BN']} do"
                 )
                 return Choice({**drop_defaults(smaller_setting), **fixed}, "model", f"{finding} ({why})")
 
-            if "table" in sources and is_modelled_kernel and (row := table.nearest(work, shape, numbers, device, fits)) is not None:
+            if "table" in sources and is_modelled_kernel and (row := table.find_nearest(work, shape, numbers, device, fits)) is not None:
                 return refine_for_mask(dict(row.setting), "table", row.why, row.spilled)
-            first = next((dict(s) for s in starts if fits(s)), None) if exact and table.waves(shape, device.sms) >= table.WAVES else None
+            first = (
+                next((dict(s) for s in starts if fits(s)), None)
+                if exact and table.count_waves(shape, device.sms) >= table.MIN_WAVES
+                else None
+            )
             if first is not None and "start" in sources:
                 return refine_for_mask(first, "start", "the first start of the kernel's space for these head dims")
             if modelled:
-                setting = next((s for s in cost.ranked(work, shape, numbers, device.sms, requested) if fits(s)), None)
+                setting = next((s for s in cost.rank_candidates(work, shape, numbers, device.sms, requested) if fits(s)), None)
                 if setting is not None:
                     return Choice(
                         {**drop_defaults(setting), **fixed}, "model", f"the model of cost finds it the fastest for shapes like {shape}"
@@ -157,11 +163,11 @@ def problem_class(work: Work, at: Lengths, numbers: Numbers) -> tuple[Lengths, d
 
     Batch, lengths, and the numbers on which its blocks depend are rounded to the nearest of 1, 2, 3, 4, 6, 8, 12, 16 and so on.
     """
-    rounded_numbers = {n: rounded(x) if isinstance(x, int) else x for n, x in numbers.items() if n in work.read}
-    return replace(at, B=rounded(at.B), M=rounded(at.M), N=rounded(at.N)), rounded_numbers
+    rounded_numbers = {n: round_length(x) if isinstance(x, int) else x for n, x in numbers.items() if n in work.dependencies}
+    return replace(at, B=round_length(at.B), M=round_length(at.M), N=round_length(at.N)), rounded_numbers
 
 
-def rounded(n: int) -> int:
+def round_length(n: int) -> int:
     """Return the nearest power of two, or three times one, by the quotient."""
     if abs(n) < 4:
         return n
@@ -170,4 +176,4 @@ def rounded(n: int) -> int:
     return near if n > 0 else -near
 
 
-__all__ = ["SOURCES", "Choice", "Device", "Numbers", "Source", "choose", "problem_class", "rounded"]
+__all__ = ["SOURCES", "Choice", "Device", "Numbers", "Source", "choose", "problem_class", "round_length"]

@@ -23,8 +23,8 @@ EXPONENTIALS = 16.0  # a cycle and multiprocessor
 LANES = 128.0  # instructions of a thread, a cycle and multiprocessor
 CLOCK = 1.755e6  # cycles a millisecond
 PAIRED = (128, 192)  # queries of two warpgroups and of three
-LESS = 0.85  # a smaller tile replaces a measured setting if it visits at most this share of the setting's pairs
-KNOWN = frozenset({"BM", "BN", "QBUF", "STAGED", "AHEAD"})  # const parameters of kernels that model and tables cover
+MAX_PAIR_RATIO = 0.85  # a smaller tile replaces a measured setting if it visits at most this share of the setting's pairs
+MODELLED_PARAMETERS = frozenset({"BM", "BN", "QBUF", "STAGED", "AHEAD"})  # const parameters of kernels that model and tables cover
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Coefficients:
 
     @staticmethod
     @functools.cache
-    def known() -> Coefficients:
+    def load() -> Coefficients:
         """Load the fitted coefficients."""
         data = json.loads((files(__package__) / "cost.json").read_text(encoding="utf-8"))
         return Coefficients(**{f.name: float(data["coefficients"][f.name]) for f in fields(Coefficients)})
@@ -62,7 +62,7 @@ class Coefficients:
 
 
 @functools.cache
-def off() -> float:
+def load_p90_relative_error() -> float:
     """Return the relative error that one measured figure of ten exceeds."""
     return float(json.loads((files(__package__) / "cost.json").read_text(encoding="utf-8"))["nine of ten within"])
 
@@ -109,7 +109,7 @@ class Terms:
 
         cluster, BN = number("CLUSTER", 1), number("BN", 128)
         groups, heads = number("BM", 128) // cluster // 64, shape.B * shape.H
-        visits = work.visits(shape.lengths, numbers, setting)
+        visits = work.count_visits(shape.lengths, numbers, setting)
         steps, masked, skipped = (float(x.mean()) * x.shape[-1] * heads for x in (visits.steps, visits.masked, visits.skipped))
         return Terms(
             groups=groups,
@@ -133,7 +133,7 @@ class Terms:
         )
 
 
-def milliseconds(t: Terms, c: Coefficients) -> float:
+def predict_milliseconds(t: Terms, c: Coefficients) -> float:
     """Predict the milliseconds of a launch by the formula of docs/tuning.md, in its order."""
     product = c.product * 2 * 64 * t.BN * (t.D + t.DV) / RATE
     copy = c.copy * t.bytes
@@ -159,13 +159,13 @@ def milliseconds(t: Terms, c: Coefficients) -> float:
     return factor * (waves + idle) * tile_time / CLOCK + c.launch * 1e-3
 
 
-def candidates(shape: Shape, requested: Mapping[str, Const]) -> Iterator[dict[str, Const]]:
+def generate_candidates(shape: Shape, requested: Mapping[str, Const]) -> Iterator[dict[str, Const]]:
     """Yield settings that fit into registers and shared memory and agree with the requested values.
 
     They are few, as each chosen one is a kernel to compile. The checker has the last word.
     """
     for BM in (64, 128, 192):
-        fitting = [s for BN in range(64, 129, 16) if (s := roomy(shape, BM, BN)) is not None]
+        fitting = [s for BN in range(64, 129, 16) if (s := fit_buffers(shape, BM, BN)) is not None]
         for setting in fitting:
             if setting["BN"] in (64, 128) or setting is fitting[-1] or setting["BN"] == requested.get("BN"):
                 yield {**setting}
@@ -176,7 +176,7 @@ def candidates(shape: Shape, requested: Mapping[str, Const]) -> Iterator[dict[st
         yield {"BM": requested["BM"], "BN": requested["BN"]}
 
 
-def roomy(shape: Shape, BM: int, BN: int) -> dict[str, int | bool] | None:
+def fit_buffers(shape: Shape, BM: int, BN: int) -> dict[str, int | bool] | None:
     """Return a tile with the best buffers for queries and results that fit, or None if none do."""
     columns = [-(-n // 64) * 64 for n in (shape.D, shape.DV)]  # of arrays in shared memory
     if REGISTERS[BM // 64] < (-(-shape.DV // 16) * 16 + BN) / 2 + BN / 4:
@@ -193,13 +193,13 @@ REGISTERS = {1: 180, 2: 180, 3: 128}  # of a thread for accumulator, scores and 
 SHARED, BARRIERS, UNSTAGED = 232448, 1024, 512
 
 
-def area(work: Work, shape: Shape, numbers: Mapping[str, int | float], setting: Mapping[str, Const]) -> float:
+def count_tile_pairs(work: Work, shape: Shape, numbers: Mapping[str, int | float], setting: Mapping[str, Const]) -> float:
     """Return the pairs that the tiles of a head compute, masked or not."""
-    steps = work.visits(shape.lengths, numbers, setting).steps
+    steps = work.count_visits(shape.lengths, numbers, setting).steps
     return 64.0 * int(setting["BN"]) * float(steps.mean()) * steps.shape[-1]  # type: ignore[arg-type]
 
 
-def narrower(
+def rank_smaller_tiles(
     work: Work, shape: Shape, numbers: Mapping[str, int | float], sms: int, requested: Mapping[str, Const], measured: Mapping[str, Const]
 ) -> list[dict[str, Const]]:
     """Rank candidates with smaller tiles than a measured setting, for a mask whose rows see few keys.
@@ -208,17 +208,19 @@ def narrower(
     least two warpgroups: a single one, in 64 x 64, took 0.72 ms where FlexAttention took 0.48 (`differing` of
     benchmarks.rules). The result is empty if only the device knows the blocks.
     """
-    if not work.counts or work.blocks == "all" or not {"BM", "BN"} <= set(measured):
+    if not work.can_count or work.blocks == "all" or not {"BM", "BN"} <= set(measured):
         return []
-    tile, max_area = _tile(measured), LESS * area(work, shape, numbers, measured)
-    bound = milliseconds(Terms.of(work, shape, numbers, {**requested, **measured}, sms), Coefficients.known()) / (1 + off())
+    tile, max_area = _tile(measured), MAX_PAIR_RATIO * count_tile_pairs(work, shape, numbers, measured)
+    bound = predict_milliseconds(Terms.of(work, shape, numbers, {**requested, **measured}, sms), Coefficients.load()) / (
+        1 + load_p90_relative_error()
+    )
     return [
         s
-        for s in ranked(work, shape, numbers, sms, requested)
+        for s in rank_candidates(work, shape, numbers, sms, requested)
         if _tile(s) < tile
         and s["BM"] in PAIRED
-        and area(work, shape, numbers, s) <= max_area
-        and milliseconds(Terms.of(work, shape, numbers, {**requested, **s}, sms), Coefficients.known()) < bound
+        and count_tile_pairs(work, shape, numbers, s) <= max_area
+        and predict_milliseconds(Terms.of(work, shape, numbers, {**requested, **s}, sms), Coefficients.load()) < bound
     ]
 
 
@@ -227,10 +229,10 @@ def _tile(setting: Mapping[str, Const]) -> int:
     return int(setting["BM"]) // int(setting.get("CLUSTER", 1)) * int(setting["BN"])  # type: ignore[arg-type]
 
 
-def ranked(
+def rank_candidates(
     work: Work, shape: Shape, numbers: Mapping[str, int | float], sms: int, requested: Mapping[str, Const]
 ) -> list[dict[str, Const]]:
     """Rank candidates that agree with the requested values, the fastest first."""
-    c = Coefficients.known()
-    fitting = [s for s in candidates(shape, requested) if all(s.get(n, v) == v for n, v in requested.items())]
-    return sorted(fitting, key=lambda s: milliseconds(Terms.of(work, shape, numbers, {**requested, **s}, sms), c))
+    c = Coefficients.load()
+    fitting = [s for s in generate_candidates(shape, requested) if all(s.get(n, v) == v for n, v in requested.items())]
+    return sorted(fitting, key=lambda s: predict_milliseconds(Terms.of(work, shape, numbers, {**requested, **s}, sms), c))

@@ -19,7 +19,7 @@ class Device:
     sms: int
 
     @staticmethod
-    def here() -> Device:
+    def current() -> Device:
         """Return the current GPU."""
         return Device(*cache.device())
 

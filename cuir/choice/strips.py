@@ -15,8 +15,8 @@ from ..variants.evaluate import evaluate
 
 ROWS = 384  # rows of a strip: whole tiles of 64, 128, 192 and 384 queries
 GROUP, UNIT = 64, 16  # queries and keys of the parts of tiles, of which any or all pairs are kept
-LOOKED = 1 << 24  # pairs that are evaluated at most: tenths of a second
-MOST = 8  # strips of a head at most
+MAX_PAIRS = 1 << 24  # pairs that are evaluated at most: tenths of a second
+MAX_STRIPS = 8  # strips of a head at most
 HEADS = 2  # heads that are evaluated if they differ
 
 
@@ -47,16 +47,16 @@ class Strips:
         by_head = "h" in names_read(mask)
         heads = np.unique(np.linspace(0, at.H - 1, HEADS).astype(int)) if by_head else np.zeros(1, int)
         total = -(-at.M // ROWS)
-        number = min(total, MOST, LOOKED // (ROWS * max(1, at.N) * len(heads)))
+        number = min(total, MAX_STRIPS, MAX_PAIRS // (ROWS * max(1, at.N) * len(heads)))
         if number == 0 or at.N == 0:
             return None
         first = ROWS * ((np.arange(number) + 0.5) * total / number).astype(int)
         units = -(-at.N // UNIT)
         with torch.device("cpu"):  # overrides the caller's default device
-            some, whole = _looked_at(mask, at, numbers, heads, first, units)
+            some, whole = _evaluate_strips(mask, at, numbers, heads, first, units)
         return Strips(first, some, whole)
 
-    def counted(self, tiles: np.ndarray, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray] | None:
+    def count_blocks(self, tiles: np.ndarray, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return (blocks that need the mask, all blocks) of tiles of BM queries, [heads, tiles].
 
         Each tile has the counts of the nearest strip's tile. The result is None for tiles that do not divide strips and units.
@@ -74,7 +74,7 @@ class Strips:
         return tuple(x.sum(-1)[:, strip, rows % ROWS // BM] for x in (some & ~whole, some))
 
 
-def _looked_at(
+def _evaluate_strips(
     mask: Expr, at: Lengths, numbers: Mapping[str, int | float], heads: np.ndarray, first: np.ndarray, units: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return `some` and `whole` of the strips that begin at `first`."""

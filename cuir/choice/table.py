@@ -22,9 +22,9 @@ from ..tuning.space import from_plain, plain
 from .device import Device
 from .work import Work
 
-FARTHEST = 2.5  # greatest distance of a row that is used
-OF_A_RELATIVE = 0.25  # additional distance of a row that was measured on a relative
-WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, their distribution matters more than a row's data
+MAX_DISTANCE = 2.5  # greatest distance of a row that is used
+RELATIVE_PENALTY = 0.25  # additional distance of a row that was measured on a relative
+MIN_WAVES = 4.0  # tiles of 128 queries a multiprocessor: with fewer, their distribution matters more than a row's data
 TILE = {"BM": 128, "BN": 128}  # tile for which keys are counted
 
 
@@ -104,7 +104,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class NearestSetting:
     """The setting of a row, a message that says why it was chosen, and its measured spills in bytes."""
 
     setting: Mapping[str, Const]
@@ -112,18 +112,18 @@ class Found:
     spilled: int
 
 
-def visited(work: Work, shape: Shape, numbers: Mapping[str, int | float]) -> float:
+def compute_mean_keys(work: Work, shape: Shape, numbers: Mapping[str, int | float]) -> float:
     """Return the keys that a query visits on average, in blocks of 128."""
-    steps = work.visits(shape.lengths, numbers, TILE).steps
+    steps = work.count_visits(shape.lengths, numbers, TILE).steps
     return max(64.0, 64 * TILE["BN"] * float(steps.mean()) * steps.shape[-1] / max(shape.M, 1))
 
 
-def waves(shape: Shape, sms: int) -> float:
+def count_waves(shape: Shape, sms: int) -> float:
     """Return the tiles of 128 queries a multiprocessor."""
     return shape.B * shape.H * -(-shape.M // TILE["BM"]) / max(sms, 1)
 
 
-def stem(name: str) -> str:
+def make_file_stem(name: str) -> str:
     """Return the name of a GPU in the name of its file."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
@@ -137,7 +137,7 @@ def _tables() -> Mapping[str, Mapping[str, Any]]:
 
 
 @functools.cache
-def rows(name: str) -> tuple[Row, ...]:
+def load_rows(name: str) -> tuple[Row, ...]:
     """Return the rows of a GPU, by its maker's name; empty if none were measured."""
     return tuple(Row.parse(row) for row in _tables()[name]["rows"]) if name in _tables() else ()
 
@@ -148,41 +148,52 @@ def _relatives(arch: str, sms: int) -> tuple[str, ...]:
     return tuple(name for name, data in _tables().items() if (data["arch"], data["sms"]) == (arch, sms))
 
 
-def near(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device) -> Iterator[tuple[float, Row, str]]:
+def rank_rows(work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device) -> Iterator[tuple[float, Row, str]]:
     """Yield the rows that hold for a problem, the nearest first.
 
     Each comes with its distance and the GPU that it was measured on.
     """
-    if waves(shape, device.sms) < WAVES:
+    if count_waves(shape, device.sms) < MIN_WAVES:
         return
     dims = tuple(-(-n // 16) * 16 for n in (shape.D, shape.DV))  # columns that products take
-    kind, keys, heads = Kind.of(work), visited(work, shape, numbers), shape.H / max(shape.HK, 1)
+    kind, keys, heads = Kind.of(work), compute_mean_keys(work, shape, numbers), shape.H / max(shape.HK, 1)
     candidates = []
     for gpu in dict.fromkeys((device.name, *_relatives(device.generation, device.sms))):
-        farther = 0.0 if gpu == device.name else OF_A_RELATIVE
-        candidates += [(row.distance(kind, keys, heads) + farther, row, gpu) for row in rows(gpu) if row.head_dims == dims]
+        farther = 0.0 if gpu == device.name else RELATIVE_PENALTY
+        candidates += [(row.distance(kind, keys, heads) + farther, row, gpu) for row in load_rows(gpu) if row.head_dims == dims]
     yield from sorted(
-        (candidate for candidate in candidates if candidate[0] <= FARTHEST),
+        (candidate for candidate in candidates if candidate[0] <= MAX_DISTANCE),
         key=lambda candidate: (candidate[0], candidate[1].heads is None),
     )
 
 
-def shipped() -> dict[str, Device]:
+def list_shipped_devices() -> dict[str, Device]:
     """Return the GPUs with tables, by their makers' names."""
     return {name: Device(f"{name} {data['arch']} {data['sms']}", data["sms"]) for name, data in _tables().items()}
 
 
-def nearest(
+def find_nearest(
     work: Work, shape: Shape, numbers: Mapping[str, int | float], device: Device, fits: Callable[[Mapping[str, Const]], bool]
-) -> Found | None:
+) -> NearestSetting | None:
     """Return the setting of the nearest row that fits, or None if no row holds for such a problem."""
-    for distance, row, gpu in near(work, shape, numbers, device):
+    for distance, row, gpu in rank_rows(work, shape, numbers, device):
         if fits(row.setting):
-            alike = "for such programs" if distance <= (OF_A_RELATIVE if gpu != device.name else 0) else "for the most alike program"
-            return Found(
+            alike = "for such programs" if distance <= (RELATIVE_PENALTY if gpu != device.name else 0) else "for the most alike program"
+            return NearestSetting(
                 row.setting, f"as measured on {gpu} {alike} ({row.variant}, {row.least:.0f} to {row.most:.0f} keys a query)", row.spilled
             )
     return None
 
 
-__all__ = ["Found", "Kind", "Row", "near", "nearest", "rows", "shipped", "stem", "visited", "waves"]
+__all__ = [
+    "Kind",
+    "NearestSetting",
+    "Row",
+    "compute_mean_keys",
+    "count_waves",
+    "find_nearest",
+    "list_shipped_devices",
+    "load_rows",
+    "make_file_stem",
+    "rank_rows",
+]

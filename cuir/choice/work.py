@@ -56,7 +56,7 @@ class Work:
         self.program, self.kernel, self.funcs = program, kernel, program.funcs()
         self.tensors = {p.name for p in kernel.params if isinstance(p.type, GlobalType)}
         self.mask = mask if mask is not None and not names_read(mask) & self.tensors else None
-        self.looked: dict[object, Strips | None] = {}
+        self.strips: dict[object, Strips | None] = {}
 
     @staticmethod
     def of(program: Program, kernel: str | None = None, mask: Expr | None = None) -> Work | None:
@@ -78,7 +78,7 @@ class Work:
         return _arithmetic(self.funcs["keep"])
 
     @cached_property
-    def read(self) -> frozenset[str]:
+    def dependencies(self) -> frozenset[str]:
         """Names on which the count of blocks depends, through functions.
 
         For a mask whose blocks are listed they are the names that it reads.
@@ -98,26 +98,26 @@ class Work:
 
         all: there is no mask. closed: a form of lengths and numbers tells them. listed: they depend on data on the device.
         """
-        if self.read & self.tensors:
+        if self.dependencies & self.tensors:
             return "listed"
         return "all" if _constant(self.funcs["keep"]) else "closed"
 
     @property
-    def counts(self) -> bool:
+    def can_count(self) -> bool:
         """True if the host can count blocks."""
         return self.blocks != "listed" or self.mask is not None
 
-    def visits(self, at: Lengths, numbers: Mapping[str, int | float], consts: Mapping[str, Const]) -> Visits:
+    def count_visits(self, at: Lengths, numbers: Mapping[str, int | float], consts: Mapping[str, Const]) -> Visits:
         """Count the blocks of the tiles of a head; heads that differ are rows of the result.
 
         `numbers` are the captured ones.
         """
         BM, BN = int(consts["BM"]), int(consts["BN"])  # type: ignore[arg-type]
         tiles, groups = -(-at.M // BM), BM // 64
-        partial, all_ = (np.repeat(np.broadcast_to(x, (*x.shape[:-1], tiles)), groups, -1) for x in self.counted(at, numbers, consts))
+        partial, all_ = (np.repeat(np.broadcast_to(x, (*x.shape[:-1], tiles)), groups, -1) for x in self.count_blocks(at, numbers, consts))
         skipped = np.zeros_like(all_)
         if BM - 64 >= BN and not consts.get("PINGPONG", False) and self.blocks == "closed":
-            masked_of_group, of_group = self.counted(at, numbers, {**consts, "BM": 64}, tiles * groups)
+            masked_of_group, of_group = self.count_blocks(at, numbers, {**consts, "BM": 64}, tiles * groups)
             skipped = np.clip(all_ - of_group, 0, int(consts.get("STAGES", 2)))  # type: ignore[arg-type]
             partial = np.minimum(masked_of_group, all_ - skipped)
         is_present = np.arange(tiles * groups) * 64 < at.M
@@ -125,37 +125,37 @@ class Work:
             *(np.where(is_present, x, 0).reshape(*x.shape[:-1], tiles, groups).sum(-1) for x in (all_ - skipped, partial, skipped))
         )
 
-    def counted(
+    def count_blocks(
         self, at: Lengths, numbers: Mapping[str, int | float], consts: Mapping[str, Const], tiles: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return (blocks that need the mask, all blocks) of tiles 0, 1, ... of BM queries."""
         m = np.arange(-(-at.M // int(consts["BM"])) if tiles is None else tiles)  # type: ignore[arg-type]
         if self.blocks == "listed":
-            return self.seen(at, numbers, m, consts) or self.guessed(at, m, consts)
+            return self.count_in_strips(at, numbers, m, consts) or self.guess_blocks(at, m, consts)
         names = kernel_names(self.kernel, {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}, dict(consts), numbers)
         h = np.unique(np.linspace(0, at.H - 1, HEADS).astype(int))[:, None]
         try:
             some, n = Evaluator(self.program, names).call("kv_count", 0, h, m[None])
         except CuirError:
-            return self.guessed(at, m, consts)
+            return self.guess_blocks(at, m, consts)
         return tuple(np.broadcast_to(np.asarray(x), np.broadcast_shapes(np.shape(x), m.shape)) for x in (some, n))  # type: ignore[return-value]
 
-    def seen(
+    def count_in_strips(
         self, at: Lengths, numbers: Mapping[str, int | float], m: np.ndarray, consts: Mapping[str, Const]
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the counts in some strips of queries, for masks that read no data; None for others."""
         if self.mask is None:
             return None
         key = (at, *sorted(numbers.items()))
-        if key not in self.looked:
+        if key not in self.strips:
             try:
-                self.looked[key] = Strips.of(self.mask, at, numbers)
+                self.strips[key] = Strips.of(self.mask, at, numbers)
             except CuirError:  # it reads values that are unknown on the host
-                self.looked[key] = None
-        strips = self.looked[key]
-        return strips.counted(m, int(consts["BM"]), int(consts["BN"])) if strips is not None else None  # type: ignore[arg-type]
+                self.strips[key] = None
+        strips = self.strips[key]
+        return strips.count_blocks(m, int(consts["BM"]), int(consts["BN"])) if strips is not None else None  # type: ignore[arg-type]
 
-    def guessed(self, at: Lengths, m: np.ndarray, consts: Mapping[str, Const]) -> tuple[np.ndarray, np.ndarray]:
+    def guess_blocks(self, at: Lengths, m: np.ndarray, consts: Mapping[str, Const]) -> tuple[np.ndarray, np.ndarray]:
         """Return assumed counts for a mask that depends on its data.
 
         A query has one key in SHARE, in a contiguous range, and the ranges of a tile's queries spread as these do.

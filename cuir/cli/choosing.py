@@ -27,7 +27,7 @@ def show_choices(
     choices = []
     for shape in shapes:
         fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(list(const)), f"--dtype {dtype} and --shape {shape}")
-        near = starts.within(made.program, made.kernel).narrowed({"DV": shape.DV, **fixed}) if starts is not None else None
+        near = starts.restrict(made.program, made.kernel).narrow({"DV": shape.DV, **fixed}) if starts is not None else None
         known, exact = (near.starts, near.exact) if near is not None else ((), False)
         choices.append(
             choose(
@@ -53,12 +53,12 @@ def show_choices(
 
 def _device(gpu: str | None) -> Any:
     from ..choice import Device
-    from ..choice.table import shipped
+    from ..choice.table import list_shipped_devices
 
-    here = Device.here()
+    here = Device.current()
     if gpu is None or gpu == here.name:
         return here
-    known = shipped()
+    known = list_shipped_devices()
     if gpu not in known:
         raise CuirError.of(
             "U100", f"nothing is known of a `{gpu}`", hint=f"a GPU that is here, or one that was measured: {', '.join(known)}"

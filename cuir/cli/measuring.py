@@ -136,7 +136,7 @@ def _tune_one(
     from ..measure.worker import Worker
     from ..tuning import compile_all, shape_class
     from ..tuning import tune as search
-    from ..tuning.cache import Journal, Key, device, keep
+    from ..tuning.cache import Journal, Key, device, store_best
     from ..tuning.device import RemoteDevice
     from ..tuning.space import plain
     from .inputs import agreeing, read_consts, read_program
@@ -147,7 +147,7 @@ def _tune_one(
     variant, source, space = _target(target, origin, space_file, adapts)
     transferred = _transferred(variant, param, source)
     space.check_names(read_program(source), transferred.kernel)
-    space = space.within(transferred.program, transferred.kernel)
+    space = space.restrict(transferred.program, transferred.kernel)
     fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
     arch, sms = device()
     key = Key.of(arch, transferred.program, dtype, shape, fixed)
@@ -176,7 +176,7 @@ def _tune_one(
             "target": target,
             **versions(),
         }
-        keep(key, shape_class(shape, sms), record)
+        store_best(key, shape_class(shape, sms), record)
 
     with goes_on_from(journal.path, fresh), TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
         report = search(transferred.program, transferred.kernel, fixed, space, None if static else RemoteDevice(worker, job), compiled,
@@ -344,7 +344,7 @@ def _bench_cells(
         if given:
             settings = [given]
         else:
-            near = space.within(made.program, made.kernel).narrowed({"DV": cell.shape.DV, **base}) if space else None
+            near = space.restrict(made.program, made.kernel).narrow({"DV": cell.shape.DV, **base}) if space else None
             starts: list[dict[str, Const]] = [dict(s) for s in near.starts] if near else [{}]
             exact = near is not None and near.exact
             chosen = choose(

@@ -88,7 +88,7 @@ def _setting(made: TransferResult, space: Space, shape: Shape, fixed: Mapping[st
     """What a call of such shapes gets."""
     from ..choice import choose
 
-    near = space.within(made.program, made.kernel).narrowed({"DV": shape.DV, **fixed})
+    near = space.restrict(made.program, made.kernel).narrow({"DV": shape.DV, **fixed})
     return choose(
         made.program, fixed, shape.lengths, numbers=made.numbers, mask=made.mask, starts=near.starts, exact=near.exact, kernel=made.kernel
     ).setting

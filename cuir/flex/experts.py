@@ -49,7 +49,7 @@ def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
 
     name = corpus.expert(str(fixed["T"]))
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
-    return space.within(program, None).narrowed(fixed)
+    return space.restrict(program, None).narrow(fixed)
 
 
 def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:

@@ -53,9 +53,9 @@ class DecodeSettings(Settings):
         if work is None or work.blocks != "closed":
             return at
         scalars = {p.name for p in work.kernel.params if isinstance(p.type, ScalarType)}
-        if work.read & scalars - set(numbers):
+        if work.dependencies & scalars - set(numbers):
             return at
-        _, blocks = work.counted(at, numbers, {**self.fixed, "BM": at.M, "BN": decoding.BLOCK})
+        _, blocks = work.count_blocks(at, numbers, {**self.fixed, "BM": at.M, "BN": decoding.BLOCK})
         return replace(at, N=min(at.N, max(1, int(blocks.max())) * decoding.BLOCK))
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:

@@ -69,10 +69,10 @@ class Settings:
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         """The setting for the interpreter, and for reports that are of no problem."""
-        from ..tuning.space import ruled_out
+        from ..tuning.space import find_violation
 
         settings = ({**start, **self.fixed} for start in self.starts)
-        return next((consts for consts in settings if ruled_out(self.program, None, consts) is None), self.fixed)
+        return next((consts for consts in settings if find_violation(self.program, None, consts) is None), self.fixed)
 
     @functools.cached_property
     def work(self) -> Work | None:
@@ -90,7 +90,7 @@ class Settings:
 
         A setting is chosen for these.
         """
-        read = self.work.read if self.work is not None else frozenset()
+        read = self.work.dependencies if self.work is not None else frozenset()
         return tuple((p.name, p.value) for p in captured if p.name in read and isinstance(p.value, (int, float)))
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
@@ -114,11 +114,11 @@ class Settings:
         None if lengths and numbers do not decide it.
         """
         if (at, numbers) not in self.keys:
-            from ..choice.table import visited
+            from ..choice.table import compute_mean_keys
 
             if len(self.keys) >= KNOWN_LENGTHS:
                 self.keys.clear()
-            self.keys[at, numbers] = visited(self.work, self._shape(at), dict(numbers)) if self.work is not None else None
+            self.keys[at, numbers] = compute_mean_keys(self.work, self._shape(at), dict(numbers)) if self.work is not None else None
         return self.keys[at, numbers]
 
     def _shape(self, at: Lengths) -> Shape:
@@ -203,14 +203,14 @@ class Settings:
 
         Consts that the user chose are unchanged.
         """
-        from ..tuning.space import ruled_out
+        from ..tuning.space import find_violation
 
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
             return []
         tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[-1])] * (queries > FEWER)
         settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
-        return [s for s in settings if s != consts and ruled_out(self.program, None, s) is None]
+        return [s for s in settings if s != consts and find_violation(self.program, None, s) is None]
 
 
 def text_of(consts: Mapping[str, Const]) -> str:

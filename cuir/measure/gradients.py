@@ -9,7 +9,7 @@ import torch
 
 from ..spec.gradients import forward
 from ..spec.specification import Specification
-from .problem import FACTOR, SLACK, one_head, pieces, relative
+from .problem import FACTOR, SLACK, compute_relative_error, select_head, split_rows
 
 NAMES = ("dQ", "dK", "dV")
 Part = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -21,26 +21,28 @@ class ExpectedGradients:
 
     Attributes:
         parts: (batch, key head, dQ [G, M, D] of its G query heads, dK [N, D], dV [N, DV]) in float64.
-        own: The largest relative error of half precision of each of the three.
+        half_errors: The largest relative error of half precision of each of the three.
     """
 
     parts: tuple[tuple[int, int, Part], ...]
-    own: tuple[float, float, float]
+    half_errors: tuple[float, float, float]
 
     @property
     def bounds(self) -> tuple[float, ...]:
         """Greatest relative errors that are accepted."""
-        return tuple(FACTOR * error + SLACK for error in self.own)
+        return tuple(FACTOR * error + SLACK for error in self.half_errors)
 
     def errors(self, grads: Sequence[torch.Tensor]) -> tuple[float, ...]:
         """Return the largest relative errors of dQ [B, H, M, D], dK [B, HK, N, D] and dV [B, HK, N, DV]."""
-        part_errors = [[relative(x.double(), y) for x, y in zip(_part(grads, b, h), part, strict=True)] for b, h, part in self.parts]
+        part_errors = [
+            [compute_relative_error(x.double(), y) for x, y in zip(_part(grads, b, h), part, strict=True)] for b, h, part in self.parts
+        ]
         # a NaN is the largest
         return tuple(float(torch.tensor(values).max()) for values in zip(*part_errors, strict=True))
 
     def judge(self, grads: Sequence[torch.Tensor]) -> str:
         """Return why gradients are wrong; empty if they are right."""
-        for name, error, bound, half_error, x in zip(NAMES, self.errors(grads), self.bounds, self.own, grads, strict=True):
+        for name, error, bound, half_error, x in zip(NAMES, self.errors(grads), self.bounds, self.half_errors, grads, strict=True):
             if not error <= bound:
                 return f"relative error of {name} {error:.2e}, PyTorch in half precision has {half_error:.2e}"
             if not bool(torch.isfinite(x).all()):
@@ -48,7 +50,7 @@ class ExpectedGradients:
         return ""
 
 
-def expected_gradients(
+def compute_expected_gradients(
     spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, scale: float
 ) -> ExpectedGradients:
     """Compute gradients of the first key head of the first batch and the last of the last.
@@ -57,13 +59,13 @@ def expected_gradients(
     """
     parts, half_errors = [], [0.0, 0.0, 0.0]
     for b, h in dict.fromkeys(((0, 0), (q.shape[0] - 1, k.shape[1] - 1))):
-        expected, half = (_of_group(spec, q, k, v, do, scale, b, h, dtype) for dtype in (torch.float64, q.dtype))
+        expected, half = (_compute_group(spec, q, k, v, do, scale, b, h, dtype) for dtype in (torch.float64, q.dtype))
         parts.append((b, h, expected))
-        half_errors = [max(a, relative(x, y)) for a, x, y in zip(half_errors, half, expected, strict=True)]
+        half_errors = [max(a, compute_relative_error(x, y)) for a, x, y in zip(half_errors, half, expected, strict=True)]
     return ExpectedGradients(tuple(parts), (half_errors[0], half_errors[1], half_errors[2]))
 
 
-def _of_group(
+def _compute_group(
     spec: Specification,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -83,10 +85,10 @@ def _of_group(
     dq, dk, dv = torch.zeros(group, *q.shape[2:], dtype=torch.float64, device=q.device), *(x[0, 0].double() * 0.0 for x in keys)
     for g in range(group):
         h = hk * group + g
-        for rows in pieces(q.shape[2], k.shape[2]):
+        for rows in split_rows(q.shape[2], k.shape[2]):
             leaves = i, j, value = [x.detach().requires_grad_() for x in (q[b : b + 1, h : h + 1, rows].to(dtype), *keys)]
             with torch.enable_grad():
-                o, _ = forward(one_head(spec, q, k, b, h, rows.start), i, j, value, scale)
+                o, _ = forward(select_head(spec, q, k, b, h, rows.start), i, j, value, scale)
             gradients = torch.autograd.grad(o, leaves, do[b : b + 1, h : h + 1, rows].to(dtype))
             dq[g, rows], dk, dv = gradients[0][0, 0].double(), dk + gradients[1][0, 0].double(), dv + gradients[2][0, 0].double()
     return dq, dk, dv
@@ -97,4 +99,4 @@ def _part(grads: Sequence[torch.Tensor], b: int, hk: int) -> Part:
     return grads[0][b, hk * group : hk * group + group], grads[1][b, hk], grads[2][b, hk]
 
 
-__all__ = ["NAMES", "ExpectedGradients", "expected_gradients"]
+__all__ = ["NAMES", "ExpectedGradients", "compute_expected_gradients"]

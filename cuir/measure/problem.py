@@ -74,7 +74,7 @@ class Shape:
         return numbers if self.DV == self.D else (*numbers, self.DV)
 
 
-def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda", seed: int = 0) -> dict[str, torch.Tensor]:
+def make_tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda", seed: int = 0) -> dict[str, torch.Tensor]:
     """Return Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] with normal numbers from a seed."""
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -84,7 +84,7 @@ def tensors(shape: Shape, dtype: torch.dtype, device: torch.device | str = "cuda
     return {"Q": random(shape.H, shape.M, shape.D), "K": random(shape.HK, shape.N, shape.D), "V": random(shape.HK, shape.N, shape.DV)}
 
 
-def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
+def count_kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
     """Count the pairs that the mask keeps, over all heads and batches.
 
     The mask is computed once along dims on which it does not depend, in pieces that fit.
@@ -96,7 +96,7 @@ def kept_pairs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> int:
         return all_pairs
     b, h, i, j = indices(lengths, q.device)
     total = evaluated = 0
-    for rows in pieces(lengths.M, lengths.N):
+    for rows in split_rows(lengths.M, lengths.N):
         mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
         mask = mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N)))
         total += int(mask.sum(dtype=torch.int64))
@@ -110,22 +110,22 @@ class Expectation:
 
     Attributes:
         parts: (batch, head, O [M, D], LSE [M]) in float64.
-        own: The largest relative error of half precision over the parts.
+        half_error: The largest relative error of half precision over the parts.
     """
 
     parts: tuple[tuple[int, int, torch.Tensor, torch.Tensor], ...]
-    own: float
+    half_error: float
 
     @property
     def bound(self) -> float:
         """The greatest relative error that is accepted."""
-        return FACTOR * self.own + SLACK
+        return FACTOR * self.half_error + SLACK
 
     def error(self, o: torch.Tensor) -> float:
         """Return the largest relative error of O [B, H, M, D] over the parts; NaN if O has one."""
         worst = 0.0
         for b, h, expected, _ in self.parts:
-            error = relative(o[b, h].double(), expected)
+            error = compute_relative_error(o[b, h].double(), expected)
             worst = error if math.isnan(error) else max(worst, error)
             if math.isnan(worst):
                 return worst
@@ -135,7 +135,7 @@ class Expectation:
         """Return why the result is wrong; empty if it is right."""
         error = self.error(o)
         if not error <= self.bound:
-            return f"relative error {error:.2e}, PyTorch in half precision has {self.own:.2e}"
+            return f"relative error {error:.2e}, PyTorch in half precision has {self.half_error:.2e}"
         if not bool(torch.isfinite(o).all()):
             return "O has numbers that are not finite: part of it was not written"
         for b, h, expected, expected_lse in self.parts:
@@ -154,7 +154,7 @@ class Expectation:
         return ""
 
 
-def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Expectation:
+def compute_expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Expectation:
     """Compute the expected results of the first head of the first batch and the last head of the last.
 
     They are computed for some queries at a time, as float64 scores of all would not fit.
@@ -164,23 +164,23 @@ def expectation(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.
     for b, h in dict.fromkeys(((0, 0), (B - 1, H - 1))):
         keys = k[b : b + 1, h // group : h // group + 1], v[b : b + 1, h // group : h // group + 1]
         by_rows = []
-        for rows in pieces(q.shape[2], k.shape[2]):
-            head_spec = one_head(spec, q, k, b, h, rows.start)
+        for rows in split_rows(q.shape[2], k.shape[2]):
+            head_spec = select_head(spec, q, k, b, h, rows.start)
             part = q[b : b + 1, h : h + 1, rows]
             by_rows.append((*head_spec.reference(part, *keys, scale), head_spec.half(part, *keys, scale)[0].double().nan_to_num()))
         expected, lse, half = (torch.cat(pieces_of_rows, 2)[0, 0] for pieces_of_rows in zip(*by_rows, strict=True))
         parts.append((b, h, expected, lse))
-        half_error = max(half_error, relative(half, expected))
+        half_error = max(half_error, compute_relative_error(half, expected))
     return Expectation(tuple(parts), half_error)
 
 
-def pieces(M: int, N: int) -> list[slice]:
+def split_rows(M: int, N: int) -> list[slice]:
     """Split all queries into slices whose scores fit into memory."""
     rows = max(1, PAIRS // max(N, 1))
     return [slice(start, min(M, start + rows)) for start in range(0, max(M, 1), rows)]
 
 
-def one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
+def select_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0: int, i0: int) -> Specification:
     """Return the variant restricted to queries of one head from i0 on.
 
     Its mods get the batch, the head, the query and the lengths of the whole problem.
@@ -202,7 +202,7 @@ def one_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, h0:
     return replace(spec, mask_mod=mask, score_mod=score, captured={}, sink=sink)
 
 
-def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+def compute_relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the relative error in the norm, or the largest magnitude if zeros are expected."""
     size = expected.norm().item()
     return (actual - expected).norm().item() / size if size > 0 else actual.abs().max().item() if actual.numel() else 0.0

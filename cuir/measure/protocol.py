@@ -24,14 +24,14 @@ def median_ms(call: Call, milliseconds: float = ROUND) -> float:
     call()
     torch.cuda.synchronize()
     began = time.perf_counter()
-    timed(call, 3)
-    warm, count = calls_of_a_round((time.perf_counter() - began) * 1e3 / 3, milliseconds)
+    time_calls(call, 3)
+    warm, count = plan_round((time.perf_counter() - began) * 1e3 / 3, milliseconds)
     for _ in range(warm):
         call()
-    return statistics.median(timed(call, count))
+    return statistics.median(time_calls(call, count))
 
 
-def timed(call: Call, count: int) -> list[float]:
+def time_calls(call: Call, count: int) -> list[float]:
     """Return the milliseconds of each of `count` calls; the L2 cache is overwritten before each."""
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
@@ -44,7 +44,7 @@ def timed(call: Call, count: int) -> list[float]:
     return [start.elapsed_time(stop) for start, stop in events]
 
 
-def calls_of_a_round(call_ms: float, milliseconds: float = ROUND) -> tuple[int, int]:
+def plan_round(call_ms: float, milliseconds: float = ROUND) -> tuple[int, int]:
     """Return (calls to warm up, calls to time) of a contender that takes `call_ms` milliseconds a call.
 
     `call_ms` includes the time between calls.
@@ -54,7 +54,7 @@ def calls_of_a_round(call_ms: float, milliseconds: float = ROUND) -> tuple[int, 
     return warm, min(MOST, max(LEAST, int((1 - WARM) * milliseconds / call_ms) - LEAST))
 
 
-def in_turns(
+def time_in_turns(
     calls: Mapping[str, Call],
     rounds: int,
     measure: Callable[[Call], float] = median_ms,
@@ -83,7 +83,7 @@ def in_turns(
         for name, measured in times.items():
             if measured and name not in failed:
                 best[family(name)] = min(measured[0], best.get(family(name), measured[0]))
-        for name, call in turned(list(calls.items()), turn, rounds):
+        for name, call in order_turn(list(calls.items()), turn, rounds):
             if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
                 continue
             begins(name)
@@ -91,18 +91,18 @@ def in_turns(
                 times[name].append(measure(call))
             except Exception as error:  # PyTorch's compilers raise errors of any type
                 raise_if_lost(error)
-                failed[name] = reason(error)
+                failed[name] = describe_error(error)
     return {name: t for name, t in times.items() if t and name not in failed}, failed
 
 
-def turned(order: list[tuple[str, Call]], turn: int, rounds: int) -> list[tuple[str, Call]]:
+def order_turn(order: list[tuple[str, Call]], turn: int, rounds: int) -> list[tuple[str, Call]]:
     """Return the order of a round."""
     first = turn * len(order) // rounds
     order = order[first:] + order[:first]
     return order[::-1] if turn % 2 else order
 
 
-def as_graph(call: Call) -> Call:
+def capture_graph(call: Call) -> Call:
     """Capture a call that has run before in a CUDA graph, so that launches on the host are not timed.
 
     A call that cannot be captured is returned as it is.
@@ -133,7 +133,7 @@ def raise_if_lost(error: Exception) -> None:
         raise error
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return why a contender did not run, in a line."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return "out of memory"

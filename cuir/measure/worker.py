@@ -63,17 +63,17 @@ class Worker:
 
         Raises: WorkerLost after `seconds` or when the process ends, CuirError for a request that is wrong.
         """
-        process, self.doing = self._running(), ""
+        process, self.doing = self._ensure_running(), ""
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            raise self._ended() from None
-        answer: dict[str, Any] = json.loads(self._line(seconds))
+            raise self._make_loss() from None
+        answer: dict[str, Any] = json.loads(self._read_line(seconds))
         while "doing" in answer:
             self.doing = answer["doing"]
-            answer = json.loads(self._line(answer["seconds"]))
+            answer = json.loads(self._read_line(answer["seconds"]))
         if "diagnostic" in answer:
             d = answer["diagnostic"]
             raise CuirError.of(d["code"], d["message"], hint=d["hint"])
@@ -98,7 +98,7 @@ class Worker:
                 self.process.wait(seconds)
         self.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _ensure_running(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self.process = subprocess.Popen(
@@ -106,7 +106,7 @@ class Worker:
             )
         return self.process
 
-    def _line(self, seconds: float) -> bytes:
+    def _read_line(self, seconds: float) -> bytes:
         assert self.process is not None and self.process.stdout is not None
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
@@ -117,21 +117,21 @@ class Worker:
                     raise WorkerLost("hangs", f"no answer within {seconds:.0f} s", self.doing)
                 chunk = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not chunk:
-                    raise self._ended()
+                    raise self._make_loss()
                 self.buffer += chunk
         line, _, self.buffer = self.buffer.partition(b"\n")
         return line
 
-    def _ended(self) -> WorkerLost:
+    def _make_loss(self) -> WorkerLost:
         assert self.process is not None
         code = self.process.wait()
         self.errors.seek(0)
-        output = _last_words(self.errors.read().decode(errors="replace"), raised=code == 1)
+        output = _find_last_line(self.errors.read().decode(errors="replace"), raised=code == 1)
         self.close()
         return WorkerLost("fault", f"the process ended with {code}: {output[:200] or 'it said nothing'}", self.doing)
 
 
-def _last_words(output: str, raised: bool) -> str:
+def _find_last_line(output: str, raised: bool) -> str:
     """Return the last line, or the error if one was raised.
 
     Errors of CUDA are followed by lines of advice.
@@ -142,7 +142,7 @@ def _last_words(output: str, raised: bool) -> str:
     return [*errors[:1], *lines[-1:], ""][0]
 
 
-def _end_with(parent: int) -> None:
+def _end_with_parent(parent: int) -> None:
     """End the process with its parent, killed or not.
 
     A hanging process does not notice that its input has ended, and would hold the device.
@@ -159,7 +159,7 @@ def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telli
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
     def say(line: Mapping[str, Any]) -> None:
         answers.write(json.dumps(line) + "\n")

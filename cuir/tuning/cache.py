@@ -24,10 +24,10 @@ from ..measure.problem import Shape
 from ..syntax.nodes import Program
 from ..syntax.types import DTYPES
 from ..text.jsontext import append_line
-from .space import Consts, defaults, from_plain, plain, ruled_out
+from .space import Consts, defaults, find_violation, from_plain, plain
 
 GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings
-FARTHEST = 6.0  # greatest distance at which a class serves another
+MAX_DISTANCE = 6.0  # greatest distance at which a class serves another
 TILE = 128  # rows of a tile when work is counted
 NOTHING: Mapping[str, Const] = MappingProxyType({})
 
@@ -59,7 +59,7 @@ class Key:
         `fixed` are given consts; others have the values of the signature.
         """
         parts = {**defaults(program, None), **fixed}.get("PARTS", 0)
-        return Key(arch, fingerprint(program), dtype, shape.D, shape.DV, int(parts))  # type: ignore[arg-type]
+        return Key(arch, compute_fingerprint(program), dtype, shape.D, shape.DV, int(parts))  # type: ignore[arg-type]
 
     @property
     def stem(self) -> str:
@@ -102,7 +102,7 @@ def shape_class(shape: Shape, sms: int) -> ShapeClass:
     return ShapeClass(queries, keys, work, shape.H // shape.HK)
 
 
-def fingerprint(program: Program) -> str:
+def compute_fingerprint(program: Program) -> str:
     """Return a hash of the program's canonical text."""
     from ..syntax.printer import show
 
@@ -143,7 +143,7 @@ def folder() -> Path:
     return cache_dir() / "tuned"
 
 
-def read(key: Key) -> dict[str, Any]:
+def read_records(key: Key) -> dict[str, Any]:
     """Return the records by shape class; none if the file is missing or of another version."""
     try:
         data = json.loads((folder() / f"{key.stem}.json").read_text(encoding="utf-8"))
@@ -152,9 +152,9 @@ def read(key: Key) -> dict[str, Any]:
         return {}
 
 
-def keep(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
+def store_best(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
     """Replace the best setting of a shape class."""
-    records = read(key) | {str(shape): {"class": shape.as_list(), **record}}
+    records = read_records(key) | {str(shape): {"class": shape.as_list(), **record}}
     place = folder()
     place.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=place)
@@ -163,11 +163,11 @@ def keep(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
     os.replace(temporary, place / f"{key.stem}.json")
 
 
-def best(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
+def find_nearest_record(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
     """Return the record of this class, or else of the nearest one within FARTHEST."""
-    records = [(ShapeClass(*r["class"]).distance(shape), r) for r in read(key).values()]
+    records = [(ShapeClass(*r["class"]).distance(shape), r) for r in read_records(key).values()]
     near = min(records, key=lambda pair: pair[0], default=None)
-    return near[1] if near is not None and near[0] <= FARTHEST else None
+    return near[1] if near is not None and near[0] <= MAX_DISTANCE else None
 
 
 def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", fixed: Mapping[str, Const] = NOTHING) -> Consts:
@@ -186,9 +186,9 @@ def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", 
     arch, sms = device()
     if not arch:
         return {}
-    record = best(Key.of(arch, program, dtype, shape, fixed), shape_class(shape, sms))
+    record = find_nearest_record(Key.of(arch, program, dtype, shape, fixed), shape_class(shape, sms))
     setting = from_plain(record["consts"]) if record else {}
-    return setting if ruled_out(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) is None else {}
+    return setting if find_violation(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) is None else {}
 
 
 class Journal:
@@ -214,7 +214,7 @@ class Journal:
         """Return the journal of a key and shape, for this version of the lowering."""
         return Journal(folder() / "journals" / f"{key.stem}-{'x'.join(map(str, shape.as_tuple()))}-{lowering_version()}.jsonl")
 
-    def look(self, consts: Consts) -> dict[str, Any] | None:
+    def find(self, consts: Consts) -> dict[str, Any] | None:
         """Return the entry of a setting, or None."""
         return self.entries.get(_name(consts))
 

@@ -125,7 +125,7 @@ class Contest:
         Raises: CuirError if it cannot serve as a start: U505 and the like, V401, V403.
         """
         with self.lock:
-            entry = self._examined(self.best)
+            entry = self._examine(self.best)
             if entry.status in ("refused", "wrong", "hangs", "fault"):
                 code = "V403" if entry.status in ("hangs", "fault") else "V401" if entry.status == "wrong" else "L010"
                 raise CuirError.of(code, f"the program to tune is no start: {entry.why}", hint="cuir verify ... --gpu says more")
@@ -134,24 +134,24 @@ class Contest:
                 return entry
             return replace(entry, milliseconds=tuple(self._time(self.best) for _ in range(self.rounds)))
 
-    def enter(self, contender: Contender, confirmed: Callable[[], str] = lambda: "") -> Entry:
+    def enter(self, contender: Contender, confirm: Callable[[], str] = lambda: "") -> Entry:
         """Compile, check and time a verified program; if it is faster, it becomes the best.
 
-        `confirmed` runs the verifications that are too long for all candidates on a faster one. It returns why the candidate is
+        `confirm` runs the verifications that are too long for all candidates on a faster one. It returns why the candidate is
         rejected, empty if it is not.
         """
         with self.lock:
-            entry = self._examined(contender)
+            entry = self._examine(contender)
             if entry.status == "slower":  # the default until it is timed
-                entry = self._timed(entry)
-            if entry.status == "faster" and (why := confirmed()):
+                entry = self._time_in_turns(entry)
+            if entry.status == "faster" and (why := confirm()):
                 entry = replace(entry, status="unconfirmed", why=why)
             if entry.status == "faster":
                 self.best = entry.contender
             self.entries.append(entry)
             return entry
 
-    def _examined(self, contender: Contender) -> Entry:
+    def _examine(self, contender: Contender) -> Entry:
         if self.compile is not None:
             contender = replace(contender, built=self.compile(contender.text, contender.kernel, contender.consts))
             if contender.built is not None and contender.built.refused:
@@ -164,7 +164,7 @@ class Contest:
         statuses: dict[str, Status] = {"wrong": "wrong", "hangs": "hangs", "fault": "fault"}
         return Entry(statuses.get(status, "refused"), why, contender)
 
-    def _timed(self, entry: Entry) -> Entry:
+    def _time_in_turns(self, entry: Entry) -> Entry:
         times_of_entry: list[float] = []
         times_of_best: list[float] = []
         for is_repetition in (False, True):
@@ -200,7 +200,7 @@ def with_defaults(program: Program, kernel: str | None, consts: Mapping[str, Con
     return with_children(program, lambda item: changed if item is picked else item)
 
 
-def same_interface(origin: Program, program: Program, kernel: str) -> tuple[Diagnostic, ...]:
+def compare_interfaces(origin: Program, program: Program, kernel: str) -> tuple[Diagnostic, ...]:
     """Return why a changed program cannot be launched like the origin; empty if it can.
 
     New const parameters with a default are allowed.

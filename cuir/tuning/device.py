@@ -10,7 +10,7 @@ import torch
 
 from ..calls.binding import TORCH
 from ..checking.checked import Const
-from ..measure.problem import Expectation, Shape, expectation, tensors
+from ..measure.problem import Expectation, Shape, compute_expectation, make_tensors
 from ..measure.protocol import median_ms
 from ..measure.worker import Tell, Worker, WorkerLost
 from ..spec.specification import lengths_of
@@ -28,7 +28,7 @@ class Prepared:
     """A problem with poisoned outputs, and its expected results."""
 
     def __init__(self, transferred: Any, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
-        self.problem = tensors(shape, dtype, device)
+        self.problem = make_tensors(shape, dtype, device)
         q, k = self.problem["Q"], self.problem["K"]
         self.scale = shape.D**-0.5
         self.outputs = {
@@ -43,7 +43,7 @@ class Prepared:
     def expected(self) -> Expectation:
         """The expected results, computed once."""
         if self._expected is None:
-            self._expected = expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
+            self._expected = compute_expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
         return self._expected
 
     def arguments(self, consts: Mapping[str, Const] | None = None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Prepared:
         added = self.transferred.arguments(self.lengths, self.device, consts)
         return {**self.problem, **self.outputs, "scale": self.scale, **added}
 
-    def verdict(self, launch: Callable[..., Any], consts: Mapping[str, Const] | None = None) -> str:
+    def judge(self, launch: Callable[..., Any], consts: Mapping[str, Const] | None = None) -> str:
         """Return why a kernel is wrong; empty if it is right, with the same bits in each run."""
         arguments = self.arguments(consts)
         first: list[torch.Tensor] = []
@@ -72,7 +72,7 @@ class Prepared:
         return self.expected.judge(self.outputs["O"], self.outputs["LSE"])
 
 
-def ragged(shape: Shape) -> Shape:
+def make_ragged_shape(shape: Shape) -> Shape:
     """Return a small problem with the same head dims, grouped heads, and lengths that divide no tile."""
     batch, group, queries, keys = RAGGED
     return Shape(batch, 2 * group, 2, queries, keys, shape.D, shape.DV)
@@ -88,7 +88,7 @@ class LocalDevice:
         self.transferred, self.kernel, self.shape = transferred, kernel, shape
         self.kernels: dict[str, Any] = {}
         torch_dtype = TORCH[DTYPES[dtype]]
-        self.cases = [Prepared(transferred, s, torch_dtype) for s in (ragged(shape), shape)]
+        self.cases = [Prepared(transferred, s, torch_dtype) for s in (make_ragged_shape(shape), shape)]
 
     def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
         """Return the compiled kernel of a setting."""
@@ -112,7 +112,7 @@ class LocalDevice:
             case.expected  # noqa: B018 - computed once, outside of the launches' limit
         tell("check", CHECK_SECONDS)
         for case in self.cases:
-            why = case.verdict(launch, consts)
+            why = case.judge(launch, consts)
             if why:
                 q = case.problem["Q"]
                 return "wrong", f"{why}; {tuple(q.shape)} queries, {case.problem['K'].shape[2]} keys"

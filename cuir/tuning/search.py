@@ -15,7 +15,7 @@ from ..checking.checked import Const
 from ..syntax.nodes import Program
 from .cache import Journal
 from .compiling import Built
-from .space import Consts, Space, defaults, from_plain, label, plain, ruled_out
+from .space import Consts, Space, defaults, find_violation, from_plain, label, plain
 
 FINALISTS = 4
 BETTER = 0.995  # a time below this share of the best one is a gain, others are noise
@@ -144,7 +144,7 @@ def tune(
     """
     space.check_names(program, kernel)
     search = _Search(
-        program, kernel, dict(fixed), space.narrowed(fixed), device, compile, journal or Journal(None), limit, rounds, tell, keep, clock
+        program, kernel, dict(fixed), space.narrow(fixed), device, compile, journal or Journal(None), limit, rounds, tell, keep, clock
     )
     return search.run(exhaustive)
 
@@ -177,16 +177,16 @@ class _Search:
     def run(self, exhaustive: bool) -> TuneReport:
         """Run the search and return its report."""
         if exhaustive:
-            self.batch(self.space.everything())
+            self.process(self.space.enumerate_all())
         elif self.device is None:  # the first step of a search
             first = self.space.starts[0] if self.space.starts else {}
-            self.batch([*self.space.starts, *(c for axis in self.space.axes for c in self.space.around(axis, first))])
+            self.process([*self.space.starts, *(c for axis in self.space.axes for c in self.space.vary(axis, first))])
         else:
-            self.batch(self.space.starts)
+            self.process(self.space.starts)
             if self.best is None:
-                self.batch(c for axis in self.space.axes[:1] for c in self.space.around(axis, {}))
+                self.process(c for axis in self.space.axes[:1] for c in self.space.vary(axis, {}))
             self.descend()
-        self.play_off()
+        self.time_finalists()
         return TuneReport(self.best, list(self.outcomes.values()), self.clock() - self.started, self.complete)
 
     def descend(self) -> None:
@@ -196,7 +196,7 @@ class _Search:
             changed = False
             for axis in self.space.axes:
                 before = self.best
-                self.batch(self.space.around(axis, self.best.consts))
+                self.process(self.space.vary(axis, self.best.consts))
                 changed |= self.best is not before
 
     def in_time(self) -> bool:
@@ -204,13 +204,13 @@ class _Search:
         self.complete &= self.clock() - self.started < self.limit
         return self.complete
 
-    def say(self, doing: str) -> None:
+    def report(self, doing: str) -> None:
         """Report the progress."""
         if self.tell is not None:
             self.tell(Progress(doing, list(self.outcomes.values()), self.best, self.clock() - self.started))
 
     # ---- steps of a candidate
-    def batch(self, candidates: Iterable[Mapping[str, Const]]) -> None:
+    def process(self, candidates: Iterable[Mapping[str, Const]]) -> None:
         """Take new candidates through all steps."""
         fresh = []
         for consts in candidates:
@@ -221,54 +221,54 @@ class _Search:
                 self.outcomes[name] = Outcome(tuned)
                 fresh.append(self.outcomes[name])
         for outcome in fresh:
-            self.recall(outcome)
-        fitting = self.fitting([o for o in fresh if o.status == "waiting"])
+            self.restore(outcome)
+        fitting = self.select_fitting([o for o in fresh if o.status == "waiting"])
         if self.device is None:
             return
         self.build(fitting)
-        self.examine(self.clean([o for o in fresh if o.status == "compiled"]))
+        self.examine(self.select_clean([o for o in fresh if o.status == "compiled"]))
         self.measure([o for o in fresh if o.status == "right"])
-        self.choose([o for o in fresh if o.status == "timed"])
+        self.update_best([o for o in fresh if o.status == "timed"])
 
-    def recall(self, outcome: Outcome) -> None:
+    def restore(self, outcome: Outcome) -> None:
         """Restore the result of an earlier search from the journal."""
-        entry = self.journal.look({**self.fixed, **outcome.consts})
+        entry = self.journal.find({**self.fixed, **outcome.consts})
         if entry is None or entry["status"] == "flawed":  # whether flaws end a candidate depends on the others
             return
         recorded = Outcome.of(entry)
         outcome.status, outcome.why, outcome.milliseconds, outcome.recorded = recorded.status, recorded.why, recorded.milliseconds, True
 
-    def settle(self, outcome: Outcome, status: str, why: str = "") -> None:
+    def set_status(self, outcome: Outcome, status: str, why: str = "") -> None:
         """Set the status of a candidate, and record a final one in the journal."""
         outcome.status, outcome.why = status, why
         if status in ("refused", "flawed", "wrong", "hangs", "fault", "timed"):
             self.journal.write({**self.fixed, **outcome.consts}, {k: v for k, v in outcome.as_json().items() if k != "consts"})
 
-    def fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def select_fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the candidates that pass `check`."""
         for number, outcome in enumerate(outcomes, 1):
-            self.say(f"check {number} of {len(outcomes)}: {label(outcome.consts)}")
-            diagnostic = ruled_out(self.program, self.kernel, {**self.fixed, **outcome.consts})
+            self.report(f"check {number} of {len(outcomes)}: {label(outcome.consts)}")
+            diagnostic = find_violation(self.program, self.kernel, {**self.fixed, **outcome.consts})
             if diagnostic is not None:
-                self.settle(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")
+                self.set_status(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")
             else:
-                self.settle(outcome, "fits")
+                self.set_status(outcome, "fits")
         return [o for o in outcomes if o.status == "fits"]
 
     def build(self, outcomes: list[Outcome]) -> None:
         """Compile candidates."""
         if not outcomes or not self.in_time():
             return
-        self.say(f"compile {len(outcomes)}")
+        self.report(f"compile {len(outcomes)}")
         results = self.compile([{**self.fixed, **o.consts} for o in outcomes])
         for number, (index, built) in enumerate(results, 1):
             outcomes[index].built = built
-            self.settle(outcomes[index], "refused" if built.refused else "compiled", built.refused)
-            self.say(f"compile {number} of {len(outcomes)}")
+            self.set_status(outcomes[index], "refused" if built.refused else "compiled", built.refused)
+            self.report(f"compile {number} of {len(outcomes)}")
             if not self.in_time():
                 break
 
-    def clean(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def select_clean(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the candidates without spills and serialised products.
 
         If there are none and nothing was timed yet, return those with the fewest.
@@ -279,7 +279,7 @@ class _Search:
             good = [o for o in outcomes if o.built is not None and (o.built.serialised, o.built.spills) == least]
         for o in outcomes:
             if all(o is not g for g in good) and o.built is not None:
-                self.settle(o, "flawed", o.built.flaw())
+                self.set_status(o, "flawed", o.built.flaw())
         return good
 
     def examine(self, outcomes: list[Outcome]) -> None:
@@ -288,9 +288,9 @@ class _Search:
         for number, outcome in enumerate(outcomes, 1):
             if not self.in_time():
                 return
-            self.say(f"run {number} of {len(outcomes)} against float64: {label(outcome.consts)}")
+            self.report(f"run {number} of {len(outcomes)} against float64: {label(outcome.consts)}")
             status, why = self.device.check({**self.fixed, **outcome.consts})
-            self.settle(outcome, status, why)
+            self.set_status(outcome, status, why)
 
     def measure(self, outcomes: list[Outcome]) -> None:
         """Time candidates and the best one so far in turns, as the card's clock drifts."""
@@ -302,12 +302,12 @@ class _Search:
             for outcome in turns:
                 if not self.in_time() and not all(times.get(id(o)) for o in turns):
                     return
-                self.say(f"time, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
+                self.report(f"time, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
                 self.time(outcome, times)
         for outcome in turns:
             if outcome.status in ("right", "timed") and times.get(id(outcome)):
                 outcome.milliseconds = times[id(outcome)]
-                self.settle(outcome, "timed")
+                self.set_status(outcome, "timed")
 
     def time(self, outcome: Outcome, times: dict[int, list[float]]) -> None:
         """Time a candidate once."""
@@ -316,11 +316,11 @@ class _Search:
             return
         milliseconds = self.device.time({**self.fixed, **outcome.consts})
         if milliseconds != milliseconds:
-            self.settle(outcome, "hangs", "no answer while it was timed")
+            self.set_status(outcome, "hangs", "no answer while it was timed")
         else:
             times.setdefault(id(outcome), []).append(milliseconds)
 
-    def choose(self, outcomes: list[Outcome]) -> None:
+    def update_best(self, outcomes: list[Outcome]) -> None:
         """Replace the best candidate if another one is clearly faster."""
         best = min(
             (o for o in [*outcomes, *([self.best] if self.best else [])] if o.status == "timed"), key=lambda o: o.median, default=None
@@ -332,7 +332,7 @@ class _Search:
             if self.keep is not None:
                 self.keep(best)
 
-    def play_off(self) -> None:
+    def time_finalists(self) -> None:
         """Time the fastest few once more, side by side.
 
         Their figures may have been taken minutes apart, or in an earlier run.
@@ -345,15 +345,15 @@ class _Search:
         times: dict[int, list[float]] = {}
         for turn in range(self.rounds):
             for outcome in timed:
-                self.say(f"the last {len(timed)}, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
+                self.report(f"the last {len(timed)}, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
                 self.time(outcome, times)
         for outcome in timed:
             if outcome.status == "timed" and id(outcome) in times:
                 outcome.milliseconds = times[id(outcome)]
-                self.settle(outcome, "timed")
+                self.set_status(outcome, "timed")
         best = min((o for o in timed if o.status == "timed"), key=lambda o: o.median, default=None)
         if best is not None:
             self.best = best
             if self.keep is not None:
                 self.keep(best)
-        self.say("done")
+        self.report("done")

@@ -84,7 +84,7 @@ class Space:
                     "N111", f"`{picked.name}` has no const parameter `{parameter}`, which its space of candidates names", picked.span
                 )
 
-    def within(self, program: Program, kernel: str | None) -> Space:
+    def restrict(self, program: Program, kernel: str | None) -> Space:
         """Return the space without parameters that a variant of the kernel lacks.
 
         The order of its tiles, for example, may need none.
@@ -96,35 +96,35 @@ class Space:
         starts = [{p: value for p, value in start.items() if p in names} for start in self.starts]
         return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes)
 
-    def narrowed(self, fixed: Mapping[str, Const]) -> Space:
+    def narrow(self, fixed: Mapping[str, Const]) -> Space:
         """Return the space without fixed parameters, and with the starts that agree with them.
 
         Of these, the starts for the nearest lengths remain.
         """
         axes = [{p: values for p, values in axis.items() if p not in fixed} for axis in self.axes]
         agreeing = [s for s in self.starts if all(fixed.get(p, value) == value for p, value in s.items() if p in self.parameters)]
-        above = [(sum(distances), s) for s in agreeing if min(distances := self._far(s, fixed), default=0) >= 0]
+        above = [(sum(distances), s) for s in agreeing if min(distances := self._compute_distances(s, fixed), default=0) >= 0]
         nearest = min((distances for distances, _ in above), default=0)
         starts = [{p: v for p, v in s.items() if p in self.parameters and p not in fixed} for distances, s in above if distances == nearest]
         return Space(tuple(axis for axis in axes if axis), tuple(starts), self.computes, bool(above) and nearest == 0)
 
-    def _far(self, start: Mapping[str, int | bool], fixed: Mapping[str, Const]) -> list[int]:
+    def _compute_distances(self, start: Mapping[str, int | bool], fixed: Mapping[str, Const]) -> list[int]:
         """Return by how much the lengths of a start exceed the fixed ones."""
         return [int(n) - int(fixed[p]) for p, n in start.items() if p not in self.parameters and isinstance(fixed.get(p), int)]  # type: ignore[arg-type]
 
-    def around(self, axis: Mapping[str, tuple[int | bool, ...]], consts: Mapping[str, Const]) -> Iterator[Consts]:
+    def vary(self, axis: Mapping[str, tuple[int | bool, ...]], consts: Mapping[str, Const]) -> Iterator[Consts]:
         """Yield `consts` with every combination of values on one axis."""
         for values in itertools.product(*axis.values()):
             yield {**consts, **dict(zip(axis, values, strict=True))}
 
-    def everything(self) -> Iterator[Consts]:
+    def enumerate_all(self) -> Iterator[Consts]:
         """Yield every combination of all axes."""
         values = [v for axis in self.axes for v in axis.values()]
         for chosen in itertools.product(*values):
             yield dict(zip(self.parameters, chosen, strict=True))
 
 
-def ruled_out(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
+def find_violation(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
     """Return why a candidate does not fit the architecture, without compiling it; None if it fits."""
     from ..checking.checker import check
 

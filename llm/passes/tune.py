@@ -21,7 +21,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.source import Span
-from cuir.tuning.contest import Contender, Contest, Entry, same_interface, with_defaults
+from cuir.tuning.contest import Contender, Contest, Entry, compare_interfaces, with_defaults
 from cuir.tuning.search import Outcome as Setting
 from cuir.tuning.space import label
 from cuir.verification import verify
@@ -95,7 +95,7 @@ def proven(
     try:
         whole = show(merged(before, kernel, definitions))
         program = parse(whole, NAME)
-        wrong = same_interface(before, program, kernel)
+        wrong = compare_interfaces(before, program, kernel)
         if wrong:
             return Proof("check", wrong, program, whole, shown)
         check(program, kernel, fixed)

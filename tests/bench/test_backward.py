@@ -13,8 +13,8 @@ from cuir.bench.cells import Cell
 from cuir.bench.results import markdown, ratios
 from cuir.bench.running import run_calls
 from cuir.cli.inputs import read_variant
-from cuir.measure.gradients import expected_gradients
-from cuir.measure.problem import Shape, tensors
+from cuir.measure.gradients import compute_expected_gradients
+from cuir.measure.problem import Shape, make_tensors
 
 CELL = Cell("causal", {}, "small", Shape(1, 2, 1, 60, 60, 64))
 
@@ -42,11 +42,11 @@ def test_a_row_of_ours_and_of_a_peer(tmp_path: Path) -> None:
 
 
 def test_wrong_gradients_are_told() -> None:
-    problem = tensors(CELL.shape, torch.float16, "cpu")
+    problem = make_tensors(CELL.shape, torch.float16, "cpu")
     given = [problem[n].requires_grad_() for n in "QKV"]
     q, k, v = given
     do = torch.ones_like(q)
-    expected = expected_gradients(read_variant("causal", ()), q, k, v, do, 0.125)
+    expected = compute_expected_gradients(read_variant("causal", ()), q, k, v, do, 0.125)
     s = (q.double() @ k.double().mT * 0.125).masked_fill(~torch.ones(60, 60).tril().bool(), -torch.inf)
     right = list(torch.autograd.grad(s.softmax(-1) @ v.double(), given, do.double()))
     assert not expected.judge(right)

@@ -15,7 +15,7 @@ from cuir.bench.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
 from cuir.bench.peers import check_peers, contenders, not_installed
 from cuir.bench.suites import SUITES, VARIANTS, suite
 from cuir.cli.inputs import read_variant
-from cuir.measure.problem import Shape, expectation
+from cuir.measure.problem import Shape, compute_expectation
 from cuir.spec.specification import Lengths, lengths_of
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
@@ -136,8 +136,8 @@ def test_repeated_runs_that_differ_are_wrong() -> None:
         if next(count) == 1:
             arguments["O"][0, 1, 3, 5] += 0.01
 
-    assert case.verdict(launch) == ""
-    assert case.verdict(unsteady) == "two runs give different bits"
+    assert case.judge(launch) == ""
+    assert case.judge(unsteady) == "two runs give different bits"
 
 
 @pytest.mark.parametrize("name", ["full", "causal", "prefix_lm", "softcap", "causal_document", "sink_causal"])
@@ -155,7 +155,7 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert case.expected.judge(found["dense"]()) == ""
     q, k = case.problem["Q"], case.problem["K"]
     assert lengths_of(q, k).HK == 2
-    assert expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
+    assert compute_expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
     assert case.expected.judge(found["flex"]()) == ""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.backward_defaults import Problem
 from cuir.bench.cells import Cell
-from cuir.measure.gradients import expected_gradients
+from cuir.measure.gradients import compute_expected_gradients
 from cuir.measure.problem import Shape
 
 
@@ -21,7 +21,7 @@ def test_all_forms_give_the_gradients(variant: str, shape: Shape, names: set[str
     problem = Problem(Cell(variant, {}, "small", shape), "cpu", "interpret")
     calls = problem.calls()
     assert set(calls) == names
-    expected = expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
+    expected = compute_expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
     for name, call in calls.items():
         grads = call()
         assert not expected.judge(grads), name

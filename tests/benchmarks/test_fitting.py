@@ -21,7 +21,7 @@ from benchmarks.defaults import Cell, cells, measured, parsed, planned, whole
 from benchmarks.fitting import Measured, fitted, read, runs, table_of
 from cuir.choice import cost, table
 from cuir.measure.problem import Shape
-from cuir.tuning.space import label, ruled_out
+from cuir.tuning.space import find_violation, label
 
 times = st.dictionaries(st.sampled_from("abc"), st.floats(1.0, 1.5), min_size=3)
 
@@ -77,10 +77,10 @@ def test_the_models_numbers_are_found_again() -> None:
                 work, numbers = fitting.work_of(cell)
                 for BM, BN in ((64, 64), (128, 64), (128, 128), (192, 64), (192, 80)):
                     t = cost.Terms.of(work, cell.shape, dict(numbers), {"BM": BM, "BN": BN}, 132)
-                    figures.append((t, cost.milliseconds(t, hidden) * float(np.exp(rng.normal(0, 0.01))), 1.0))
+                    figures.append((t, cost.predict_milliseconds(t, hidden) * float(np.exp(rng.normal(0, 0.01))), 1.0))
     found = fitted(figures)
-    off = [abs(math.log(cost.milliseconds(t, found) / cost.milliseconds(t, hidden))) for t, _, _ in figures]
-    before = [abs(math.log(cost.milliseconds(t, cost.Coefficients()) / taken)) for t, taken, _ in figures]
+    off = [abs(math.log(cost.predict_milliseconds(t, found) / cost.predict_milliseconds(t, hidden))) for t, _, _ in figures]
+    before = [abs(math.log(cost.predict_milliseconds(t, cost.Coefficients()) / taken)) for t, taken, _ in figures]
     assert max(off) < 0.02 < max(before)
 
 
@@ -112,7 +112,7 @@ def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:
     """Launches of one to four waves, of which no table has rows: most get a setting within 3 % of the best that was measured."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl")
     device, found = read([path])
-    few = [m for m in found if table.waves(m.cell.shape, 132) < table.WAVES]
+    few = [m for m in found if table.count_waves(m.cell.shape, 132) < table.MIN_WAVES]
     ratios = [r for r, _, _ in fitting.report(few, device, "model") if r == r]
     assert len(ratios) == len(few) == 24 and statistics.mean(ratios) >= 0.98 and sum(r < 0.97 for r in ratios) <= 3
 
@@ -129,7 +129,7 @@ def test_rows_of_one_short_run_are_near_the_best_on_average() -> None:
 def test_the_checker_takes_what_is_measured(D: int) -> None:
     made = defaults.of_cell(of(1024, {}, "full", D).cell)
     for setting in defaults.SETTINGS[D]:
-        assert ruled_out(made.program, made.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
+        assert find_violation(made.program, made.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
 
 
 def test_the_grid_is_the_issues(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_nothing_that_is_held_out_is_in_the_grid() -> None:
     assert not grid & {cell for cell, _ in held}
     for cell, settings in held:
         made = defaults.of_cell(cell)
-        assert settings and ruled_out(made.program, made.kernel, whole(settings[0], cell.shape.D)) is None
+        assert settings and find_violation(made.program, made.kernel, whole(settings[0], cell.shape.D)) is None
 
 
 def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch)
         return launch
 
     monkeypatch.setattr(defaults, "compiled", fake)
-    monkeypatch.setattr(defaults, "timed", lambda call, n: [0.5 if n == 1 else 0.4] * n)
+    monkeypatch.setattr(defaults, "time_calls", lambda call, n: [0.5 if n == 1 else 0.4] * n)
     found = measured(
         Cell("document", Shape(1, 2, 1, 256, 256, 64)), [parsed(s) for s in ("BM=128,BN=128", "BM=128,BN=64", "BM=192,BN=96")], device="cpu"
     )

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 import corpus
 from cuir import parse
 from cuir.choice import Device, choose, problem_class
-from cuir.choice.choose import rounded
+from cuir.choice.choose import round_length
 from cuir.measure.problem import Shape
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import BF16, F16, F32
 from cuir.tuning import cache, shape_class
 from cuir.tuning.cache import Key
-from cuir.tuning.space import ruled_out
+from cuir.tuning.space import find_violation
 from tests.choice.conftest import ARCH, adapted, work
 
 AT = Lengths(2, 32, 32, 8192, 8192)
@@ -24,14 +24,14 @@ STARTS = ({"BM": 64, "BN": 64}, {"BM": 128, "BN": 128})
 
 
 def keep(variant: str, shape: Shape, dtype: str = "bf16", **consts: int) -> None:
-    cache.keep(Key.of(ARCH, adapted(variant).program, dtype, shape), shape_class(shape, 132), {"consts": consts})
+    cache.store_best(Key.of(ARCH, adapted(variant).program, dtype, shape), shape_class(shape, 132), {"consts": consts})
 
 
 def test_a_first_call_gets_the_shipped_setting() -> None:
     made = adapted("causal")
     chosen = choose(made.program, BASE, AT)
     assert chosen.source == "table" and "NVIDIA H200" in chosen.why and "causal" in str(chosen)
-    assert chosen.consts == {**BASE, **chosen.setting} and ruled_out(made.program, None, chosen.consts) is None
+    assert chosen.consts == {**BASE, **chosen.setting} and find_violation(made.program, None, chosen.consts) is None
 
 
 def test_what_was_tuned_comes_first() -> None:
@@ -58,7 +58,7 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
     single = parse(corpus.kernels()[corpus.expert("f32")].read_text(encoding="utf-8"))
     fixed = {"T": F32, "D": 128, "DV": 128}
     key = Key.of(ARCH, single, "f32", Shape(2, 32, 32, 8192, 8192, 128), {"PARTS": 1})
-    cache.keep(key, shape_class(Shape(2, 32, 32, 8192, 8192, 128), 132), {"consts": {"BM": 256, "BN": 32, "ROWS": 128}})
+    cache.store_best(key, shape_class(Shape(2, 32, 32, 8192, 8192, 128), 132), {"consts": {"BM": 256, "BN": 32, "ROWS": 128}})
     chosen = choose(single, {**fixed, "PARTS": 1}, AT)
     assert chosen.source == "tuned" and chosen.consts["PARTS"] == 1 and chosen.setting == {"BM": 256, "BN": 32, "ROWS": 128}
     assert choose(single, {**fixed, "PARTS": 2}, AT).source != "tuned" != choose(single, fixed, AT).source
@@ -80,14 +80,16 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
 def test_a_choice_of_the_users_stands(own: dict[str, int]) -> None:
     made = adapted("causal")
     chosen = choose(made.program, {**BASE, **own}, AT, starts=STARTS)
-    assert own.items() <= chosen.consts.items() and ruled_out(made.program, None, chosen.consts) is None
+    assert own.items() <= chosen.consts.items() and find_violation(made.program, None, chosen.consts) is None
 
 
 def test_the_model_serves_what_has_no_row() -> None:
     made = adapted("causal")
     for fixed, device in (({**BASE, "D": 80, "DV": 80}, None), (BASE, Device("NVIDIA H100 PCIe sm_90 114", 114))):
         chosen = choose(made.program, fixed, AT, device=device)
-        assert chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and ruled_out(made.program, None, chosen.consts) is None
+        assert (
+            chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and find_violation(made.program, None, chosen.consts) is None
+        )
     assert choose(made.program, BASE, Lengths(1, 2, 2, 512, 512)).source == "model", "few tiles"
     assert choose(made.program, BASE, AT, sources=("model",)).source == "model"
 
@@ -118,13 +120,13 @@ def test_programs_that_are_no_attention_stay_as_given() -> None:
     assert choose(gemm, fixed, AT).consts == fixed
     ring = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"))
     chosen = choose(ring, {"T": F16, "D": 64}, AT)
-    assert ruled_out(ring, None, chosen.consts) is None, "another attention kernel, with other parameters"
+    assert find_violation(ring, None, chosen.consts) is None, "another attention kernel, with other parameters"
 
 
 @given(st.integers(1, 1 << 20))
 def test_lengths_of_a_class_are_near(n: int) -> None:
-    assert rounded(rounded(n)) == rounded(n) and 0.8 <= rounded(n) / n <= 1.25 and rounded(-n) == -rounded(n)
-    assert rounded(2 * n) == 2 * rounded(n) or n < 4
+    assert round_length(round_length(n)) == round_length(n) and 0.8 <= round_length(n) / n <= 1.25 and round_length(-n) == -round_length(n)
+    assert round_length(2 * n) == 2 * round_length(n) or n < 4
 
 
 @given(st.integers(1000, 20000), st.integers(0, 40))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.choice import cost
-from cuir.choice.cost import Coefficients, Terms, candidates, milliseconds, ranked
+from cuir.choice.cost import Coefficients, Terms, generate_candidates, predict_milliseconds, rank_candidates
 from cuir.choice.work import Arithmetic
 from cuir.measure.problem import Shape
 from cuir.syntax.types import BF16
-from cuir.tuning.space import ruled_out
+from cuir.tuning.space import find_violation
 from tests.choice.conftest import adapted, work
 
 amounts = st.floats(1e-3, 1e3)
@@ -29,44 +29,44 @@ terms = st.builds(
 
 @given(terms, coefficients, st.floats(1.0, 4.0))
 def test_more_work_takes_longer(t: Terms, c: Coefficients, factor: float) -> None:
-    base = milliseconds(t, c)
+    base = predict_milliseconds(t, c)
     assert base > 0
     more = [replace(t, steps=t.steps * factor), replace(t, masked=t.steps / 2), replace(t, skipped=t.skipped * factor), replace(t, bytes=t.bytes * factor),
             replace(t, D=t.D * 2, DV=t.DV * 2), replace(t, score=Arithmetic(t.score.plain + 8, t.score.special)),
             replace(t, score=Arithmetic(t.score.plain, t.score.special + 1)), replace(t, staged=False), *([replace(t, buffers=1)] if t.ahead else [])]  # fmt: skip
-    assert all(milliseconds(m, c) >= base * (1 - 1e-9) for m in more)
+    assert all(predict_milliseconds(m, c) >= base * (1 - 1e-9) for m in more)
     masked = replace(t, masked=t.steps)
-    assert milliseconds(replace(masked, keep=Arithmetic(t.keep.plain + 8, 0)), c) >= milliseconds(masked, c) * (1 - 1e-9)
+    assert predict_milliseconds(replace(masked, keep=Arithmetic(t.keep.plain + 8, 0)), c) >= predict_milliseconds(masked, c) * (1 - 1e-9)
 
 
 @given(terms, coefficients)
 def test_more_multiprocessors_never_take_longer(t: Terms, c: Coefficients) -> None:
     """Up to what the last wave leaves idle: half as many multiprocessors as tiles are no slower than a quarter."""
     even = replace(t, tiles=4 * t.sms)
-    assert milliseconds(replace(even, sms=2 * t.sms), c) <= milliseconds(even, c) * (1 + 1e-9)
+    assert predict_milliseconds(replace(even, sms=2 * t.sms), c) <= predict_milliseconds(even, c) * (1 + 1e-9)
 
 
 @given(st.sampled_from([0.3, 0.9, 1.0]))
 def test_a_last_wave_with_a_tile_costs_more_than_full_waves(part: float) -> None:
-    c = Coefficients.known()
+    c = Coefficients.load()
     t = Terms.of(work("full"), Shape(1, 132, 132, 1024, 1024, 64), {}, {"BM": 128, "BN": 128}, 132)
     one_more = replace(t, tiles=t.tiles + part, steps=t.steps * (t.tiles + part) / t.tiles)
-    per_tile = (milliseconds(one_more, c) - c.launch * 1e-3) / one_more.tiles
-    assert per_tile >= (milliseconds(t, c) - c.launch * 1e-3) / t.tiles * (1 - 1e-9)
+    per_tile = (predict_milliseconds(one_more, c) - c.launch * 1e-3) / one_more.tiles
+    assert per_tile >= (predict_milliseconds(t, c) - c.launch * 1e-3) / t.tiles * (1 - 1e-9)
 
 
 def test_a_second_wave_of_a_few_tiles_takes_as_long_as_a_full_one() -> None:
     """So that larger tiles that need it lose to smaller ones that fill it."""
-    c, shape = Coefficients.known(), Shape(1, 132, 132, 1024, 1024, 64)
+    c, shape = Coefficients.load(), Shape(1, 132, 132, 1024, 1024, 64)
     t = Terms.of(work("full"), shape, {}, {"BM": 128, "BN": 128}, 132)
-    times = [milliseconds(replace(t, tiles=n, steps=t.steps * n / t.tiles), replace(c, launch=0.0)) for n in (132, 140, 264)]
+    times = [predict_milliseconds(replace(t, tiles=n, steps=t.steps * n / t.tiles), replace(c, launch=0.0)) for n in (132, 140, 264)]
     assert times[0] * 1.8 < times[1] < times[2] < times[1] * 1.1
 
 
 def test_a_longer_window_takes_longer() -> None:
     of, shape = work("sliding_window"), Shape(2, 32, 32, 8192, 8192, 128)
     times = [
-        milliseconds(Terms.of(of, shape, {"window": w}, {"BM": 128, "BN": 128}, 132), Coefficients.known())
+        predict_milliseconds(Terms.of(of, shape, {"window": w}, {"BM": 128, "BN": 128}, 132), Coefficients.load())
         for w in (128, 512, 1024, 4096, 8192)
     ]
     assert times == sorted(times) and times[0] < times[-1] / 3
@@ -77,16 +77,16 @@ def test_a_longer_window_takes_longer() -> None:
 )
 def test_the_checker_takes_what_is_proposed(dims: tuple[int, int]) -> None:
     program = adapted("causal").program
-    found = list(candidates(Shape(1, 8, 8, 1024, 1024, *dims), {}))
+    found = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, *dims), {}))
     assert found and len(found) <= 9, "few, as each that is chosen is compiled"
     for setting in found:
-        assert ruled_out(program, None, {"T": BF16, "D": dims[0], "DV": dims[1], **setting}) is None
+        assert find_violation(program, None, {"T": BF16, "D": dims[0], "DV": dims[1], **setting}) is None
 
 
 def test_what_is_given_stands() -> None:
     of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
     for own in ({"BM": 192}, {"BN": 96}, {"BM": 128, "BN": 112}, {"QBUF": 1}):
-        found = ranked(of, shape, {}, 132, own)
+        found = rank_candidates(of, shape, {}, 132, own)
         assert all(s.get(n, v) == v for s in found for n, v in own.items())
         assert found or own == {"QBUF": 1}
 
@@ -94,26 +94,26 @@ def test_what_is_given_stands() -> None:
 def test_few_tiles_are_cut_smaller() -> None:
     """16 tiles of 128 queries leave most multiprocessors idle."""
     of = work("full")
-    few, many = (ranked(of, Shape(b, 16, 16, 128, 4096, 64), {}, 132, {})[0] for b in (1, 256))
+    few, many = (rank_candidates(of, Shape(b, 16, 16, 128, 4096, 64), {}, 132, {})[0] for b in (1, 256))
     assert few["BM"] < many["BM"]
 
 
 def test_a_tile_that_ends_before_the_next_begins_waits_for_no_queries() -> None:
     """AHEAD=False gives up softmax under the last product of the tile before, and is spared the wait for queries where they have one buffer."""
-    of, c = work("full"), Coefficients.known()
+    of, c = work("full"), Coefficients.load()
 
     def taken(**setting: int) -> float:
-        return milliseconds(Terms.of(of, Shape(2, 32, 32, 1024, 1024, 256), {}, {"BM": 128, "BN": 64, **setting}, 132), c)
+        return predict_milliseconds(Terms.of(of, Shape(2, 32, 32, 1024, 1024, 256), {}, {"BM": 128, "BN": 64, **setting}, 132), c)
 
     assert taken(QBUF=1, AHEAD=False) < taken(QBUF=1) and taken(QBUF=2) < taken(QBUF=2, AHEAD=False)
     assert taken(QBUF=1, AHEAD=False) == taken(QBUF=2, AHEAD=False)
-    wide = list(candidates(Shape(1, 8, 8, 1024, 1024, 256), {}))
+    wide = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, 256), {}))
     assert {s["QBUF"] for s in wide if not s.get("AHEAD", True)} == {1} and any(s.get("AHEAD", True) for s in wide)
 
 
 def test_its_numbers_are_there() -> None:
-    known = Coefficients.known()
+    known = Coefficients.load()
     assert all(getattr(known, f.name) >= 0 for f in fields(Coefficients)) and known.as_json().keys() == {
         f.name for f in fields(Coefficients)
     }
-    assert {p.name for p in adapted("causal").program.kernels()["flash_fwd"].params} >= cost.KNOWN
+    assert {p.name for p in adapted("causal").program.kernels()["flash_fwd"].params} >= cost.MODELLED_PARAMETERS

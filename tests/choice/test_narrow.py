@@ -57,18 +57,18 @@ def test_blocks_that_are_counted_are_those_of_the_lists(mod: Any, BM: int, BN: i
     """Ragged at both ends; of two heads both are looked at, of few queries all."""
     at = Lengths(1, 2, 2, 900, 1000)
     count, _ = block_lists(listed(mod).mask, listed(mod).numbers, at, BM, BN)  # type: ignore[arg-type]
-    some, n = work_of(mod).counted(at, listed(mod).numbers, {"BM": BM, "BN": BN})
-    assert work_of(mod).counts and torch.equal(torch.tensor([some.tolist(), n.tolist()]), count[0].permute(2, 0, 1).long())
+    some, n = work_of(mod).count_blocks(at, listed(mod).numbers, {"BM": BM, "BN": BN})
+    assert work_of(mod).can_count and torch.equal(torch.tensor([some.tolist(), n.tolist()]), count[0].permute(2, 0, 1).long())
 
 
 def test_of_many_queries_some_strips_are_looked_at() -> None:
     of = work_of(dilated)
-    some, n = of.counted(AT, listed(dilated).numbers, {"BM": 128, "BN": 128})
+    some, n = of.count_blocks(AT, listed(dilated).numbers, {"BM": 128, "BN": 128})
     assert n.shape == (1, 32) and n.max() <= 2 and (some == n).all()
-    looked = next(iter(of.looked.values()))
+    looked = next(iter(of.strips.values()))
     assert looked is not None and len(looked.first) == 8 and (looked.first % 384 == 0).all() and looked.first.max() < 4096
     assert Strips.of(of.mask, Lengths(1, 1, 1, 128, 1 << 20), {}) is None, "a strip of so many keys takes too long"  # type: ignore[arg-type]
-    assert of.counted(AT, {}, {"BM": 80, "BN": 128})[0].shape == (52,), "tiles that strips do not divide into are guessed at"
+    assert of.count_blocks(AT, {}, {"BM": 80, "BN": 128})[0].shape == (52,), "tiles that strips do not divide into are guessed at"
 
 
 def test_strips_are_looked_at_on_the_host() -> None:
@@ -83,8 +83,8 @@ def test_strips_are_looked_at_on_the_host() -> None:
 def test_what_reads_data_is_not_counted() -> None:
     made = adapted("document")
     of = Work.of(made.program, mask=made.mask)
-    assert of is not None and made.mask is not None and of.mask is None and not of.counts
-    assert cost.narrower(of, Shape(4, 16, 16, 4096, 4096, 64), {}, 132, {}, {"BM": 128, "BN": 128}) == []
+    assert of is not None and made.mask is not None and of.mask is None and not of.can_count
+    assert cost.rank_smaller_tiles(of, Shape(4, 16, 16, 4096, 4096, 64), {}, 132, {}, {"BM": 128, "BN": 128}) == []
 
 
 def chosen(made: TransferResult, D: int, numbers: dict[str, int | float], *, alone: bool = False, **own: int) -> Any:
@@ -103,7 +103,7 @@ def test_tiles_of_a_narrow_mask_visit_less(mod: Any, D: int) -> None:
         setting = chosen(made, D, {}, alone=alone).setting
         count, _ = block_lists(made.mask, made.numbers, AT, setting["BM"], setting["BN"])  # type: ignore[arg-type]
         areas.append(int(count[..., 1].sum()) * setting["BM"] * setting["BN"])
-    assert areas[1] <= cost.LESS * areas[0], areas
+    assert areas[1] <= cost.MAX_PAIR_RATIO * areas[0], areas
 
 
 @pytest.mark.parametrize("D", [64, 128])
@@ -113,7 +113,9 @@ def test_bounds_that_keep_few_keys_take_smaller_tiles(D: int) -> None:
     found, measured = (chosen(made, D, numbers, alone=alone) for alone in (False, True))  # type: ignore[arg-type]
     shape = Shape(4, 16, 16, 4096, 4096, D)
     assert (found.source, measured.source) == ("model", "table") and "rows see few keys" in found.why and measured.why in found.why
-    assert cost.area(of, shape, numbers, found.setting) <= cost.LESS * cost.area(of, shape, numbers, measured.setting)
+    assert cost.count_tile_pairs(of, shape, numbers, found.setting) <= cost.MAX_PAIR_RATIO * cost.count_tile_pairs(
+        of, shape, numbers, measured.setting
+    )
     assert chosen(made, D, numbers, BN=128).setting["BN"] == 128, "what is given stands"  # type: ignore[arg-type]
     wide = {"left": 1024, "right": 1024}
     assert chosen(made, D, wide).source == "table"  # type: ignore[arg-type]
@@ -135,4 +137,4 @@ def test_what_was_measured_stands() -> None:
         fixed = {"T": BF16, "D": shape.D, "DV": shape.D}
         found = choose(made.program, fixed, shape.lengths, numbers=numbers, mask=made.mask)
         if found.source != "table":
-            assert table.waves(shape, 132) < table.WAVES, (cell, found)
+            assert table.count_waves(shape, 132) < table.MIN_WAVES, (cell, found)

@@ -31,7 +31,7 @@ def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndar
 @pytest.mark.parametrize(("M", "N", "BM", "BN"), [(1024, 1024, 128, 128), (700, 1000, 192, 80), (1300, 1300, 64, 64)])
 def test_blocks_are_those_of_the_mask(variant: str, M: int, N: int, BM: int, BN: int) -> None:
     at, of = Lengths(1, 2, 2, M, N), work(variant)
-    some, n = of.counted(at, adapted(variant).numbers, {"BM": BM, "BN": BN})
+    some, n = of.count_blocks(at, adapted(variant).numbers, {"BM": BM, "BN": BN})
     wanted, partial = visits_of_mask(variant, at, BM, BN)
     assert of.blocks == "closed"
     # A closed form may visit a block too many at an edge, never one too few.
@@ -41,24 +41,24 @@ def test_blocks_are_those_of_the_mask(variant: str, M: int, N: int, BM: int, BN:
 
 def test_a_captured_number_says_how_many_blocks() -> None:
     at, of = Lengths(1, 8, 8, 8192, 8192), work("sliding_window")
-    steps = [float(of.visits(at, {"window": w}, {"BM": 128, "BN": 128}).steps.mean()) for w in (128, 512, 2048, 16384)]
-    assert steps == sorted(set(steps)) and "window" in of.read
-    causal = work("causal").visits(at, {}, {"BM": 128, "BN": 128})
+    steps = [float(of.count_visits(at, {"window": w}, {"BM": 128, "BN": 128}).steps.mean()) for w in (128, 512, 2048, 16384)]
+    assert steps == sorted(set(steps)) and "window" in of.dependencies
+    causal = work("causal").count_visits(at, {}, {"BM": 128, "BN": 128})
     assert steps[-1] == pytest.approx(float(causal.steps.mean()))
 
 
 def test_without_a_mask_all_blocks_are_computed_by_each_warpgroup() -> None:
     at, full = Lengths(2, 4, 4, 1024, 1000), work("full")
-    found = full.visits(at, {}, {"BM": 128, "BN": 128})
+    found = full.count_visits(at, {}, {"BM": 128, "BN": 128})
     assert full.blocks == "all" and (found.steps == 2 * 8).all() and (found.skipped == 0).all()
-    ragged = full.visits(Lengths(2, 4, 4, 1000, 1024), {}, {"BM": 192, "BN": 128}).steps
+    ragged = full.count_visits(Lengths(2, 4, 4, 1000, 1024), {}, {"BM": 192, "BN": 128}).steps
     assert ragged[-1] == 8 and ragged[0] == 3 * 8, "warpgroups behind the last query compute nothing"
 
 
 def test_a_warpgroup_skips_what_only_others_need() -> None:
     at, causal = Lengths(1, 1, 1, 2048, 2048), work("causal")
     wide, turns = ({"BM": 192, "BN": 64, "PINGPONG": p} for p in (False, True))
-    skipping, marching = causal.visits(at, {}, wide), causal.visits(at, {}, turns)
+    skipping, marching = causal.count_visits(at, {}, wide), causal.count_visits(at, {}, turns)
     assert (skipping.steps + skipping.skipped == marching.steps).all() and skipping.skipped.sum() > 0
     alone = visits_of_mask("causal", at, 64, 64)[0]
     assert (skipping.steps >= np.add.reduceat(alone, np.arange(0, len(alone), 3))).all()
@@ -71,7 +71,7 @@ def test_a_warpgroup_skips_what_only_others_need() -> None:
 def test_how_blocks_are_known(variant: str, blocks: str) -> None:
     of = work(variant)
     assert of.blocks == blocks
-    visits = of.visits(Lengths(1, 4, 4, 4096, 4096), {}, {"BM": 128, "BN": 128})
+    visits = of.count_visits(Lengths(1, 4, 4, 4096, 4096), {}, {"BM": 128, "BN": 128})
     assert ((visits.masked <= visits.steps) & (visits.steps <= 2 * 32)).all()
 
 

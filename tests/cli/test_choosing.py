@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cuir.choice.table import shipped
+from cuir.choice.table import list_shipped_devices
 
 H200 = "NVIDIA H200"
 
@@ -39,5 +39,5 @@ def test_wrong_calls(cuir: Callable, words: tuple[str, ...]) -> None:
 
 
 def test_every_gpu_of_a_table_can_be_asked_for(cuir: Callable) -> None:
-    for gpu in shipped():
+    for gpu in list_shipped_devices():
         assert cuir("tune", "full", "--choice", "--gpu", gpu, "--json").json["choices"][0]["source"] == "table"

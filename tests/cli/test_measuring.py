@@ -51,7 +51,7 @@ def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPa
     def interrupted(*of: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.tuning.search.ruled_out", interrupted)
+    monkeypatch.setattr("cuir.tuning.search.find_violation", interrupted)
     shown = cuir("tune", "causal", "--dry-run")
     assert shown.code == 130 and shown.err.endswith("\ninterrupted\n")
 

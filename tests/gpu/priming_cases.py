@@ -10,7 +10,7 @@ from cuir.bench.cells import Cell
 from cuir.bench.peers import contenders
 from cuir.bench.priming import prime_peers
 from cuir.cli.inputs import read_variant
-from cuir.measure.problem import Shape, tensors
+from cuir.measure.problem import Shape, make_tensors
 
 CELL = Cell("causal_document", {"length": 128, "stagger": 0}, "small", Shape(2, 4, 2, 512, 512, 64))
 
@@ -25,6 +25,6 @@ def hits_and_misses(folder: str) -> list[int]:
     from torch._dynamo.utils import counters
 
     spec = read_variant(CELL.variant, CELL.arguments)
-    for call in contenders(("flex", "compiled"), spec, tensors(CELL.shape, torch.float16), 0.125).values():
+    for call in contenders(("flex", "compiled"), spec, make_tensors(CELL.shape, torch.float16), 0.125).values():
         call()
     return [counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]]

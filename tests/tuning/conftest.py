@@ -6,7 +6,7 @@ import pytest
 
 from cuir import Program, parse
 from cuir.text.diagnostics import Diagnostic
-from cuir.tuning.space import Consts, ruled_out
+from cuir.tuning.space import Consts, find_violation
 from tests.tuning.fakes import TEXT
 
 
@@ -24,10 +24,10 @@ def once(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
 
     def known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
         if of is not program:
-            return ruled_out(of, kernel, consts)
+            return find_violation(of, kernel, consts)
         key = (kernel, *sorted(consts.items(), key=lambda item: item[0]))
         if key not in KNOWN:
-            KNOWN[key] = ruled_out(of, kernel, consts)
+            KNOWN[key] = find_violation(of, kernel, consts)
         return KNOWN[key]
 
-    monkeypatch.setattr("cuir.tuning.search.ruled_out", known)
+    monkeypatch.setattr("cuir.tuning.search.find_violation", known)

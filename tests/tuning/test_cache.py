@@ -27,7 +27,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def keep(program: Program, shape: Shape, dtype: str = "f16", **consts: int) -> None:
-    cache.keep(Key.of(ARCH, program, dtype, shape), shape_class(shape, 132), {"consts": consts})
+    cache.store_best(Key.of(ARCH, program, dtype, shape), shape_class(shape, 132), {"consts": consts})
 
 
 SHAPE = Shape(16, 32, 32, 1024, 1024, 128)
@@ -62,7 +62,7 @@ def test_float32_and_tf32_have_their_own() -> None:
     single = parse(corpus.kernels()[corpus.expert("f32")].read_text(encoding="utf-8"))
     for parts, BN in ((1, 64), (2, 32)):
         key = Key.of(ARCH, single, "f32", SHAPE, {"PARTS": parts})
-        cache.keep(key, shape_class(SHAPE, 132), {"consts": {"BN": BN}})
+        cache.store_best(key, shape_class(SHAPE, 132), {"consts": {"BN": BN}})
     assert [tuned(single, SHAPE, "f32", {"PARTS": parts}) for parts in (1, 2)] == [{"BN": 64}, {"BN": 32}]
     assert tuned(single, SHAPE, "f32") == {"BN": 32}
 
@@ -97,5 +97,5 @@ def test_classes_are_near_for_near_shapes(m: int, n: int, b: int, group: int) ->
 
 
 def test_every_kernel_of_the_corpus_has_its_own_fingerprint() -> None:
-    prints = [cache.fingerprint(parse(p.read_text(encoding="utf-8"))) for p in corpus.kernels().values()]
+    prints = [cache.compute_fingerprint(parse(p.read_text(encoding="utf-8"))) for p in corpus.kernels().values()]
     assert len(prints) == len(set(prints))

@@ -12,7 +12,7 @@ from cuir import CuirError, Program, check, parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.tuning.compiling import Built
-from cuir.tuning.contest import Contender, Contest, same_interface, with_defaults
+from cuir.tuning.contest import Contender, Contest, compare_interfaces, with_defaults
 
 PROGRAM = """
 @kernel(arch="sm_90a")
@@ -122,16 +122,16 @@ def test_a_program_says_its_whole_setting() -> None:
     ("sm_90a", "sm_80", "is for sm_90a"),
 ])  # fmt: skip
 def test_an_interface_that_changes_is_named(old: str, new: str, says: str) -> None:
-    (found,) = same_interface(parse(PROGRAM), parse(PROGRAM.replace(old, new)), "copy")
+    (found,) = compare_interfaces(parse(PROGRAM), parse(PROGRAM.replace(old, new)), "copy")
     assert found.code == "V501" and says in found.message and found.hint
 
 
 def test_consts_of_a_schedule_may_come_and_go() -> None:
     changed = parse(PROGRAM.replace("ROWS: const = 64", "STAGES: const = 2, ROWS: const = 128"))
-    assert same_interface(parse(PROGRAM), changed, "copy") == ()
+    assert compare_interfaces(parse(PROGRAM), changed, "copy") == ()
 
 
 def test_the_expert_kernel_keeps_its_interface_under_its_own_setting(program: Program) -> None:
     changed = with_defaults(program, None, {"BM": 192, "BN": 80, "CLUSTER": 1, "DYNAMIC": False})
-    assert same_interface(program, changed, "flash_fwd") == () and replace(changed, items=program.items) == program
+    assert compare_interfaces(program, changed, "flash_fwd") == () and replace(changed, items=program.items) == program
     assert "BM: const = 192, BN: const = 80" in show(changed) and "DYNAMIC: const = False" in show(changed)

@@ -58,7 +58,7 @@ class Case:
     def expected(self) -> None:
         self.events.append("float64")
 
-    def verdict(self, launch: Any, consts: Mapping[str, Const]) -> str:
+    def judge(self, launch: Any, consts: Mapping[str, Const]) -> str:
         self.events.append("launch")
         return ""
 

@@ -11,7 +11,7 @@ from cuir import CuirError, Program, parse, transfer
 from cuir.spec.loading import as_specification
 from cuir.syntax.types import BF16, F16, F32
 from cuir.tuning import Space
-from cuir.tuning.space import defaults, from_plain, plain, ruled_out
+from cuir.tuning.space import defaults, find_violation, from_plain, plain
 from tests.tuning.fakes import SPACE
 
 
@@ -25,13 +25,13 @@ def test_malformed_spaces(data: str) -> None:
 
 
 def test_what_is_given_leaves_the_space() -> None:
-    space = SPACE.narrowed({"D": 128, "BN": 128, "STAGES": 2})
+    space = SPACE.narrow({"D": 128, "BN": 128, "STAGES": 2})
     assert space.parameters == ("BM", "DYNAMIC") and list(space.starts) == [{"BM": 128}]
 
 
 def test_everything_is_the_product_and_around_is_one_axis() -> None:
-    assert len(list(SPACE.everything())) == 2 * 3 * 3 * 2
-    around = list(SPACE.around(SPACE.axes[0], {"STAGES": 3}))
+    assert len(list(SPACE.enumerate_all())) == 2 * 3 * 3 * 2
+    around = list(SPACE.vary(SPACE.axes[0], {"STAGES": 3}))
     assert len(around) == 6 and all(c["STAGES"] == 3 for c in around)
 
 
@@ -48,10 +48,12 @@ def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), name)
     space.check_names(program, None)
     assert space.computes in corpus.variants()
-    starts = space.narrowed({"D": dim}).starts
+    starts = space.narrow({"D": dim}).starts
     assert starts, f"no start for head dim {dim}"
     assert not [
-        found for s in starts if (found := ruled_out(program, None, {"T": F32 if name == corpus.expert("f32") else F16, "D": dim, **s}))
+        found
+        for s in starts
+        if (found := find_violation(program, None, {"T": F32 if name == corpus.expert("f32") else F16, "D": dim, **s}))
     ]
     for parameter, default in defaults(program, None).items():
         values = [v for axis in space.axes for v in axis.get(parameter, ())]
@@ -65,8 +67,8 @@ def test_a_variant_that_lacks_a_parameter_is_tuned_without_it() -> None:
     with pytest.raises(CuirError) as caught:
         space.check_names(full, None)
     assert caught.value.diagnostics[0].code == "N111"
-    within = space.within(full, None)
+    within = space.restrict(full, None)
     within.check_names(full, None)
     assert set(space.parameters) - set(within.parameters) == {"L2"} and len(within.starts) == len(space.starts)
-    assert space.within(origin, None) == space
+    assert space.restrict(origin, None) == space
     assert {value for axis in space.axes for value in axis.get("AHEAD", ())} == {True, False}

@@ -133,7 +133,7 @@ def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() 
 def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped table of tiles is for calls that bring no file; only what the user has tuned replaces a default."""
     from cuir.choice import Device
-    from cuir.choice.table import shipped
+    from cuir.choice.table import list_shipped_devices
     from cuir.cli import running
 
     class _Reached(Exception):
@@ -148,7 +148,7 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda *_: None)
     monkeypatch.setattr(running, "_require_package", lambda *_: None)
-    monkeypatch.setattr(Device, "here", staticmethod(lambda: shipped()["NVIDIA H200"]))
+    monkeypatch.setattr(Device, "here", staticmethod(lambda: list_shipped_devices()["NVIDIA H200"]))
     monkeypatch.setattr(running, "make_arguments", stop)
     text = read_program("flash_fwd_sm90").span.source.text.replace("BM: const = 128", "BM: const = 64", 1)
     dims = {"B": 2, "H": 32, "HK": 32, "M": 8192, "N": 8192}
