@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ops.meaning.tiles import add_at
+from ..ops.meaning.tiles import add_at, view_bits
 from .faults import make_fault
 from .machine import Machine
 from .records import Actor
 from .tensor_races import enter_elements
 from .tensors import TensorArg
-
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
 # ---- gathers and scatters
@@ -55,8 +53,7 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     else:
         tensor.flat.index_put_((offsets,), data)
     if not add and m.launch.detect and offsets.numel() > 1:
-        bits = BITS[tensor.flat.element_size()]
-        lost = tensor.flat[offsets].view(bits) != data.view(bits)
+        lost = view_bits(tensor.flat[offsets]) != view_bits(data)
         if bool(lost.any()):
             raise _make_two_values_fault(m, actor, tensor, offsets, lost, inside)
 

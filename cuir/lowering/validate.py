@@ -18,6 +18,7 @@ from ..calls.binding import TORCH
 from ..calls.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..checking.tensor_modes import find_tensor_modes
+from ..ops.meaning.tiles import view_bits
 from ..syntax.types import BOOL, F32, I32
 from .ir import ops
 from .ir.evaluate import Argument, evaluate
@@ -113,8 +114,7 @@ def _compare(result: torch.Tensor, expected: torch.Tensor, rounds: bool) -> tupl
     if not result.is_floating_point():
         equal = result == expected
     else:
-        bits = {2: torch.int16, 4: torch.int32}[result.element_size()]
-        equal = (result.view(bits) == expected.view(bits)) | (result.isnan() & expected.isnan())
+        equal = (view_bits(result) == view_bits(expected)) | (result.isnan() & expected.isnan())
     distance = (result.double() - expected.double()).abs()
     if rounds and result.is_floating_point():
         largest = expected.double().abs().where(expected.isfinite(), 0.0).amax() if expected.numel() else 0.0

@@ -23,6 +23,7 @@ from ..interp.faults import format_ranges
 from ..interp.launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..ops.expressions import traits
+from ..ops.meaning.tiles import view_bits
 from ..ops.traits import Traits
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Specification
@@ -80,20 +81,16 @@ class _Watch:
 
     def __post_init__(self) -> None:
         for name, x in self.outputs.items():
-            self.before[name], self.last[name] = _bits(x).clone(), torch.zeros(x.shape, dtype=torch.int32)
+            self.before[name], self.last[name] = view_bits(x).clone(), torch.zeros(x.shape, dtype=torch.int32)
 
     def stored(self, step: _Step) -> None:
         self.steps.append(step)
         for name, x in self.outputs.items():
-            now = _bits(x)
+            now = view_bits(x)
             changed = now != self.before[name]
             if changed.any():
                 self.last[name][changed] = len(self.steps)
                 self.before[name].copy_(now)
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.view({2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 class _Watched(Compiler):
@@ -223,7 +220,7 @@ def _run_watched(
     marked = {}
     for n, x in outputs.items():
         marked[n] = x.isnan() if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
-        _bits(x)[marked[n]] = _MARKS[x.element_size()]
+        view_bits(x)[marked[n]] = _MARKS[x.element_size()]
     arguments = problem.arguments()
     watch = _Watch({n: arguments[n] for n in outputs})
     launch, _, _ = prepare(

@@ -16,6 +16,7 @@ from ..text.user_code import function_span
 from .decisive import KIND as STEPS
 from .decisive import describe_steps, find_undecided
 from .draws import Draw
+from .eight_bits import half_steps, round_to, saturate, saturates
 from .inputs import FunctionLaunch, half_dtype, readable
 from .integer_outputs import collect_right_integers, find_out_of_range
 from .number_text import describe_overflow, show_different
@@ -283,7 +284,8 @@ class _Judgement:
     """Judgement of one output of one problem."""
 
     def __init__(self, checked: Checked, output: torch.Tensor, expected: torch.Tensor, measure: _Measure, name: str, case: Draw):
-        self.checked, self.output, self.expected, self.measure, self.name, self.case = checked, output, expected, measure, name, case
+        self.checked, self.output, self.measure, self.name, self.case = checked, output, measure, name, case
+        self.expected = saturate(expected, output.dtype)
 
     def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError(
@@ -319,7 +321,7 @@ class _Judgement:
 
         float32 has no number in their row, or another one once its operations are off by a few units.
         """
-        rounded = [x.to(self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.off(self.name))]
+        rounded = [round_to(x, self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.off(self.name))]
         expected = self.expected.double()
         free = torch.zeros_like(expected, dtype=torch.bool)
         for x in rounded:
@@ -339,7 +341,7 @@ class _Judgement:
         """
         name, output, measure = self.name, self.output, self.measure
         x, w = output.double(), self.expected.double()
-        limit = torch.finfo(output.dtype).max
+        limit = torch.inf if saturates(output.dtype) else torch.finfo(output.dtype).max
         own_errors = self.error_of(measure.first[name])
         broken = ~own_errors.isfinite() & w.isfinite() & (w.abs() < limit)
         if not measure.coarse and measure.of_single().overflows:
@@ -401,7 +403,7 @@ class _Judgement:
 
     def error_of(self, values: torch.Tensor) -> torch.Tensor:
         """Return PyTorch's error of each element, in the output's dtype."""
-        return (values.to(self.output.dtype).double() - self.expected.double()).abs()
+        return (round_to(values, self.output.dtype).double() - self.expected.double()).abs()
 
     def compare(self, own_errors: torch.Tensor, plain: torch.Tensor | None, beyond: torch.Tensor | None = None) -> OutputNumbers:
         """Compare the output.
@@ -430,9 +432,9 @@ class _Judgement:
         if not measure.coarse and output.dtype.itemsize < 4:
             if beyond is None:
                 assert plain is not None
-                beyond = (plain.double() - self.expected.double()).abs()
+                beyond = (saturate(plain, output.dtype).double() - self.expected.double()).abs()
             beyond = torch.where(self.free, 0.0, beyond)
-            unexplained = (difference.abs() - _half_steps(output, self.expected.to(output.dtype))).clamp(min=0)
+            unexplained = (difference.abs() - half_steps(output, round_to(self.expected, output.dtype))).clamp(min=0)
             unexplained = torch.where(self.free, 0.0, unexplained)
             self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
             shares.append(share(*self.hidden))
@@ -465,12 +467,6 @@ class _Judgement:
 def _norms(x: torch.Tensor) -> torch.Tensor:
     """Compute the norm of each row."""
     return x.norm(dim=-1) if x.dim() else x.abs()
-
-
-def _half_steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return half of the distance to the next number of the dtype, for the larger of both elements."""
-    larger = torch.maximum(x.abs(), y.abs())
-    return (torch.nextafter(larger, torch.full_like(larger, torch.inf)).double() - larger.double()) / 2
 
 
 def _largest(x: torch.Tensor) -> float:

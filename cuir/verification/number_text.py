@@ -25,7 +25,7 @@ def show_different(x: float, y: float) -> tuple[str, str]:
 
 def describe_overflow(name: str, output: torch.Tensor, expected: torch.Tensor) -> str | None:
     """Describe the first element that is infinite where a finite number is expected, or return None."""
-    overflowed = output.isinf() & expected.isfinite()
+    overflowed = output.double().isinf() & expected.isfinite()
     if not overflowed.any():
         return None
     index = torch.nonzero(overflowed)[0].tolist()

@@ -15,6 +15,7 @@ import torch
 
 from ..checking.checked import Checked
 from ..interp import run
+from ..ops.meaning.tiles import view_bits
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
@@ -99,13 +100,9 @@ def make_fault(checked: Checked, error: RuntimeError, location: str) -> CuirErro
     )
 
 
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view(torch.int16 if x.element_size() == 2 else torch.int32)
-
-
 def _require_same_bits(checked: Checked, case: Case, first: Launch, repeated: Launch, number: int) -> None:
     for (name, a), b in zip(first.outputs.items(), repeated.outputs.values()):
-        differs = _bits(a) != _bits(b)
+        differs = view_bits(a.contiguous()) != view_bits(b.contiguous())
         if differs.any():
             index = torch.nonzero(differs)[0].tolist()
             actual, earlier = show_different(b[tuple(index)].item(), a[tuple(index)].item())

@@ -14,6 +14,7 @@ from ..calls.binding import Argument
 from ..checking.checked import Checked
 from ..interp import RunReport, Schedule, run
 from ..interp.launch import Grid
+from ..ops.meaning.tiles import view_bits
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
@@ -139,5 +140,4 @@ def _apart(a: torch.Tensor, b: torch.Tensor) -> list[int] | None:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, NaN of unwritten elements included."""
-    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return torch.equal(a.view(kind), b.view(kind))
+    return torch.equal(view_bits(a), view_bits(b))

@@ -19,6 +19,7 @@ Function = Callable[..., torch.Tensor]
 STORED: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values()}
 HELD = {d: torch.float32 if d.narrow else stored for d, stored in STORED.items()}
 _LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
 def operand(v: Any) -> torch.Tensor:
@@ -30,6 +31,11 @@ def operand(v: Any) -> torch.Tensor:
 
 
 _OF = {bool: torch.bool, int: torch.int32, float: torch.float32}
+
+
+def view_bits(t: torch.Tensor) -> torch.Tensor:
+    """View the elements of a contiguous tensor as integers of their size."""
+    return t.view(_INTEGERS[t.element_size()])
 
 
 def round_to(t: torch.Tensor, dtype: DType) -> torch.Tensor:

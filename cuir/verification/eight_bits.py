@@ -1,0 +1,34 @@
+"""Rounding of expected numbers to an output's dtype; 8-bit floats saturate."""
+
+from __future__ import annotations
+
+import torch
+
+from ..calls.binding import TORCH
+
+_SATURATING = frozenset(stored for dtype, stored in TORCH.items() if dtype.saturates)
+
+
+def saturates(dtype: torch.dtype) -> bool:
+    """Return whether numbers beyond a dtype's range become its largest number."""
+    return dtype in _SATURATING
+
+
+def saturate(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Clamp numbers to the range of a saturating dtype; others stay as they are."""
+    if not saturates(dtype):
+        return x
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest)
+
+
+def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round to the nearest numbers of the dtype, as a kernel's cast does."""
+    return saturate(x, dtype).to(dtype)
+
+
+def half_steps(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return half of the distance to the next number of the dtype, for the larger of both elements."""
+    limits = torch.finfo(x.dtype)
+    larger = torch.maximum(x.double().abs(), y.double().abs()).clamp(min=limits.smallest_normal)
+    return torch.ldexp(torch.full_like(larger, limits.eps / 4), torch.frexp(larger).exponent)
