@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cuir.text.diagnostics import CuirError
-from cuir.text.jsontext import append_line, begun
+from cuir.text.jsontext import append_line, has_content
 
 from .budget import Budget
 from .loop import Attempt, Event, Outcome, Pass, Progress, Records, improve
@@ -66,7 +66,7 @@ class Rows:
     def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         self._lock = threading.Lock()
-        known = read(path, "--out names another file") if path is not None and begun(path) else None
+        known = read(path, "--out names another file") if path is not None and has_content(path) else None
         if known is not None and not fresh:  # a file of something else is not begun anew, either
             self.head, self.rows = known
             other = [name for name in self.SAME if self.head.get(name) != head.get(name)]

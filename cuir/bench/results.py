@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text.diagnostics import CuirError
-from ..text.jsontext import append_line, begun
+from ..text.jsontext import append_line, has_content
 from ..text.markdown import table
 from .cells import OURS, Cell, family, queries
 
@@ -35,7 +35,7 @@ class Results:
 
     def __init__(self, path: Path, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
-        if begun(path):  # a file of something else is not begun anew, either
+        if has_content(path):  # a file of something else is not begun anew, either
             known = read(path, "--out names another file")
             if not fresh:
                 self.head, self.rows = known

@@ -12,7 +12,7 @@ from ..checking.checked import Checked, Role
 from ..checking.decisions import entry
 from ..checking.views import root_name
 from ..ops import Op
-from ..ops.meaning.intervals import Bounds, Interval, half, hull
+from ..ops.meaning.intervals import Bounds, Interval, is_half_open, make_hull
 from ..syntax.nodes import Assign, Binary, Call, Expr, For, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.types import I32, Scalar, TileType
@@ -175,7 +175,7 @@ class _Ranges:
             return None
         self.fitting(e, op.evaluate.on_the_way(*args))
         bounds = op.evaluate.interval(*args)
-        if None in args and half(bounds):  # an interval that is unbounded at one end refuses nothing
+        if None in args and is_half_open(bounds):  # an interval that is unbounded at one end refuses nothing
             return None
         return self.fitting(e, bounds) if isinstance(e, Binary) else bounds
 
@@ -191,7 +191,7 @@ class _Ranges:
             return self.known.get(name)
         self.known[name] = None  # what depends on itself, as a counter does, is not known
         bounds = [self.bound_to(node) for node in self.bound[name]]
-        self.known[name] = hull(*bounds)
+        self.known[name] = make_hull(*bounds)
         return self.known[name]
 
     def bound_to(self, node: Assign | For) -> Bounds:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ..ops import TABLE
 from ..ops.base import Effects
-from ..ops.expressions import called
+from ..ops.expressions import get_called_op
 from ..ops.limits import TARGETS, Target
 from ..syntax.given import program_of
 from ..syntax.nodes import (
@@ -320,7 +320,7 @@ class _Checker:
                 self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
                 continue
             name, value = stmt.targets[0], stmt.value
-            op = called(value)
+            op = get_called_op(value)
             makes = op.traits.makes if op is not None and op.traits.declares else None
             t = typer.declaration(value)
             if name in scope.views or name in scope.barriers or (makes is not None and name in scope.declared):
@@ -371,7 +371,7 @@ class _Checker:
 
     def role_call(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
         call = w.call
-        op = called(call)
+        op = get_called_op(call)
         if op is None or op.traits.makes != "workers":
             self.sink.error("S212", "`with` opens a role", call.span, 'write `with role("name", warps=1):`')
             return "?", 1, 32, None

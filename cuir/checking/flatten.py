@@ -40,9 +40,9 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
-from ..syntax.rewrite import copied
+from ..syntax.rewrite import copy_tree
 from ..syntax.types import DTYPES, DType
-from ..syntax.walk import assigned, names_read
+from ..syntax.walk import count_assignments, names_read
 from ..text.diagnostics import Sink
 from ..text.source import Span
 from .checked import Const
@@ -104,7 +104,7 @@ class _Flattener:
     # ---- kernel
     def run(self) -> FlatKernel:
         self.fresh.used |= self.base_names
-        frame = Frame(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))), None)
+        frame = Frame(count_assignments(tuple(s for s in self.kernel.body if not isinstance(s, With))), None)
         declarations: list[Stmt] = []
         roles: list[With] = []
         for stmt in self.kernel.body:
@@ -427,7 +427,7 @@ class _Flattener:
         if isinstance(value, Subscript) and isinstance(value.value, Name) and (rank := self.ranks.get(value.value.id)) is not None:
             merged = compose(value.indices, tuple(indices), rank)
             if merged is not None:
-                return Subscript(value.value, tuple(copied(i) for i in merged), span=span)
+                return Subscript(value.value, tuple(copy_tree(i) for i in merged), span=span)
         return Subscript(value, tuple(indices), span=span)
 
     def lookup(self, e: Name, frame: Frame) -> Value:
@@ -451,7 +451,7 @@ class _Flattener:
         return Name(UNKNOWN, span=span)
 
     def unknown(self, e: Name, frame: Frame, span: Span) -> None:
-        if frame.func is not None and e.id in assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))):
+        if frame.func is not None and e.id in count_assignments(tuple(s for s in self.kernel.body if not isinstance(s, With))):
             why = f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs"
             self.sink.error("N104", why, span, "pass it as an argument")
             return

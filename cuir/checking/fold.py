@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 
 from ..ops.base import Op
-from ..ops.expressions import called, operator, traits
-from ..ops.meaning import common, convert, shortest, wrap
+from ..ops.expressions import get_called_op, operator, traits
+from ..ops.meaning import convert, shortest, unify_dtypes, wrap
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.rewrite import with_children
 from ..syntax.types import I32
@@ -31,7 +31,7 @@ def fold(expr: Expr) -> Expr:
         cond = literal(expr.cond)
         if isinstance(cond, bool):
             return expr.then if cond else expr.other
-    elif isinstance(expr, Call) and not expr.keywords and (op := called(expr)) is not None:
+    elif isinstance(expr, Call) and not expr.keywords and (op := get_called_op(expr)) is not None:
         return _fold_call(expr, op, expr.args)
     return expr
 
@@ -52,7 +52,7 @@ def _fold_call(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
     if len(values) < 2 if variadic else len(values) != len(op.params):
         return expr
     kinds = {type(v) for v in values}
-    dtype = common(values)
+    dtype = unify_dtypes(values)
     function = op.evaluate.scalar(dtype)
     negative = op.traits.linear == (-1,)
     least = negative and values[0] == 2**31  # the spelling of the least integer

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..ops import Op
 from ..ops.base import PRODUCTS
-from ..ops.expressions import attribute, called, method, methods, operator, subscript, traits
+from ..ops.expressions import attribute, get_called_op, method, methods, operator, subscript, traits
 from ..ops.rules import broadcast
 from ..syntax.nodes import (
     Assign,
@@ -477,7 +477,7 @@ class Typer:
         if call.func.id == "range":
             self.sink.error("S221", "range stands only behind `for x in`", call.span)
             return None
-        return called(call)
+        return get_called_op(call)
 
     def allowed(self, op: Op, call: Call) -> bool:
         ok = True

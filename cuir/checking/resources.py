@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..ops import TABLE
-from ..ops.limits import Target, having, register_pool
+from ..ops.limits import Target, count_pool_registers, list_architectures
 from ..syntax.nodes import Call, Kernel, Stmt, Typed
 from ..syntax.types import BarrierType, SharedView, TileType
 from ..syntax.walk import walk
@@ -137,7 +137,7 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
         if not target.has("register_reallocation"):
             sink.error(
                 "S217",
-                f"registers= needs {' or '.join(having('register_reallocation'))} (setmaxnreg), this kernel is for {target.name}",
+                f"registers= needs {' or '.join(list_architectures('register_reallocation'))} (setmaxnreg), this kernel is for {target.name}",
                 role.span,
             )
         elif role.registers % 8 or not 24 <= role.registers <= 256:
@@ -147,7 +147,7 @@ def _check_registers(roles: list[Role], groups: list[int | None], threads: int, 
     if any(g is None for g in groups):
         sink.error("S216", "registers= is given for some roles; give it for all", next(r.span for r in roles if r.registers is None))
         return
-    pool, used = register_pool(threads), 128 * sum(g for g in groups if g is not None)
+    pool, used = count_pool_registers(threads), 128 * sum(g for g in groups if g is not None)
     if used > pool:
         each = ", ".join(f"{r.name} {r.registers}" for r in roles)
         most = max(g for g in groups if g is not None)
@@ -206,7 +206,7 @@ def check_narrow_floats(
     places += [(n.type.dtype, n.span) for n in nodes if isinstance(n.type, TileType)]
     for dtype, span in places:
         if dtype.is_float and dtype.itemsize == 1:
-            sink.error("S217", f"{dtype} needs {' or '.join(having('narrow_floats'))}, this kernel is for {target.name}", span)
+            sink.error("S217", f"{dtype} needs {' or '.join(list_architectures('narrow_floats'))}, this kernel is for {target.name}", span)
             return
 
 

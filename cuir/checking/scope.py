@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..ops import TABLE
-from ..ops.expressions import attribute, called, traits
+from ..ops.expressions import attribute, get_called_op, traits
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -27,9 +27,9 @@ from ..syntax.nodes import (
     Subscript,
     Unary,
 )
-from ..syntax.rewrite import copied, rewrite_block
+from ..syntax.rewrite import copy_tree, rewrite_block
 from ..syntax.types import DTYPES
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.walk import count_assignments, names_read, walk
 from ..text.source import Span
 from .fold import specialise
 from .views import root_name
@@ -85,7 +85,7 @@ def count_bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> 
 
     Branches that known values decide against do not count, unless the body itself binds a name of theirs.
     """
-    local = assigned(body)
+    local = count_assignments(body)
     values: dict[str, Expr] = {n: v for n, v in constants.items() if n not in local}
 
     def select_branch(s: Stmt) -> Stmt | tuple[Stmt, ...]:
@@ -93,7 +93,7 @@ def count_bindings(body: tuple[Stmt, ...], constants: Mapping[str, Literal]) -> 
         return s if not isinstance(s, If) or decided is None else s.body if decided else s.orelse
 
     pruned = rewrite_block(body, select_branch)
-    return local if pruned is body else assigned(pruned)
+    return local if pruned is body else count_assignments(pruned)
 
 
 def _decide(cond: Expr, values: Mapping[str, Expr]) -> bool | None:
@@ -202,7 +202,7 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 
 def is_rank_of_single_cta(call: Call, kernel: Kernel) -> bool:
     """Return whether a call asks for the number of the CTA in a cluster of one."""
-    op = called(call)
+    op = get_called_op(call)
     asks = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
     return asks and kernel.cluster == Literal(1)
 
@@ -215,4 +215,4 @@ def copy_value(value: Value, span: Span) -> Value:
         return Name(value.id, span=span)
     if isinstance(value, Literal):
         return Literal(value.value, span=span)
-    return copied(value)
+    return copy_tree(value)

@@ -178,7 +178,7 @@ def explain(
                     "diagnostics": [],
                     "code": entry.code,
                     "title": entry.title,
-                    "family": codes.family(entry.code),
+                    "family": codes.get_family(entry.code),
                     "help": entry.help,
                 }
             )
@@ -189,7 +189,7 @@ def explain(
             {"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]}
         )
     elif markdown:
-        print(codes.markdown(), end="")
+        print(codes.render_markdown(), end="")
     else:
         for letter, words in codes.FAMILIES.items():
             print_table(words, ("code", "title"), [(c.code, c.title) for c in codes.CODES.values() if c.code.startswith(letter)])

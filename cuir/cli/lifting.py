@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..ops.limits import having
+from ..ops.limits import list_architectures
 from ..text.diagnostics import CuirError
 from .asking import (
     Asking,
@@ -75,7 +75,7 @@ def lift(
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     expert, place = _source(source)
     given = Build(
-        arch or (expert.arch if expert is not None else having(*_NEEDS.values())[0]),
+        arch or (expert.arch if expert is not None else list_architectures(*_NEEDS.values())[0]),
         tuple(map(str, include or ())),
         {},
         kernel,
@@ -188,7 +188,7 @@ def _cluster(text: str | None) -> tuple[int, int, int] | None:
 
 def _arch(annotated: Reading) -> str:
     """The first architecture that has what a source uses."""
-    return having(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
+    return list_architectures(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
 
 
 # kind of a call of a source -> the feature that it uses

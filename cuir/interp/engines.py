@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ops.meaning.tiles import engine_sum
+from ..ops.meaning.tiles import add_by_engine
 from . import protocol
 from .actions import Action, Copy, Product, Store
 from .clocks import Event
@@ -61,7 +61,7 @@ def act(m: Machine, action: Action) -> None:
         _copy(m, action)
     elif isinstance(action, Store):
         if m.launch.data:
-            action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, engine_sum if action.add else None)
+            action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, add_by_engine if action.add else None)
     else:
         raise AssertionError(action)
 

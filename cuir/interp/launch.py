@@ -19,8 +19,8 @@ from ..calls.requirements import find_copied_tensors, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.tensor_modes import find_exchanged, find_tensor_modes
-from ..ops.expressions import maker
-from ..ops.meaning.tiles import exact_products, one_thread
+from ..ops.expressions import get_declaration
+from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
@@ -109,8 +109,8 @@ def run(
     with (
         np.errstate(all="ignore"),
         torch.inference_mode(),
-        exact_products(),
-        one_thread(),
+        force_exact_products(),
+        force_one_thread(),
         perturb_runs(get_noise() if perturb is None else Noise(perturb)),
     ):
         launch, units, _ = prepare(
@@ -229,7 +229,7 @@ def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
 
 def run_each(launch: Launch) -> None:
     """Run a prepared launch, one CTA (or cluster) after the other."""
-    with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
+    with np.errstate(all="ignore"), torch.inference_mode(), force_exact_products(), force_one_thread():
         for cluster in range(launch.grid):
             _finish(Machine(launch, np.array([cluster])))
 
@@ -358,7 +358,7 @@ def _plan_work(launch: Launch, code: _Code, requested: Grid | None) -> int:
     launch.budget.require(count, UNIT, tiles.span)
     grid = requested(count) if callable(requested) else grid
     launch.grid = _admit_grid(grid, count) or choose_grid(count, launch.checked.longest_ring)
-    launch.work = RUNS[maker("units").name](launch.schedule, count, launch.grid, tiles.dynamic)
+    launch.work = RUNS[get_declaration("units").name](launch.schedule, count, launch.grid, tiles.dynamic)
     return count
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..ops.expressions import maker
+from ..ops.expressions import get_declaration
 from ..text.source import Span
 from .actions import Action, Groups
 from .barriers import Handout, Mbarrier, NamedBarrier
@@ -148,7 +148,7 @@ class Machine(State):
         rings = [(b, cta) for cta in range(ctas) for b in checked.barriers.values()]
         entries = sum(b.stages or 1 for b, _ in rings if not b.hardware)
         self.shared: list[Shared] = [
-            RUNS[maker("array").name](checked.shared, len(clusters) if launch.data else 1, launch.device) for _ in range(ctas)
+            RUNS[get_declaration("array").name](checked.shared, len(clusters) if launch.data else 1, launch.device) for _ in range(ctas)
         ]
         self.trackers = [Tracker() for _ in range(ctas)]
         self.barriers: dict[tuple[str, int], list[Mbarrier | NamedBarrier]] = {}
@@ -176,7 +176,7 @@ class Machine(State):
         self.workers: list[Worker] = []
         for cta in range(ctas):
             for program in launch.programs:
-                self.workers += RUNS[maker("workers").name](self, program, cta, len(self.workers), workers, entries)
+                self.workers += RUNS[get_declaration("workers").name](self, program, cta, len(self.workers), workers, entries)
         self.handout: Handout | None = None
         if checked.tiles is not None and self.picker.lockstep and all(p.loops in ((), (True,)) for p in launch.programs):
             self.handout = Handout([w.number for w in self.workers if w.program.loops], checked.tiles.span)

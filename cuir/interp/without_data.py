@@ -18,7 +18,7 @@ from ..checking.checked import Checked, typed
 from ..checking.views import Drop, make_view, root_name
 from ..ops.base import Op
 from ..ops.expressions import subscript
-from ..ops.meaning.tiles import exact_products, one_thread
+from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Slice, Stmt, Subscript
 from ..syntax.types import TileType
 from ..syntax.walk import children
@@ -53,7 +53,7 @@ def run_without_data(
     if parts.refusal is not None:
         raise CuirError([parts.refusal])
     schedule = schedule or Schedule()
-    with np.errstate(all="ignore"), torch.inference_mode(), exact_products(), one_thread():
+    with np.errstate(all="ignore"), torch.inference_mode(), force_exact_products(), force_one_thread():
         launch, units, _ = prepare(checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget)
         for name in parts.unwatched:
             launch.tensors[name].shadow = None

@@ -38,8 +38,8 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.printer import show
-from ..syntax.rewrite import edited, rewrite_block
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.rewrite import replace_node, rewrite_block
+from ..syntax.walk import count_assignments, names_read, walk
 from ..text.diagnostics import CuirError
 from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
@@ -194,7 +194,7 @@ def more_order(t: Trial) -> str | None:
         call = stmt.value if isinstance(stmt, ExprStmt) else None
         op = t.places.op(call) if isinstance(call, Call) else None
         only_waits = _only_waits(t.places, stmt)
-        if tuple(moved) != new or any(names_read(stmt) & set(assigned((s,))) for s in rest):
+        if tuple(moved) != new or any(names_read(stmt) & set(count_assignments((s,))) for s in rest):
             continue
         if (step == "forward" and only_waits) or (step == "back" and op is not None and op.effects.releases):
             text = show(stmt).strip().split("\n")[0]
@@ -218,7 +218,7 @@ def _region(t: Trial) -> tuple[tuple[Stmt, ...] | None, tuple[Stmt, ...] | None]
         return None, None
     for name in ("body", "orelse"):
         a, b = getattr(t.at.node, name, ()), getattr(t.new, name, ())
-        if a != b and edited(t.at.node, ((name, None),), b) == t.new:
+        if a != b and replace_node(t.at.node, ((name, None),), b) == t.new:
             same = SequenceMatcher(None, [show(x) for x in a], [show(x) for x in b], autojunk=False).get_opcodes()
             changed = [o for o in same if o[0] != "equal"]
             return a[changed[0][1] : changed[-1][2]], b[changed[0][3] : changed[-1][4]]
@@ -232,7 +232,7 @@ def nobody_waits(t: Trial) -> str | None:
         return None
     program: Any = t.program
     for site in sorted(arrivals, key=lambda s: s.path, reverse=True):
-        program = edited(program, site.path, ())
+        program = replace_node(program, site.path, ())
     try:
         if not t.explore(program).clean or not t.same(program):
             return None
@@ -284,7 +284,7 @@ def only_speed(t: Trial) -> str | None:
         rest = [tuple(i for i in p.items if i is not k) for p, k in zip((t.program, t.mutant), kernels)]
         if original != mutated or rest[0] != rest[1]:
             continue
-        without = edited(t.program, (("items", t.program.items.index(kernels[0])),), original)
+        without = replace_node(t.program, (("items", t.program.items.index(kernels[0])),), original)
         if t.explore(without).clean and t.same(without):
             return f"without any use of `{name}` no schedule of {t.explored.launches} launches goes wrong, and the bits are the same in {t.runs} runs: it makes workers take turns, and orders nothing that must be ordered"
     return None
@@ -313,7 +313,7 @@ def same_value(t: Trial) -> str | None:
     """
     for site, replacement in itertools.islice(t.expressions(), 3):
         for witness in (_witness(site.node, replacement), _witness_bool(site.node, replacement)):  # type: ignore[arg-type]
-            if t.same(edited(t.program, site.path, witness)):
+            if t.same(replace_node(t.program, site.path, witness)):
                 return f"`{show(replacement)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"
     return None
 
@@ -335,9 +335,9 @@ def free_number(t: Trial) -> str | None:
     if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
         return None
     for trial in (t, *smaller_tiles(t)):
-        if not all(trial.same(edited(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
+        if not all(trial.same(replace_node(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
             return None
-        if not trial.same(edited(t.program, t.at.path, _NAN)):
+        if not trial.same(replace_node(t.program, t.at.path, _NAN)):
             changed = [f"{n}={v}" for n, v in trial.consts.items() if t.consts.get(n) != v]
             qualification = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
             return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{qualification}"
@@ -362,7 +362,7 @@ def never_equal(t: Trial) -> str | None:
     halves = replace(node, left=Binary("*", node.left, Literal(0.5)), right=Binary("*", node.right, Literal(0.5)))
     equal = Binary("==", node.left, node.right)
     marked = replace(call, args=(equal, _NAN, call))
-    if not t.same(edited(t.program, t.at.path, halves)) or not t.same(edited(t.program, choice.path, marked)):
+    if not t.same(replace_node(t.program, t.at.path, halves)) or not t.same(replace_node(t.program, choice.path, marked)):
         return None  # not of floats, or equal somewhere
     return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
 
@@ -378,7 +378,7 @@ def _decided_choice(t: Trial) -> Site | None:
     function = t.at.parents[-2]
     if not isinstance(around, Assign) or len(around.targets) != 1 or not isinstance(function, Func):
         return None
-    times = assigned(function.body)
+    times = count_assignments(function.body)
     if any(times[name] > 1 for name in (*around.targets, *names_read(t.at.node))):
         return None
     calls = (s for s in t.places.at.values() if function in s.parents and isinstance(s.node, Call) and is_where(s.node))

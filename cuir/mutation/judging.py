@@ -31,7 +31,7 @@ from ..syntax.printer import show
 from ..syntax.rewrite import rewrite
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
-from ..text.jsontext import append_line, begun
+from ..text.jsontext import append_line, has_content
 from ..verification import verify
 from .equivalent_mutants import Trial, why
 from .mutants import Mutant
@@ -259,7 +259,7 @@ def run(
     original = show(program)
     spec = job.load()
     head, recorded = job.head(program, spec.name), dict[str, Judged]()
-    if out is not None and begun(out):  # the run that began the file has verified the program
+    if out is not None and has_content(out):  # the run that began the file has verified the program
         recorded = _read_results(out, head)
     else:
         report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops import TABLE, Op
 from ..ops.base import Effects
-from ..ops.expressions import called, method
+from ..ops.expressions import get_called_op, method
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -29,8 +29,8 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
-from ..syntax.rewrite import Path, edited
-from ..syntax.walk import CHILD_FIELDS, assigned, names_read, walk
+from ..syntax.rewrite import Path, replace_node
+from ..syntax.walk import CHILD_FIELDS, count_assignments, names_read, walk
 
 FAULTS = {
     1: "shared memory read before the copy landed",
@@ -96,7 +96,7 @@ class Places:
                 values = stmt.value.items if isinstance(stmt.value, Tuple) and len(stmt.targets) > 1 else (stmt.value,) * len(stmt.targets)
                 self.declared |= {t: v for t, v in zip(stmt.targets, values) if isinstance(v, Call)}
         self.funcs = program.funcs()
-        makes = {n: op for n, c in self.declared.items() if (op := called(c)) is not None}
+        makes = {n: op for n, c in self.declared.items() if (op := get_called_op(c)) is not None}
         self.barriers = {n: op.name for n, op in makes.items() if op.traits.makes == "barrier"}
         self.passed = self._passed()
         self.arrays = [n for n, op in makes.items() if op.traits.makes == "array"]
@@ -143,7 +143,7 @@ class Places:
         if isinstance(call.func, Attribute):
             name = root(call.func) or ""
             return method(self.barriers.get(name) or self.passed.get(name, "?"), call.func.attr)
-        return called(call)
+        return get_called_op(call)
 
     def hardware(self, barrier: str) -> bool:
         """Return whether a barrier is a hardware barrier."""
@@ -165,7 +165,7 @@ class Places:
         return statements
 
     def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
-        changed: Program = edited(self.program, site.path, node)
+        changed: Program = replace_node(self.program, site.path, node)
         return changed
 
     def drop(self, site: Site) -> Program | None:
@@ -202,7 +202,7 @@ class Places:
 
         They only compute in registers, and bind nothing that the call reads.
         """
-        return not names_read(call) & set(assigned(passed)) and all(self.in_registers(s) for s in passed)
+        return not names_read(call) & set(count_assignments(passed)) and all(self.in_registers(s) for s in passed)
 
     def in_registers(self, node: Node) -> bool:
         """Return whether a statement or expression touches no memory, declares none and synchronises nothing."""

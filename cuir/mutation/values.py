@@ -13,7 +13,7 @@ from ..ops import OPERATORS
 from ..ops.expressions import is_where, traits
 from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.walk import count_assignments, names_read, walk
 from .operators import Mutant, make_mutant, operator
 from .places import Places, Site, root
 
@@ -150,7 +150,7 @@ def stale(places: Places) -> Iterator[Mutant]:
             continue
         position = site.path[-1][1]
         later = places.block(site)[position + 1 :] if position is not None else ()
-        changed = set(assigned(tuple(s for s in later if isinstance(s, For))))
+        changed = set(count_assignments(tuple(s for s in later if isinstance(s, For))))
         if changed & set(node.targets):
             program = places.drop(site)
             if program is not None:

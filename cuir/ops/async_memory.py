@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ..syntax.types import PANEL_BYTES, BarrierType, ErrorType, SharedView, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import along, box, known, no_sums_of_bytes, shared
+from .rules import check_cluster, refuse_sums_of_bytes, require_box, require_known, require_shared
 from .traits import Traits
 
 HINTS = ("evict_first", "evict_last", "evict_normal")
 
 
-def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
+def _check_shapes(cx: CallContext) -> tuple[SharedView, int, int] | None:
     """Check a box against the shared view on the other side of a copy."""
-    tensor, view = box(cx, "box"), shared(cx, "shared")
+    tensor, view = require_box(cx, "box"), require_shared(cx, "shared")
     if tensor is None or view is None:
         return None
     if view.transposed:
@@ -35,8 +35,8 @@ def _same_shape(cx: CallContext) -> tuple[SharedView, int, int] | None:
     return view, tensor[1], tensor[2]
 
 
-def _bulk(cx: CallContext) -> bool:
-    view_shape = _same_shape(cx)
+def _check_bulk(cx: CallContext) -> bool:
+    view_shape = _check_shapes(cx)
     if view_shape is None:
         return False
     view, _, cols = view_shape
@@ -82,12 +82,12 @@ def _copy_bulk(cx: CallContext) -> Type:
         isinstance(bar, BarrierType) and (bar.kind != "mbarrier" or bar.stages is not None)
     ):
         cx.error("T129", f"a bulk copy lands on one mbarrier, found {bar}", "bar", "pick a stage: bar[s]")
-    along(cx)
+    check_cluster(cx)
     if cx.has("hint"):
-        word = known(cx, "hint", str)
+        word = require_known(cx, "hint", str)
         if word is not None and word not in HINTS:
             cx.error("T130", f"`hint` is one of {', '.join(HINTS)}, found {word}", "hint")
-    _bulk(cx)
+    _check_bulk(cx)
     return Void()
 
 
@@ -104,7 +104,7 @@ def _copy_bulk(cx: CallContext) -> Type:
     doc="cp.async of a box into shared memory, in the worker's open group (see copy_commit). An ordinary write once waited for: the tensor core of sm_90a needs a fence_async after it.",
 )
 def _copy_cp(cx: CallContext) -> Type:
-    _same_shape(cx)
+    _check_shapes(cx)
     return Void()
 
 
@@ -122,12 +122,12 @@ def _commit(cx: CallContext) -> Type:
     doc="Waits until at most the n last closed groups of the worker are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:
-    return _left(cx)
+    return _check_remaining(cx)
 
 
-def _left(cx: CallContext) -> Type:
+def _check_remaining(cx: CallContext) -> Type:
     """Check the number of groups that a wait leaves in flight."""
-    n = known(cx, "n") if cx.has("n") else 0
+    n = require_known(cx, "n") if cx.has("n") else 0
     if n is not None and n < 0:
         return cx.error("T103", f"`n` must not be negative, found {n}", "n")
     return Void()
@@ -148,9 +148,9 @@ def _left(cx: CallContext) -> Type:
     "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
 )
 def _store_async(cx: CallContext) -> Type:
-    adds = cx.has("add") and known(cx, "add", bool)
-    if _bulk(cx) and adds and cx.type("shared").dtype.itemsize < 2:  # type: ignore[union-attr]
-        no_sums_of_bytes(cx, "shared")
+    adds = cx.has("add") and require_known(cx, "add", bool)
+    if _check_bulk(cx) and adds and cx.type("shared").dtype.itemsize < 2:  # type: ignore[union-attr]
+        refuse_sums_of_bytes(cx, "shared")
     return Void()
 
 
@@ -164,4 +164,4 @@ def _store_async(cx: CallContext) -> Type:
     doc="Waits until at most the worker's n last bulk stores still read their shared memory (cp.async.bulk.wait_group.read n); for the rest the kernel's end waits.",
 )
 def _store_wait(cx: CallContext) -> Type:
-    return _left(cx)
+    return _check_remaining(cx)

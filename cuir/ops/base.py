@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..syntax.types import Type
-from .limits import Target, having
+from .limits import Target, list_architectures
 from .meaning import Meaning
 from .traits import Traits
 
@@ -120,7 +120,7 @@ class Op:
     @property
     def archs(self) -> tuple[str, ...]:
         """The architectures that have it."""
-        return having(*self.needs)
+        return list_architectures(*self.needs)
 
     @property
     def written(self) -> str:

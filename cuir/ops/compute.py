@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
-from .rules import an_i32, elementwise, known, made, poisoned, two_dims
+from .rules import make_type, poisoned, refuse_rank, require_i32, require_known, unify_operands
 from .traits import Traits, arithmetic
 
 PARTS = (1, 2)  # numbers of TF32 that an operand of f32 may be taken in
@@ -13,7 +13,7 @@ HALVES = (F16, BF16)
 LOG2E = 1.4426950408889634  # log2(e)
 
 
-def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
+def _check_product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     """Check the operands of a product and return its type.
 
     unit: what multiplies, a feature of the target, which determines the dtypes of operands. An instruction takes 32
@@ -29,7 +29,7 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             expectation = "lies in shared memory" if arg == "b" and b_shared else "is a Shared view or a tile"
             return cx.error("T131", f"operand `{arg}` {expectation}, found {t}", arg)
         if isinstance(t, SharedView) and len(t.dims) != 2:
-            return two_dims(cx, arg, t)
+            return refuse_rank(cx, arg, t)
         if arg == "b" and t.dtype.name in widened and isinstance(a, (TileType, SharedView)) and a.dtype in HALVES:
             if isinstance(t, TileType):
                 return cx.error("T131", f"operand `b` of {t.dtype} beside {a.dtype} lies in shared memory, found {t}", arg)
@@ -43,7 +43,7 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     if a.dtype != b.dtype and b.dtype.name not in widened:
         hint = "mma takes 8-bit floats beside halves: b as a view" if b.dtype.itemsize == 1 and a.dtype in HALVES else None
         return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b", hint)
-    (r, k), (kb, c) = _shape(a), _shape(b)
+    (r, k), (kb, c) = _get_shape(a), _get_shape(b)
     if k != kb:
         return cx.error("T134", f"inner dims must agree: a is [{r}, {k}], b is [{kb}, {c}]", "b", ".T transposes a shared view")
     if k % (32 // a.dtype.itemsize):
@@ -54,11 +54,11 @@ def _product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     return result
 
 
-def _shape(t: TileType | SharedView) -> tuple[int, int]:
+def _get_shape(t: TileType | SharedView) -> tuple[int, int]:
     return (t.rows, t.cols) if isinstance(t, TileType) else (t.dims[0], t.dims[1])
 
 
-def _parts(cx: CallContext) -> Type:
+def _check_parts(cx: CallContext) -> Type:
     """Check `parts`, which operands of f32 require and no others take.
 
     It is the number of values of the tensor core's format that an operand is taken in.
@@ -76,7 +76,7 @@ def _parts(cx: CallContext) -> Type:
             if single
             else Void()
         )
-    parts = known(cx, "parts", int)
+    parts = require_known(cx, "parts", int)
     if parts is None:
         return ErrorType()
     if parts not in PARTS or not single:
@@ -106,8 +106,8 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     "as accurate as f32, by three products; that of both rests is left out. An infinite operand in 2 parts makes NaN.",
 )
 def _mma(cx: CallContext) -> Type:
-    t = _product(cx, "mma_sync", b_shared=False)
-    if isinstance(t, TileType) and isinstance(_parts(cx), ErrorType):
+    t = _check_product(cx, "mma_sync", b_shared=False)
+    if isinstance(t, TileType) and isinstance(_check_parts(cx), ErrorType):
         return ErrorType()
     if isinstance(t, TileType) and (t.rows % (cx.threads // 2) or t.cols % 8):  # type: ignore[attr-defined]
         return cx.error("T137", f"a product is [R, C] with R a multiple of {cx.threads // 2} and C of 8, found [{t.rows}, {t.cols}]", "a")  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def _mma(cx: CallContext) -> Type:
     "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
 )
 def _mma_async(cx: CallContext) -> Type:
-    t = _product(cx, "wgmma", b_shared=True)
+    t = _check_product(cx, "wgmma", b_shared=True)
     if isinstance(t, TileType):
         if t.rows % 64 or t.cols % 8:
             return cx.error("T137", f"a product is [R, C] with R a multiple of 64 and C of 8, found [{t.rows}, {t.cols}]", "a")
@@ -166,16 +166,16 @@ def _mma_wait(cx: CallContext) -> Type:
     return Void()
 
 
-def _extremum(cx: CallContext) -> Type:
+def _type_extremum(cx: CallContext) -> Type:
     args = cx.variadic("x")
     if len(args) < 2:
         return cx.error(
             "T140", "expected two or more arguments, elementwise", args[0] if args else None, "the maximum of a row is row_max(x)"
         )
-    dtype_shape = elementwise(cx, *args)
+    dtype_shape = unify_operands(cx, *args)
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
+    return make_type(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected numbers, found bool", args[0])
 
 
 _XS = Param("x", "scalars or tiles", variadic=True)
@@ -187,7 +187,7 @@ op(
     doc="Elementwise minimum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("min"),
     traits=arithmetic("x", commutative=True, extremum="min", slip="max"),
-)(_extremum)
+)(_type_extremum)
 op(
     "max",
     "compute",
@@ -196,7 +196,7 @@ op(
     doc="Elementwise maximum of two or more; a NaN in any gives NaN.",
     evaluate=meaning("max"),
     traits=arithmetic("x", commutative=True, extremum="max", slip="min"),
-)(_extremum)
+)(_type_extremum)
 
 
 @op(
@@ -210,7 +210,7 @@ op(
     traits=Traits(pure=True, elementwise=True, alike=("x", "y"), chooses="cond"),
 )
 def _where(cx: CallContext) -> Type:
-    cond, dtype_shape = cx.type("cond"), elementwise(cx, "x", "y")
+    cond, dtype_shape = cx.type("cond"), unify_operands(cx, "x", "y")
     if poisoned(cond) or dtype_shape is None:
         return ErrorType()
     if not isinstance(cond, TileType) or cond.dtype != BOOL:
@@ -220,11 +220,13 @@ def _where(cx: CallContext) -> Type:
     return ErrorType() if shape is None else TileType(dtype_shape[0], *shape)
 
 
-def _unary_float(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x")
+def _type_unary_float(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x")
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+    return (
+        make_type(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+    )
 
 
 _X = Param("x", "f32 scalar or tile")
@@ -237,7 +239,7 @@ op(
     doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 ulp. Below 2^-126 it is 0.",
     evaluate=meaning("exp2", ulps=2, rounded=False),
     traits=arithmetic("x", cost=4, special=True, exponential=2, slip="log2"),
-)(_unary_float)
+)(_type_unary_float)
 op(
     "log2",
     "compute",
@@ -246,7 +248,7 @@ op(
     doc="Logarithm to base 2, 2 ulp; of 0 it is -inf.",
     evaluate=meaning("log2", ulps=2, rounded=False),
     traits=arithmetic("x", cost=4, special=True, logarithm=2),
-)(_unary_float)
+)(_type_unary_float)
 op(
     "tanh",
     "compute",
@@ -255,7 +257,7 @@ op(
     doc="Hyperbolic tangent, 4 ulp. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
     traits=arithmetic("x", cost=4, special=True, logistic=2 * LOG2E),
-)(_unary_float)
+)(_type_unary_float)
 
 
 # Functions of C's library, by their names there: within the bounds that CUDA's documentation gives, over the whole range,
@@ -285,14 +287,16 @@ for _name, _ulps, _cost in (
             quarters={"sin": 0, "cos": 1}.get(_name),
             jumps=_name in ("floor", "round"),
         ),
-    )(_unary_float)
+    )(_type_unary_float)
 
 
-def _binary_float(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
+def _type_binary_float(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+    return (
+        make_type(*dtype_shape) if dtype_shape[0] == F32 else cx.error("T142", f"expected f32, found {cx.type('x')}", "x", "cast(x, f32)")
+    )
 
 
 _Y = Param("y", "f32 scalar or tile")
@@ -305,7 +309,7 @@ op(
     doc="PyTorch's pow(x, y) in f32, 4 ulp; exp2(y * log2(x)) is faster, and less accurate where y * log2(x) is far from 0.",
     evaluate=meaning("power", ulps=4, rounded=False),
     traits=arithmetic("x", "y", cost=50),
-)(_binary_float)
+)(_type_binary_float)
 op(
     "fmod",
     "compute",
@@ -315,7 +319,7 @@ op(
     doc="PyTorch's fmod(x, y) in f32: with x's sign, exact.",
     evaluate=meaning("fmod"),
     traits=arithmetic("x", "y", cost=30, jumps=True),
-)(_binary_float)
+)(_type_binary_float)
 
 
 @op(
@@ -329,10 +333,10 @@ op(
     traits=arithmetic("x", "y", cost=2, tests_bit=True),
 )
 def _bit(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
-    return made(BOOL, dtype_shape[1]) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
+    return make_type(BOOL, dtype_shape[1]) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
 @op(
@@ -345,10 +349,10 @@ def _bit(cx: CallContext) -> Type:
     traits=arithmetic("x", magnitude=True),
 )
 def _abs(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x")
+    dtype_shape = unify_operands(cx, "x")
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
+    return make_type(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
 @op(
@@ -362,15 +366,15 @@ def _abs(cx: CallContext) -> Type:
     traits=arithmetic(converts="dtype"),
 )
 def _cast(cx: CallContext) -> Type:
-    dtype_shape, dtype = elementwise(cx, "x"), known(cx, "dtype", DType)
+    dtype_shape, dtype = unify_operands(cx, "x"), require_known(cx, "dtype", DType)
     if dtype_shape is None or dtype is None:
         return ErrorType()
     if dtype_shape[1] is None and dtype not in (I32, F32, BOOL):
         return cx.error("T143", f"scalars are i32, f32 or bool, found {dtype}", "dtype")
-    return made(dtype, dtype_shape[1])
+    return make_type(dtype, dtype_shape[1])
 
 
-def _reduced(cx: CallContext) -> TileType | None:
+def _require_reducible(cx: CallContext) -> TileType | None:
     """Return the tile to reduce; None after an error."""
     t = cx.type("x")
     if poisoned(t):
@@ -385,13 +389,13 @@ def _reduced(cx: CallContext) -> TileType | None:
     return t
 
 
-def _reduction(cx: CallContext) -> Type:
-    t = _reduced(cx)
+def _type_reduction(cx: CallContext) -> Type:
+    t = _require_reducible(cx)
     return ErrorType() if t is None else TileType(t.dtype, t.rows, 1)
 
 
-def _column_reduction(cx: CallContext) -> Type:
-    t = _reduced(cx)
+def _type_column_reduction(cx: CallContext) -> Type:
+    t = _require_reducible(cx)
     return ErrorType() if t is None else TileType(t.dtype, 1, t.cols)
 
 
@@ -404,7 +408,7 @@ op(
     doc="The maximum of each row, [R, 1]; NaN if one is in it.",
     evaluate=meaning("row_max"),
     traits=Traits(pure=True, reduction="max", slip="row_sum"),
-)(_reduction)
+)(_type_reduction)
 op(
     "row_sum",
     "compute",
@@ -414,7 +418,7 @@ op(
     doc="The sum of each row, [R, 1], in no fixed order.",
     evaluate=meaning("row_sum", rounded=False),
     traits=Traits(pure=True, reduction="sum", slip="row_max"),
-)(_reduction)
+)(_type_reduction)
 op(
     "col_max",
     "compute",
@@ -423,7 +427,7 @@ op(
     doc="The maximum of each column, [1, C]; NaN if one is in it. A warpgroup's warps meet and exchange in shared memory, 16 bytes a column.",
     evaluate=meaning("col_max"),
     traits=Traits(pure=True, column_reduction="max", slip="col_sum"),
-)(_column_reduction)
+)(_type_column_reduction)
 op(
     "col_sum",
     "compute",
@@ -433,7 +437,7 @@ op(
     doc="The sum of each column, [1, C], in no fixed order. Warps meet and exchange as for col_max.",
     evaluate=meaning("col_sum", rounded=False),
     traits=Traits(pure=True, column_reduction="sum", slip="col_max"),
-)(_column_reduction)
+)(_type_column_reduction)
 
 
 @op(
@@ -465,5 +469,5 @@ def _vote(cx: CallContext) -> Type:
     traits=arithmetic(cost=10, divisor="b", rounds="up", slip="//"),
 )
 def _cdiv(cx: CallContext) -> Type:
-    ok = [an_i32(cx, "a"), an_i32(cx, "b")]
+    ok = [require_i32(cx, "a"), require_i32(cx, "b")]
     return Scalar(I32) if all(ok) else ErrorType()

@@ -20,68 +20,68 @@ Rule = Callable[[tuple[Expr, ...], Expr, Choice], tuple[Partial, ...]]  # of the
 _ONE, _LN2 = Literal(1.0), Literal(math.log(2.0))
 
 
-def _times(*factors: Expr) -> Expr:
+def _multiply(*factors: Expr) -> Expr:
     first, *rest = factors
     for f in rest:
         first = Binary("*", first, f)
     return first
 
 
-def _over(x: Expr, y: Expr) -> Expr:
+def _divide(x: Expr, y: Expr) -> Expr:
     return Binary("/", x, y)
 
 
-def _less(x: Expr, y: Expr) -> Expr:
+def _subtract(x: Expr, y: Expr) -> Expr:
     return Binary("-", x, y)
 
 
-def _sign(x: Expr, choose: Choice) -> Expr:
+def _make_sign(x: Expr, choose: Choice) -> Expr:
     return choose(Binary(">", x, Literal(0.0)), _ONE, choose(Binary("<", x, Literal(0.0)), Literal(-1.0), Literal(0.0)))
 
 
-def _bell(x: Expr) -> Expr:
+def _differentiate_erf(x: Expr) -> Expr:
     """Return the derivative of erf."""
-    return _times(exp2(_times(x, x, Literal(-1.0 / math.log(2.0)))), Literal(2.0 / math.sqrt(math.pi)))
+    return _multiply(exp2(_multiply(x, x, Literal(-1.0 / math.log(2.0)))), Literal(2.0 / math.sqrt(math.pi)))
 
 
-def _whole(x: Expr, y: Expr, choose: Choice) -> Expr:
+def _truncate_quotient(x: Expr, y: Expr, choose: Choice) -> Expr:
     """Return x / y rounded to 0."""
-    down = floor(magnitude(_over(x, y)))
-    return _times(down, _sign(_over(x, y), choose))
+    down = floor(magnitude(_divide(x, y)))
+    return _multiply(down, _make_sign(_divide(x, y), choose))
 
 
-def _power(args: tuple[Expr, ...], z: Expr, choose: Choice) -> tuple[Partial, ...]:
+def _differentiate_power(args: tuple[Expr, ...], z: Expr, choose: Choice) -> tuple[Partial, ...]:
     x, y = args
-    of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _times(y, power(x, _less(y, _ONE))))
+    of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _multiply(y, power(x, _subtract(y, _ONE))))
     none = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
-    return of_x, choose(none, Literal(0.0), _times(z, log2(x), _LN2))
+    return of_x, choose(none, Literal(0.0), _multiply(z, log2(x), _LN2))
 
 
 _RULES: dict[str, Rule] = {
     "+": lambda a, z, choose: (_ONE, _ONE),
     "-": lambda a, z, choose: (_ONE, Literal(-1.0)),
     "*": lambda a, z, choose: (a[1], a[0]),
-    "/": lambda a, z, choose: (_over(_ONE, a[1]), Unary("-", _over(z, a[1]))),
+    "/": lambda a, z, choose: (_divide(_ONE, a[1]), Unary("-", _divide(z, a[1]))),
     "neg": lambda a, z, choose: (Literal(-1.0),),
-    "abs": lambda a, z, choose: (_sign(a[0], choose),),
-    "exp2": lambda a, z, choose: (_times(z, _LN2),),
-    "log2": lambda a, z, choose: (_over(Literal(1.0 / math.log(2.0)), a[0]),),
-    "log1p": lambda a, z, choose: (_over(_ONE, Binary("+", _ONE, a[0])),),
-    "tanh": lambda a, z, choose: (_less(_ONE, _times(z, z)),),
-    "sqrt": lambda a, z, choose: (_over(Literal(0.5), z),),
+    "abs": lambda a, z, choose: (_make_sign(a[0], choose),),
+    "exp2": lambda a, z, choose: (_multiply(z, _LN2),),
+    "log2": lambda a, z, choose: (_divide(Literal(1.0 / math.log(2.0)), a[0]),),
+    "log1p": lambda a, z, choose: (_divide(_ONE, Binary("+", _ONE, a[0])),),
+    "tanh": lambda a, z, choose: (_subtract(_ONE, _multiply(z, z)),),
+    "sqrt": lambda a, z, choose: (_divide(Literal(0.5), z),),
     "sin": lambda a, z, choose: (cos(a[0]),),
     "cos": lambda a, z, choose: (Unary("-", sin(a[0])),),
-    "atan": lambda a, z, choose: (_over(_ONE, Binary("+", _ONE, _times(a[0], a[0]))),),
-    "erf": lambda a, z, choose: (_bell(a[0]),),
-    "erfc": lambda a, z, choose: (Unary("-", _bell(a[0])),),
-    "power": _power,
-    "fmod": lambda a, z, choose: (_ONE, Unary("-", _whole(a[0], a[1], choose))),
+    "atan": lambda a, z, choose: (_divide(_ONE, Binary("+", _ONE, _multiply(a[0], a[0]))),),
+    "erf": lambda a, z, choose: (_differentiate_erf(a[0]),),
+    "erfc": lambda a, z, choose: (Unary("-", _differentiate_erf(a[0])),),
+    "power": _differentiate_power,
+    "fmod": lambda a, z, choose: (_ONE, Unary("-", _truncate_quotient(a[0], a[1], choose))),
     "floor": lambda a, z, choose: (None,),
     "round": lambda a, z, choose: (None,),
 }
 
 
-def partials(op: Op, args: tuple[Expr, ...], result: Expr, choose: Choice) -> tuple[Partial, ...] | None:
+def differentiate_op(op: Op, args: tuple[Expr, ...], result: Expr, choose: Choice) -> tuple[Partial, ...] | None:
     """Return the derivatives of an operation's result by each of its operands.
 
     None for an operation that has no rule here (it chooses, converts, or is none of floats).
@@ -90,4 +90,4 @@ def partials(op: Op, args: tuple[Expr, ...], result: Expr, choose: Choice) -> tu
     return None if rule is None else rule(args, result, choose)
 
 
-__all__ = ["partials"]
+__all__ = ["differentiate_op"]

@@ -47,7 +47,7 @@ def subscript(kind: Type) -> Op:
     return _GATHER if isinstance(kind, TileType) else _ELEMENT if isinstance(kind, Scalar) else _VIEW
 
 
-def called(e: Node) -> Op | None:
+def get_called_op(e: Node) -> Op | None:
     """Return the primitive that a call by a word denotes; None for other expressions.
 
     Of two with the same spelling, the one that has parameters for more of the arguments.
@@ -84,7 +84,7 @@ def operation(e: Node) -> tuple[Op, tuple[Expr, ...]] | None:
     op_args = operator(e)
     if op_args is not None:
         return op_args
-    op = called(e)
+    op = get_called_op(e)
     return (op, e.args) if op is not None and isinstance(e, Call) else None
 
 
@@ -113,10 +113,22 @@ def comparison(signs: tuple[int, ...]) -> str:
 
 
 @functools.cache
-def maker(product: str) -> Op:
+def get_declaration(product: str) -> Op:
     """Return the declaration that makes arrays, units or workers; of barriers there are several."""
     (declaration,) = (op for op in TABLE.values() if op.traits.makes == product)
     return declaration
 
 
-__all__ = ["attribute", "called", "comparison", "is_where", "maker", "method", "methods", "operation", "operator", "subscript", "traits"]
+__all__ = [
+    "attribute",
+    "comparison",
+    "get_called_op",
+    "get_declaration",
+    "is_where",
+    "method",
+    "methods",
+    "operation",
+    "operator",
+    "subscript",
+    "traits",
+]

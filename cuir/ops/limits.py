@@ -87,7 +87,7 @@ TARGETS = {
 
 
 @functools.cache
-def having(*features: str) -> tuple[str, ...]:
+def list_architectures(*features: str) -> tuple[str, ...]:
     """Return the architectures with all of these features."""
     return tuple(t.name for t in TARGETS.values() if t.has(*features))
 
@@ -97,7 +97,7 @@ def runs(capability: tuple[int, int], *features: str) -> bool:
     return any(t.has(*features) and t.runs_on(capability) for t in TARGETS.values())
 
 
-def register_pool(threads: int) -> int:
+def count_pool_registers(threads: int) -> int:
     """Return the registers that the roles of a CTA of `threads` threads share.
 
     These are the registers of its launch, a multiple of 8 a thread.

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from ..syntax.types import BOOL, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
-from .rules import box, broadcast, dims, known, no_sums_of_bytes, poisoned, positive, tile_shape, two_dims
+from .rules import (
+    broadcast,
+    poisoned,
+    refuse_rank,
+    refuse_sums_of_bytes,
+    require_box,
+    require_dims,
+    require_known,
+    require_positive,
+    require_tile_shape,
+)
 from .traits import Traits
 
 
@@ -21,7 +31,7 @@ from .traits import Traits
     "stage of a ring is contiguous. `over=x`: the first bytes of x, which may be larger; a write through one makes the same bytes of the other undefined.",
 )
 def _shared(cx: CallContext) -> Type:
-    dtype, shape = known(cx, "dtype", DType), dims(cx, "dims")
+    dtype, shape = require_known(cx, "dtype", DType), require_dims(cx, "dims")
     if cx.has("over") and not isinstance(cx.type("over"), (SharedView, ErrorType)):
         return cx.error("T106", f"`over` must be a shared array, found {cx.type('over')}", "over")
     return ErrorType() if dtype is None or shape is None else SharedView(dtype, shape, shape[-1])
@@ -51,7 +61,7 @@ def _nbytes(cx: CallContext) -> Type:
     traits=Traits(pure=True, constant=0),
 )
 def _zeros(cx: CallContext) -> Type:
-    dtype, shape = known(cx, "dtype", DType), tile_shape(cx, "dims")
+    dtype, shape = require_known(cx, "dtype", DType), require_tile_shape(cx, "dims")
     return ErrorType() if dtype is None or shape is None else TileType(dtype, *shape)
 
 
@@ -65,7 +75,7 @@ def _zeros(cx: CallContext) -> Type:
     traits=Traits(pure=True, takes=("value", "dtype"), repeats="value"),
 )
 def _full(cx: CallContext) -> Type:
-    dtype, shape, value = known(cx, "dtype", DType), tile_shape(cx, "dims"), cx.type("value")
+    dtype, shape, value = require_known(cx, "dtype", DType), require_tile_shape(cx, "dims"), cx.type("value")
     if dtype is None or shape is None or poisoned(value):
         return ErrorType()
     if value != Scalar(dtype):
@@ -81,7 +91,7 @@ def _full(cx: CallContext) -> Type:
     traits=Traits(pure=True, index_of="row"),
 )
 def _rows(cx: CallContext) -> Type:
-    n = positive(cx, "n")
+    n = require_positive(cx, "n")
     return ErrorType() if n is None else TileType(I32, n, 1)
 
 
@@ -93,7 +103,7 @@ def _rows(cx: CallContext) -> Type:
     traits=Traits(pure=True, index_of="column"),
 )
 def _cols(cx: CallContext) -> Type:
-    n = positive(cx, "n")
+    n = require_positive(cx, "n")
     return ErrorType() if n is None else TileType(I32, 1, n)
 
 
@@ -111,9 +121,9 @@ def _load(cx: CallContext) -> Type:
         return ErrorType()
     if isinstance(t, SharedView):
         if len(t.dims) != 2:
-            return two_dims(cx, "view", t)
+            return refuse_rank(cx, "view", t)
         return TileType(t.dtype, *t.dims)
-    view_shape = box(cx, "view")
+    view_shape = require_box(cx, "view")
     return ErrorType() if view_shape is None else TileType(view_shape[0].dtype, view_shape[1], view_shape[2])
 
 
@@ -131,11 +141,11 @@ def _load(cx: CallContext) -> Type:
 )
 def _store(cx: CallContext) -> Type:
     place, tile = cx.type("place"), cx.type("tile")
-    adds = cx.has("add") and known(cx, "add", bool)
+    adds = cx.has("add") and require_known(cx, "add", bool)
     if poisoned(place, tile):
         return ErrorType()
     if adds and getattr(tile, "dtype", F32).itemsize < 2:
-        return no_sums_of_bytes(cx, "tile")
+        return refuse_sums_of_bytes(cx, "tile")
     if cx.has("mask"):
         mask = cx.type("mask")
         if not isinstance(mask, ErrorType) and (not isinstance(mask, TileType) or mask.dtype != BOOL):
@@ -147,9 +157,9 @@ def _store(cx: CallContext) -> Type:
             return cx.error("T120", "a transposed view is read, not written", "place", "store through the view without .T")
         want: Type = TileType(place.dtype, *place.dims) if len(place.dims) == 2 else ErrorType()
         if isinstance(want, ErrorType):
-            return two_dims(cx, "place", place)
+            return refuse_rank(cx, "place", place)
     elif isinstance(place, GlobalView):
-        view_shape = box(cx, "place")
+        view_shape = require_box(cx, "place")
         if view_shape is None:
             return ErrorType()
         want = TileType(place.dtype, view_shape[1], view_shape[2])
@@ -165,11 +175,11 @@ def _store(cx: CallContext) -> Type:
     if tile != want:
         hint = f"cast(x, {want.dtype})" if isinstance(want, (TileType, Scalar)) and getattr(tile, "dtype", None) != want.dtype else None
         return cx.error("T123", f"the place takes {want}, found {tile}", "tile", hint)
-    if cx.has("mask") and isinstance(tile, TileType) and elementwise_shape(cx, tile) != (tile.rows, tile.cols):
+    if cx.has("mask") and isinstance(tile, TileType) and broadcast_mask(cx, tile) != (tile.rows, tile.cols):
         return cx.error("T113", f"the mask does not broadcast to {tile}", "mask")
     return Void()
 
 
-def elementwise_shape(cx: CallContext, tile: TileType) -> tuple[int, int] | None:
+def broadcast_mask(cx: CallContext, tile: TileType) -> tuple[int, int] | None:
     mask = cx.type("mask")
     return broadcast((mask.rows, mask.cols), (tile.rows, tile.cols)) if isinstance(mask, TileType) else (tile.rows, tile.cols)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from ..syntax.types import BOOL, F32, I32, ErrorType, Scalar, SharedView, TileType, Type
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
-from .rules import elementwise, made, poisoned
+from .rules import make_type, poisoned, unify_operands
 from .traits import Traits, arithmetic
 
 X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
 
 
-def _arithmetic(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
+def _type_arithmetic(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
     if dtype_shape[0] == BOOL:
         return cx.error("T112", "expected numbers, found bool", "x")
-    return made(*dtype_shape)
+    return make_type(*dtype_shape)
 
 
 for _sign, _traits in (
@@ -35,7 +35,7 @@ for _sign, _traits in (
         where="any",
         evaluate=meaning(_sign),
         traits=_traits,
-    )(_arithmetic)
+    )(_type_arithmetic)
 
 
 @op(
@@ -50,19 +50,19 @@ for _sign, _traits in (
     traits=arithmetic("x", "y", cost=4, special=True, factors=("x",), divisor="y"),
 )
 def _divide(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
     if not dtype_shape[0].is_float:
         return cx.error("T114", f"`/` divides floats, found {cx.type('x')}", "x", "`//` divides integers")
-    return made(*dtype_shape)
+    return make_type(*dtype_shape)
 
 
-def _integer(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
+def _type_integer(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
+    return make_type(*dtype_shape) if dtype_shape[0] == I32 else cx.error("T112", f"expected i32, found {cx.type('x')}", "x")
 
 
 op(
@@ -75,7 +75,7 @@ op(
     where="any",
     evaluate=meaning("//", divides=True),
     traits=arithmetic("x", "y", cost=10, divisor="y", rounds="down"),
-)(_integer)
+)(_type_integer)
 op(
     "%",
     "operators",
@@ -86,12 +86,12 @@ op(
     where="any",
     evaluate=meaning("%", divides=True),
     traits=arithmetic("x", "y", cost=10, divisor="y", remainder=True),
-)(_integer)
+)(_type_integer)
 
 
-def _bits(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y", ints=True)
-    return ErrorType() if dtype_shape is None else made(*dtype_shape)
+def _type_bits(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x", "y", ints=True)
+    return ErrorType() if dtype_shape is None else make_type(*dtype_shape)
 
 
 for _sign, _traits in (
@@ -109,7 +109,7 @@ for _sign, _traits in (
         where="any",
         evaluate=meaning(_sign),
         traits=_traits,
-    )(_bits)
+    )(_type_bits)
 
 
 @op(
@@ -123,8 +123,8 @@ for _sign, _traits in (
     traits=arithmetic("x", complements=True, involutive=True),
 )
 def _invert(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", ints=True)
-    return ErrorType() if dtype_shape is None else made(*dtype_shape)
+    dtype_shape = unify_operands(cx, "x", ints=True)
+    return ErrorType() if dtype_shape is None else make_type(*dtype_shape)
 
 
 @op(
@@ -139,15 +139,15 @@ def _invert(cx: CallContext) -> Type:
     traits=arithmetic("x", linear=(-1,), involutive=True),
 )
 def _negate(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x")
+    dtype_shape = unify_operands(cx, "x")
     if dtype_shape is None:
         return ErrorType()
-    return made(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
+    return make_type(*dtype_shape) if dtype_shape[0] != BOOL else cx.error("T112", "expected a number, found bool", "x")
 
 
-def _compare(cx: CallContext) -> Type:
-    dtype_shape = elementwise(cx, "x", "y")
-    return ErrorType() if dtype_shape is None else made(BOOL, dtype_shape[1])
+def _type_comparison(cx: CallContext) -> Type:
+    dtype_shape = unify_operands(cx, "x", "y")
+    return ErrorType() if dtype_shape is None else make_type(BOOL, dtype_shape[1])
 
 
 for _sign, _holds, _slip in (
@@ -168,10 +168,10 @@ for _sign, _holds, _slip in (
         where="any",
         evaluate=meaning(_sign),
         traits=arithmetic("x", "y", commutative=_holds in ((0,), (-1, 1)), compares=_holds, slip=_slip),
-    )(_compare)
+    )(_type_comparison)
 
 
-def _logic(cx: CallContext) -> Type:
+def _type_logic(cx: CallContext) -> Type:
     for arg in ("x", "y"):
         if cx.has(arg):
             t = cx.type(arg)
@@ -197,7 +197,7 @@ op(
     where="any",
     evaluate=meaning("and"),
     traits=arithmetic("x", "y", lazy=("y",), decided_by=False),
-)(_logic)
+)(_type_logic)
 op(
     "or",
     "operators",
@@ -208,7 +208,7 @@ op(
     where="any",
     evaluate=meaning("or"),
     traits=arithmetic("x", "y", lazy=("y",), decided_by=True),
-)(_logic)
+)(_type_logic)
 op(
     "not",
     "operators",
@@ -218,7 +218,7 @@ op(
     where="any",
     evaluate=meaning("not"),
     traits=arithmetic("x", complements=True, involutive=True),
-)(_logic)
+)(_type_logic)
 
 
 @op(
@@ -239,11 +239,11 @@ def _ifexp(cx: CallContext) -> Type:
         return ErrorType()
     if cx.type("cond") != Scalar(BOOL):
         return cx.error("T116", f"a condition is a bool scalar, found {cx.type('cond')}", "cond", "on tiles: where(cond, x, y)")
-    dtype_shape = elementwise(cx, "x", "y")
+    dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:
         return ErrorType()
     return (
-        made(*dtype_shape)
+        make_type(*dtype_shape)
         if dtype_shape[1] is None
         else cx.error("T117", "`x if cond else y` chooses between scalars, found tiles", "x", "write an if statement, or where(cond, x, y)")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..syntax.types import I32, ErrorType, Scalar, Type, Void
 from .base import CallContext, Param, op
-from .rules import an_i32, known
+from .rules import require_i32, require_known
 from .traits import Traits
 
 
@@ -36,9 +36,9 @@ def _role(cx: CallContext) -> Type:
     "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.",
 )
 def _tiles(cx: CallContext) -> Type:
-    ok = an_i32(cx, "n")
+    ok = require_i32(cx, "n")
     if cx.has("dynamic"):
-        known(cx, "dynamic", bool)
+        require_known(cx, "dynamic", bool)
     return Void() if ok else ErrorType()
 
 

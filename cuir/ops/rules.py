@@ -15,7 +15,7 @@ def poisoned(*types: Type) -> bool:
 LINES = ("x", "y")  # the directions of CTAs in a cluster
 
 
-def an_i32(cx: CallContext, arg: str) -> bool:
+def require_i32(cx: CallContext, arg: str) -> bool:
     t = cx.type(arg)
     if poisoned(t):
         return False
@@ -25,13 +25,13 @@ def an_i32(cx: CallContext, arg: str) -> bool:
     return True
 
 
-def along(cx: CallContext) -> None:
+def check_cluster(cx: CallContext) -> None:
     """Check which CTAs of the cluster `cluster` names."""
     if not cx.has("cluster"):
         return
     value = cx.const("cluster")
     if value is None:
-        known(cx, "cluster", bool)
+        require_known(cx, "cluster", bool)
     elif not isinstance(value, bool) and value not in LINES:
         cx.error(
             "T103",
@@ -41,7 +41,7 @@ def along(cx: CallContext) -> None:
         )
 
 
-def known(cx: CallContext, arg: str, kind: type = int) -> Any:
+def require_known(cx: CallContext, arg: str, kind: type = int) -> Any:
     """Return the value of an argument that must be known when the kernel is specialised.
 
     None after an error.
@@ -62,9 +62,9 @@ def known(cx: CallContext, arg: str, kind: type = int) -> Any:
     return value
 
 
-def positive(cx: CallContext, arg: str) -> int | None:
+def require_positive(cx: CallContext, arg: str) -> int | None:
     """Return a known integer of at least 1; None after an error."""
-    n = known(cx, arg)
+    n = require_known(cx, arg)
     if n is not None and n < 1:
         cx.error("T104", f"`{arg}` must be a positive integer, found {n}", arg)
         return None
@@ -80,8 +80,8 @@ _KINDS = {
 }
 
 
-def dims(cx: CallContext, arg: str) -> tuple[int, ...] | None:
-    value = known(cx, arg, tuple)
+def require_dims(cx: CallContext, arg: str) -> tuple[int, ...] | None:
+    value = require_known(cx, arg, tuple)
     if value is None:
         return None
     for d in value:
@@ -91,8 +91,8 @@ def dims(cx: CallContext, arg: str) -> tuple[int, ...] | None:
     return value
 
 
-def tile_shape(cx: CallContext, arg: str) -> tuple[int, int] | None:
-    shape = dims(cx, arg)
+def require_tile_shape(cx: CallContext, arg: str) -> tuple[int, int] | None:
+    shape = require_dims(cx, arg)
     if shape is None:
         return None
     if len(shape) != 2:
@@ -101,7 +101,7 @@ def tile_shape(cx: CallContext, arg: str) -> tuple[int, int] | None:
     return shape[0], shape[1]
 
 
-def shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
+def require_shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
     t = cx.type(arg)
     if poisoned(t):
         return None
@@ -109,12 +109,12 @@ def shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
         cx.error("T106", f"`{arg}` must lie in shared memory, found {t}", arg)
         return None
     if rank2 and len(t.dims) != 2:
-        two_dims(cx, arg, t)
+        refuse_rank(cx, arg, t)
         return None
     return t
 
 
-def two_dims(cx: CallContext, arg: str, t: SharedView) -> Type:
+def refuse_rank(cx: CallContext, arg: str, t: SharedView) -> Type:
     """Report a view that is no matrix."""
     hint = "pick a stage: x[s]"
     if len(t.dims) == 1:
@@ -122,7 +122,7 @@ def two_dims(cx: CallContext, arg: str, t: SharedView) -> Type:
     return cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, hint)
 
 
-def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
+def require_box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
     """Return a box of a tensor with its rows (all dims but the last, flattened) and columns."""
     t = cx.type(arg)
     if poisoned(t):
@@ -146,7 +146,7 @@ def box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
     return t, rows, sizes[-1]
 
 
-def elementwise(cx: CallContext, *args: str, floats: bool = False, ints: bool = False) -> tuple[DType, tuple[int, int] | None] | None:
+def unify_operands(cx: CallContext, *args: str, floats: bool = False, ints: bool = False) -> tuple[DType, tuple[int, int] | None] | None:
     """Return the common dtype and the broadcast shape (None: all scalars) of arguments.
 
     None after an error.
@@ -198,12 +198,26 @@ def broadcast(a: tuple[int, int] | None, b: tuple[int, int]) -> tuple[int, int] 
     return None
 
 
-def no_sums_of_bytes(cx: CallContext, arg: str) -> Type:
+def refuse_sums_of_bytes(cx: CallContext, arg: str) -> Type:
     return cx.error("T122", f"no atomic addition takes elements of a byte, found {cx.type(arg)}", arg, "add in f32")
 
 
-def made(dtype: DType, shape: tuple[int, int] | None) -> Type:
+def make_type(dtype: DType, shape: tuple[int, int] | None) -> Type:
     return Scalar(dtype) if shape is None else TileType(dtype, *shape)
 
 
-__all__ = ["BOOL", "F32", "I32", "an_i32", "box", "broadcast", "dims", "elementwise", "known", "made", "poisoned", "shared", "tile_shape"]
+__all__ = [
+    "BOOL",
+    "F32",
+    "I32",
+    "broadcast",
+    "make_type",
+    "poisoned",
+    "require_box",
+    "require_dims",
+    "require_i32",
+    "require_known",
+    "require_shared",
+    "require_tile_shape",
+    "unify_operands",
+]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..syntax.types import BarrierType, ErrorType, Type, Void
 from .base import CallContext, Effects, Param, op
-from .rules import along, an_i32, known
+from .rules import check_cluster, require_i32, require_known
 from .traits import Traits
 
 _N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
@@ -16,8 +16,8 @@ _WARPS = Param("warps", "const i32", "those of n workers of the roles that use i
 
 
 def _declare(cx: CallContext, kind: str) -> Type:
-    n = known(cx, "n")
-    stages = known(cx, "stages") if cx.has("stages") else None
+    n = require_known(cx, "n")
+    stages = require_known(cx, "stages") if cx.has("stages") else None
     for arg, value in (("n", n), ("stages", stages)):
         if value is not None and value <= 0:
             return cx.error("T104", f"`{arg}` must be positive, found {value}", arg)
@@ -51,7 +51,7 @@ def _mbarrier(cx: CallContext) -> Type:
     "where roles of warps and roles of warpgroups meet, warps=k says how many a phase has, and the n workers of each phase must have so many (S406).",
 )
 def _named_barrier(cx: CallContext) -> Type:
-    if cx.has("warps") and (warps := known(cx, "warps")) is not None and warps <= 0:
+    if cx.has("warps") and (warps := require_known(cx, "warps")) is not None and warps <= 0:
         return cx.error("T104", f"`warps` must be positive, found {warps}", "warps")
     return _declare(cx, "named_barrier")
 
@@ -59,7 +59,7 @@ def _named_barrier(cx: CallContext) -> Type:
 _BAR = Param("bar", "mbarrier")
 
 
-def _one(cx: CallContext) -> None:
+def _require_single(cx: CallContext) -> None:
     bar = cx.type("bar")
     if isinstance(bar, BarrierType) and bar.stages is not None:
         cx.error("T145", f"this is a ring of {bar.stages} barriers", "bar", "pick a stage: bar[s]")
@@ -77,8 +77,8 @@ def _one(cx: CallContext) -> None:
     doc="Arrives once and adds bytes to what the phase waits for.",
 )
 def _expect(cx: CallContext) -> Type:
-    _one(cx)
-    an_i32(cx, "bytes")
+    _require_single(cx)
+    require_i32(cx, "bytes")
     return Void()
 
 
@@ -94,8 +94,8 @@ def _expect(cx: CallContext) -> Type:
     doc='Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: at that of every CTA of the cluster ("x", "y": in line).',
 )
 def _arrive(cx: CallContext) -> Type:
-    _one(cx)
-    along(cx)
+    _require_single(cx)
+    check_cluster(cx)
     return Void()
 
 
@@ -111,8 +111,8 @@ def _arrive(cx: CallContext) -> Type:
     doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once (a loop of mbarrier.try_wait). An error if the barrier can be a lap ahead.",
 )
 def _wait(cx: CallContext) -> Type:
-    _one(cx)
-    an_i32(cx, "parity")
+    _require_single(cx)
+    require_i32(cx, "parity")
     value = cx.value("parity")  # type: ignore[attr-defined]
     if value is not None and value not in (0, 1):
         cx.error("T146", f"a parity is 0 or 1, found {value}", "parity", "phase % 2")
@@ -132,7 +132,7 @@ _NAMED = Param("bar", "named_barrier")
     doc="Arrives and waits for the phase (bar.sync).",
 )
 def _named_sync(cx: CallContext) -> Type:
-    _one(cx)
+    _require_single(cx)
     return Void()
 
 
@@ -146,7 +146,7 @@ def _named_sync(cx: CallContext) -> Type:
     doc="Arrives without waiting (bar.arrive).",
 )
 def _named_arrive(cx: CallContext) -> Type:
-    _one(cx)
+    _require_single(cx)
     return Void()
 
 
@@ -173,5 +173,5 @@ def _sync(cx: CallContext) -> Type:
 )
 def _fence(cx: CallContext) -> Type:
     if cx.has("tensors"):
-        known(cx, "tensors", bool)
+        require_known(cx, "tensors", bool)
     return Void()

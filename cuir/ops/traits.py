@@ -79,12 +79,12 @@ class Traits:
         return self.divisor is not None and not self.divides_integers
 
 
-def turned(signs: Signs) -> Signs:
+def exchange_operands(signs: Signs) -> Signs:
     """Return the signs for which a comparison with exchanged operands holds."""
     return tuple(-s for s in reversed(signs))
 
 
-def opposite(signs: Signs) -> Signs:
+def invert_comparison(signs: Signs) -> Signs:
     """Return the signs for which a comparison does not hold."""
     return tuple(s for s in (-1, 0, 1) if s not in signs)
 
@@ -109,6 +109,6 @@ __all__ = [
     "Signs",
     "Traits",
     "arithmetic",
-    "opposite",
-    "turned",
+    "exchange_operands",
+    "invert_comparison",
 ]

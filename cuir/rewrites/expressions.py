@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..ops.expressions import comparison, is_where, traits
-from ..ops.traits import DIFFERENCE, SUM, opposite, turned
+from ..ops.traits import DIFFERENCE, SUM, exchange_operands, invert_comparison
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Name, Unary
 from ..syntax.walk import names_read
 from .facts import Facts, Site
@@ -73,7 +73,7 @@ def mirror(facts: Facts) -> Iterator[Rewrite]:
     for site, e in binaries(facts):
         t = traits(e)
         if t.compares and not t.commutative and can_exchange_operands(facts, e):
-            yield replace_node(facts, "mirror", site, Binary(comparison(turned(t.compares)), e.right, e.left))
+            yield replace_node(facts, "mirror", site, Binary(comparison(exchange_operands(t.compares)), e.right, e.left))
 
 
 @kind("reassociate")
@@ -161,7 +161,7 @@ def _compares_integers(facts: Facts, e: Binary) -> bool:
 
 def _opposite(e: Binary) -> Binary:
     """Return the comparison that holds where this one does not."""
-    return replace(e, op=comparison(opposite(traits(e).compares)))
+    return replace(e, op=comparison(invert_comparison(traits(e).compares)))
 
 
 def negate(cond: Expr, sign: str) -> Expr:

@@ -16,10 +16,10 @@ from ..checking.checker import check
 from ..checking.prelude import prelude
 from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
-from ..mutation.places import Path, Site, edited, sites
+from ..mutation.places import Path, Site, replace_node, sites
 from ..ops import WRITTEN
 from ..ops.base import PRODUCTS, Effects
-from ..ops.expressions import called, traits
+from ..ops.expressions import get_called_op, traits
 from ..syntax.nodes import (
     Assign,
     AugAssign,
@@ -45,7 +45,7 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.types import DTYPES, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Type
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.walk import count_assignments, names_read, walk
 from ..text.source import Span
 
 MEMORY = ("array", "barrier")  # arguments of declarations that make these are constants, or have a special form
@@ -77,9 +77,9 @@ class Facts:
             if isinstance(n, Name):
                 names.add(n.id)
             elif isinstance(n, Func):
-                names |= {*n.params, *assigned(n.body)}
+                names |= {*n.params, *count_assignments(n.body)}
             elif isinstance(n, Kernel):
-                names |= assigned(n.body).keys()
+                names |= count_assignments(n.body).keys()
             elif isinstance(n, Param):
                 names |= {n.name, *(map(str, n.type.dims) if isinstance(n.type, GlobalType) else ())}
         return names
@@ -150,12 +150,12 @@ class Facts:
                 yield s, "orelse", n.orelse
 
     def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
-        changed: Program = edited(self.program, site.path, node)
+        changed: Program = replace_node(self.program, site.path, node)
         return changed
 
     def insert_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
         """Return a changed program with another statement before the one at a place."""
-        extended: Program = edited(changed, site.path, (stmt, child(changed, site.path)))
+        extended: Program = replace_node(changed, site.path, (stmt, child(changed, site.path)))
         return extended
 
     # ---- types
@@ -246,13 +246,13 @@ class Facts:
         """Count the bindings of each name of the function or role around a place, parameters included."""
         top, role = self.top(site), self.role(site)
         if isinstance(top, Func):
-            return assigned(top.body) + Counter(top.params)
-        counts = assigned(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
+            return count_assignments(top.body) + Counter(top.params)
+        counts = count_assignments(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
         return counts
 
     def declared(self) -> set[str]:
         """Return the names that the kernel binds before its roles."""
-        return set(assigned(tuple(s for s in self.kernel.body if not isinstance(s, With))))
+        return set(count_assignments(tuple(s for s in self.kernel.body if not isinstance(s, With))))
 
     def scope(self, site: Site) -> tuple[Stmt, ...]:
         """Return all statements that see the locals of a place."""
@@ -286,12 +286,12 @@ class Facts:
 
 def starts_product(e: Node) -> bool:
     """Return whether an expression issues an asynchronous product."""
-    op = called(e)
+    op = get_called_op(e)
     return op is not None and op.effects.group == PRODUCTS
 
 
 def awaits_products(e: Node) -> bool:
-    op = called(e)
+    op = get_called_op(e)
     return op is not None and op.effects.drains == PRODUCTS
 
 

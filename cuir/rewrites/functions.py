@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..mutation.places import edited, sites
+from ..mutation.places import replace_node, sites
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, Func, IfExp, Literal, Name, Node, Program, Return, Stmt, Subscript
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.walk import count_assignments, names_read, walk
 from .facts import Facts, Site, child
 from .names import is_movable, rename_names
 from .table import Rewrite, head, kind, text
@@ -29,9 +29,9 @@ def _rename(facts: Facts, func: Func, new: str) -> Rewrite:
         for s in sites(facts.program):
             n = child(renamed, s.path)
             if isinstance(n, Func) and n.name == func.name:
-                renamed = edited(renamed, s.path, replace(n, name=new))
+                renamed = replace_node(renamed, s.path, replace(n, name=new))
             elif isinstance(n, Call) and n.func == Name(func.name):
-                renamed = edited(renamed, s.path, replace(n, func=Name(new)))
+                renamed = replace_node(renamed, s.path, replace(n, func=Name(new)))
         return renamed
 
     return Rewrite("rename function", func.span.line, func.name, new, make_program)
@@ -61,7 +61,7 @@ def inline_function(facts: Facts) -> Iterator[Rewrite]:
 def _is_closed(facts: Facts, func: Func, site: Site) -> bool:
     """Return whether the free names of a function mean the same at a call, and each argument is passed."""
     call: Call = site.node.value  # type: ignore[attr-defined]
-    local_names = {*func.params, *assigned(func.body)}
+    local_names = {*func.params, *count_assignments(func.body)}
     free = {n for s in func.body for n in names_read(s)} - local_names
     passed = [*func.params[: len(call.args)], *(k.name for k in call.keywords)]
     return not free & {*facts.locals_of(site), *facts.declared()} and func.name not in free and sorted(passed) == sorted(func.params)
@@ -71,7 +71,7 @@ def _inline_body(facts: Facts, func: Func, s: Assign | ExprStmt | Return) -> tup
     call = s.value
     assert isinstance(call, Call)
     arguments = dict(zip(func.params, call.args)) | {k.name: k.value for k in call.keywords}
-    bound = assigned(func.body)
+    bound = count_assignments(func.body)
     names = {n: facts.free_name(f"{n}_of_{func.name}") for n in (*func.params, *bound) if n != "_"}
     body = [rename_names(b, names) for b in func.body]
     replacement: list[Stmt] = []
@@ -89,7 +89,7 @@ def _replace_name(stmt: Stmt, name: str, value: Expr) -> Stmt:
     changed = stmt
     for s in sites(stmt):
         if s.node == Name(name):
-            changed = edited(changed, s.path, value)
+            changed = replace_node(changed, s.path, value)
     return changed
 
 
@@ -113,7 +113,7 @@ def _outline(facts: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewr
 
     def make_program() -> Program:
         changed: Node = facts.replace_at(site, call)
-        outlined: Program = edited(changed, site.path[:1], (func, child(changed, site.path[:1])))
+        outlined: Program = replace_node(changed, site.path[:1], (func, child(changed, site.path[:1])))
         return outlined
 
     return Rewrite("outline function", e.span.line, text(e), f"{text(call)}  # {text(Return(e))}", make_program)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ..mutation.places import edited, sites
+from ..mutation.places import replace_node, sites
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -26,7 +26,7 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
-from ..syntax.walk import assigned, names_read, walk
+from ..syntax.walk import count_assignments, names_read, walk
 from .facts import Facts, Site, awaits_products, child
 from .table import Rewrite, head, kind, text
 
@@ -37,7 +37,7 @@ def name_expression(facts: Facts, name: str, site: Site, base: str) -> Rewrite:
     """Return a rewrite that names an expression right before its statement."""
     stmt, fresh, e = facts.statement(site), facts.free_name(base), site.node
     bound = Assign((fresh,), e)  # type: ignore[arg-type]
-    after = edited(stmt.node, site.path[len(stmt.path) :], Name(fresh))
+    after = replace_node(stmt.node, site.path[len(stmt.path) :], Name(fresh))
     return Rewrite(
         name,
         e.span.line,
@@ -147,10 +147,10 @@ def _accepts_value(facts: Facts, use: Site, name: str, path: object) -> bool:
 
 def _inline_use(facts: Facts, s: Assign, at: Site, use: Site) -> Rewrite:
     stmt = facts.statement(use)
-    after = edited(stmt.node, use.path[len(stmt.path) :], s.value)
+    after = replace_node(stmt.node, use.path[len(stmt.path) :], s.value)
 
     def make_program() -> Program:
-        inlined: Program = edited(facts.replace_at(use, s.value), at.path, ())  # the later place first
+        inlined: Program = replace_node(facts.replace_at(use, s.value), at.path, ())  # the later place first
         return inlined
 
     return Rewrite("inline", s.span.line, f"{text(s)}\n{head(stmt.node)}", head(after), make_program)
@@ -166,11 +166,11 @@ def rename(facts: Facts) -> Iterator[Rewrite]:
     for site in facts.sites:
         n = site.node
         if isinstance(n, Func):
-            names = {*assigned(n.body), *n.params}
+            names = {*count_assignments(n.body), *n.params}
         elif isinstance(n, Kernel):
             names = facts.declared()
         elif isinstance(n, With):
-            names = {*assigned(n.body), *([n.name] if n.name else [])}
+            names = {*count_assignments(n.body), *([n.name] if n.name else [])}
         else:
             continue
         for i, old in enumerate(sorted(names - {"_"})):
@@ -191,7 +191,7 @@ def _rename_local(facts: Facts, site: Site, old: str, new: str) -> Program:
         return _rename_keywords(changed, node.name, old, new) if old in node.params else changed
     assert isinstance(node, Kernel)
     # a role that binds the name shadows it, except in the role's call
-    shadowing = [s for s in node.body if isinstance(s, With) and (old in assigned(s.body) or s.name == old)]
+    shadowing = [s for s in node.body if isinstance(s, With) and (old in count_assignments(s.body) or s.name == old)]
     body = tuple(replace(s, call=rename_names(s.call, names)) if s in shadowing else rename_names(s, names) for s in node.body)
     return facts.replace_at(site, replace(node, body=body))
 
@@ -219,7 +219,7 @@ def rename_names(node: N, names: Mapping[str, str]) -> N:
             replacement = replace(n, target=names[n.target])
         elif isinstance(n, With) and n.name is not None and n.name in names:
             replacement = replace(n, name=names[n.name])
-        renamed = renamed if replacement is None else edited(renamed, s.path, replacement)
+        renamed = renamed if replacement is None else replace_node(renamed, s.path, replacement)
     return renamed
 
 
@@ -228,5 +228,5 @@ def _rename_keywords(program: Program, func: str, old: str, new: str) -> Program
     renamed = program
     for s in sites(program):
         if isinstance(s.node, Keyword) and s.node.name == old and isinstance(call := s.parents[-1], Call) and call.func == Name(func):
-            renamed = edited(renamed, (*s.path,), replace(child(renamed, s.path), name=new))
+            renamed = replace_node(renamed, (*s.path,), replace(child(renamed, s.path), name=new))
     return renamed

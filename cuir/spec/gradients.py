@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..ops.meaning.tiles import in_parts
+from ..ops.meaning.tiles import split_operands
 from ..text.diagnostics import CuirError
 from .functions import FunctionSpecification
 from .specification import Lengths, Specification, lengths_of
@@ -164,7 +164,7 @@ def forward(
 
 def _tf32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Compute the product in float64 of the operands rounded from f32 to TF32."""
-    x, y = in_parts(a.float(), b.float(), 1)
+    x, y = split_operands(a.float(), b.float(), 1)
     return x.double() @ y.double()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 import torch
 
-from ..ops.meaning.tiles import in_parts
+from ..ops.meaning.tiles import split_operands
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
@@ -350,7 +350,7 @@ def _half_product(a: torch.Tensor, b: torch.Tensor, parts: int = 0) -> torch.Ten
     On a CPU torch computes the same many times more slowly than in float32.
     """
     if parts == 1:
-        a, b = in_parts(a, b, parts)
+        a, b = split_operands(a, b, parts)
     return (a.float() @ b.float()).to(a.dtype) if a.device.type == "cpu" else a @ b
 
 
@@ -361,7 +361,7 @@ def products(q: torch.Tensor, k: torch.Tensor, scale: float, parts: int = 0) -> 
     """
     a, b = q, _per_head(k, lengths_of(q, k)).mT
     if parts == 1:
-        a, b = in_parts(a, b, parts)
+        a, b = split_operands(a, b, parts)
     return a.double() @ b.double() * scale
 
 

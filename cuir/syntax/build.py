@@ -12,7 +12,7 @@ from typing import Any
 from lark import Token
 
 from ..text.source import Span
-from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, depth, first_line
+from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, measure_depth, take_first_line
 from .nodes import (
     Assign,
     Attribute,
@@ -74,14 +74,14 @@ class Builder(ExpressionBuilder):
                 self._error(
                     "P013",
                     "a file holds only constants (`NAME = literal`), @func and @kernel definitions",
-                    first_line(child),
+                    take_first_line(child),
                     "move the statement into a @kernel or @func",
                 )
         for text in self.documents:
             self._error(
                 "P016",
                 "a string in triple quotes or as a statement stands only first in a definition, as its documentation",
-                first_line(text),
+                take_first_line(text),
                 "write a comment",
             )
         first_definitions: dict[str, Node] = {}
@@ -90,9 +90,9 @@ class Builder(ExpressionBuilder):
                 self._error(
                     "N001",
                     f"`{item.name}` is defined twice",
-                    first_line(item),
+                    take_first_line(item),
                     "rename or remove one of them",
-                    [("the first one is here", first_line(first_definitions[item.name]))],
+                    [("the first one is here", take_first_line(first_definitions[item.name]))],
                 )
             first_definitions.setdefault(item.name, item)
         whole = Span(self.source, 1 + self.shift, 1 + self.indent, len(self.lines) + self.shift, len(self.lines[-1]) + 1 + self.indent)
@@ -146,14 +146,14 @@ class Builder(ExpressionBuilder):
         body, doc = self._docstring(body)
         comments = Comments(comments.lead + doc, comments.trail)
         heading = self._span(keyword, name)
-        if depth(body, (For, If, With)) > MAX_BLOCKS:
+        if measure_depth(body, (For, If, With)) > MAX_BLOCKS:
             self._error("P018", f"blocks in `{name}` are nested more than {MAX_BLOCKS} deep", heading, "move inner blocks into a @func")
         if not decorators:
             self._error("P013", f"`def {name}` has no decorator", heading, f'write `@func` or `@kernel(arch="...")` above `def {name}`')
             return _Broken(span=span)
         if len(decorators) > 1:
             self._error("P012", "a definition has one decorator, found another", decorators[1])
-        kind, call = _decorator_name(decorators[0])
+        kind, call = _get_decorator_name(decorators[0])
         if kind == "func" and call is None:
             self._check_func_body(name, body)
             return Func(str(name), self._func_params(params), body, span=span, comments=comments)
@@ -292,11 +292,11 @@ class Builder(ExpressionBuilder):
             at = body[-1] if body else name
             self._error(
                 "P010",
-                f"@func `{name}` ends in a `return`, found {_kind(body[-1]) if body else 'nothing'} at its end",
-                first_line(at),
+                f"@func `{name}` ends in a `return`, found {_describe_kind(body[-1]) if body else 'nothing'} at its end",
+                take_first_line(at),
                 "add `return ...` as the last statement",
             )
-        for stmt in _returns(body[:-1] if body and isinstance(body[-1], Return) else body):
+        for stmt in _walk_returns(body[:-1] if body and isinstance(body[-1], Return) else body):
             self._error(
                 "P010",
                 "the only `return` of a @func is its last statement",
@@ -305,7 +305,7 @@ class Builder(ExpressionBuilder):
             )
 
     def _check_kernel_body(self, body: Sequence[Stmt]) -> None:
-        for stmt in _returns(body):
+        for stmt in _walk_returns(body):
             self._error("P010", "a kernel has no `return`", stmt, "store results with `store(...)` or `store_async(...)`")
 
     # ---- statements
@@ -321,7 +321,7 @@ class Builder(ExpressionBuilder):
                 self._error(
                     "P005",
                     "a definition stands at the top level of the file, found one inside another statement",
-                    first_line(s),
+                    take_first_line(s),
                     "move it out; a @func sees the kernel's parameters by name",
                 )
         return tuple(statements)
@@ -424,7 +424,7 @@ class _Else:
     body: tuple[Stmt, ...]
 
 
-def _decorator_name(decorator: Expr) -> tuple[str, Call | None]:
+def _get_decorator_name(decorator: Expr) -> tuple[str, Call | None]:
     """Return `func` or `kernel`, with or without `cuir.` before it, and the call if it is one.
 
     The name is "" for anything else.
@@ -436,16 +436,16 @@ def _decorator_name(decorator: Expr) -> tuple[str, Call | None]:
     return (target.id if isinstance(target, Name) else ""), call
 
 
-def _returns(body: Iterable[Stmt]) -> Iterable[Return]:
+def _walk_returns(body: Iterable[Stmt]) -> Iterable[Return]:
     for stmt in body:
         if isinstance(stmt, Return):
             yield stmt
         elif isinstance(stmt, For | With):
-            yield from _returns(stmt.body)
+            yield from _walk_returns(stmt.body)
         elif isinstance(stmt, If):
-            yield from _returns((*stmt.body, *stmt.orelse))
+            yield from _walk_returns((*stmt.body, *stmt.orelse))
 
 
-def _kind(stmt: Stmt) -> str:
+def _describe_kind(stmt: Stmt) -> str:
     names = {For: "a `for`", If: "an `if`", With: "a `with`", ExprStmt: "an expression"}
     return names.get(type(stmt), "an assignment")

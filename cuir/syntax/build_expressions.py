@@ -36,11 +36,11 @@ class ExpressionBuilder:
     # ---- spans
     def _span(self, first: Child, last: Child) -> Span:
         if isinstance(first, Token):
-            line, column = _known(first.line) + self.shift, _known(first.column) + self.indent
+            line, column = _or_one(first.line) + self.shift, _or_one(first.column) + self.indent
         else:
             line, column = first.span.line, first.span.column
         if isinstance(last, Token):
-            return Span(self.source, line, column, _known(last.end_line) + self.shift, _known(last.end_column) + self.indent)
+            return Span(self.source, line, column, _or_one(last.end_line) + self.shift, _or_one(last.end_column) + self.indent)
         return Span(self.source, line, column, last.span.end_line, last.span.end_column)
 
     def _error(
@@ -51,8 +51,10 @@ class ExpressionBuilder:
     def _limit(self, node: Node) -> None:
         span = node.span
         short = span.line == span.end_line and span.end_column - span.column <= 2 * MAX_DEPTH
-        if not short and depth([node]) > MAX_DEPTH + 1:
-            self._error("P018", f"an expression is nested more than {MAX_DEPTH} deep", first_line(node), "split it into several statements")
+        if not short and measure_depth([node]) > MAX_DEPTH + 1:
+            self._error(
+                "P018", f"an expression is nested more than {MAX_DEPTH} deep", take_first_line(node), "split it into several statements"
+            )
 
     # ---- expressions
     def exprs(self, children: list[Child]) -> Expr:
@@ -200,7 +202,7 @@ class ExpressionBuilder:
         return List(children[1] if len(children) == 3 else (), span=self._span(children[0], children[-1]))
 
 
-def depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
+def measure_depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
     """Return the length of the longest chain of nodes of these kinds, without recursion."""
     deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
     while level:
@@ -209,11 +211,11 @@ def depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
     return deepest
 
 
-def _known(position: int | None) -> int:
+def _or_one(position: int | None) -> int:
     return position or 1
 
 
-def first_line(node: Child) -> Span | Child:
+def take_first_line(node: Child) -> Span | Child:
     """Return the first line of a span only, for errors about something long."""
     if isinstance(node, Token):
         return node

@@ -23,7 +23,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Source, Span
 from .nodes import Constant, Expr, Func, GlobalType, Kernel, Literal, Name, Program, Unary
 from .parser import parse, parse_source
-from .walk import assigned, walk
+from .walk import count_assignments, walk
 
 LONGEST, SILENCE = 2**20, 5  # most bytes of a file; most seconds that a pipe may stay silent
 
@@ -37,7 +37,7 @@ class _Decorated:
         functools.update_wrapper(self, function)
         self._function = function
         self.name = function.__name__
-        self.source, self._text, self._indent = _source_of(function)
+        self.source, self._text, self._indent = _get_source(function)
 
     @functools.cached_property
     def _definition(self) -> Func | Kernel:
@@ -61,7 +61,7 @@ class _Decorated:
         raise CuirError.of(
             "U207",
             f"`{self.name}` is CuIR: Python does not run it",
-            Span(self.source, *_first_line(self.source)),
+            Span(self.source, *_get_first_line(self.source)),
             "cuir.check(kernel.program) checks it, cuir.run runs it in the interpreter, cuir.compile makes a GPU kernel of it",
         )
 
@@ -102,18 +102,18 @@ class DecoratedKernel(_Decorated):
         CuirError if a text is wrong, or if two different things are used under one name.
         """
         used: dict[str, tuple[object, Constant | Func]] = {}
-        bound = _bound(self.ast)
+        bound = _list_bound(self.ast)
         waiting: list[tuple[_Decorated, Func | Kernel]] = [(self, self.ast)]
         while waiting:
             handle, node = waiting.pop(0)
             visible = handle.visible()
-            for name in (n for n in _free(node) if n.id not in bound):
+            for name in (n for n in _list_free(node) if n.id not in bound):
                 thing = visible.get(name.id)
                 if isinstance(thing, DecoratedFunc):
                     item: Constant | Func = replace(thing.ast, name=name.id)
                     meaning: object = thing
                 elif isinstance(thing, int | float):
-                    item = Constant(name.id, _literal(name, thing), span=name.span)
+                    item = Constant(name.id, _make_literal(name, thing), span=name.span)
                     meaning = (type(thing), thing)
                 else:
                     continue
@@ -175,7 +175,7 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 def _read(file: Path) -> str:
     try:
-        return _bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
+        return _read_bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:
         raise CuirError.of("U201", f"there is no file {file}", hint="check the path") from None
     except IsADirectoryError:
@@ -188,7 +188,7 @@ def _read(file: Path) -> str:
         raise CuirError.of("U203", f"{file} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from None
 
 
-def _bytes(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     """Read all of a file, pipe or terminal, which must come to an end.
 
     Raises CuirError U202 for more than LONGEST bytes, or a pipe that stays silent.
@@ -233,7 +233,7 @@ def _load_python(name: str, text: str) -> Program:
     if not definitions:
         raise CuirError.of("U204", f"{name} holds no function decorated with @cuir.kernel(...) or @cuir.func at its top level")
     used = {n.id for d in definitions for n in ast.walk(d) if isinstance(n, ast.Name)}
-    constants = [s for s in module.body if isinstance(s, ast.Assign) and _constant_name(s) in used]
+    constants = [s for s in module.body if isinstance(s, ast.Assign) and _get_constant_name(s) in used]
     lines = text.split("\n")
     selected = [""] * len(lines)
     for node in [*definitions, *constants]:
@@ -242,7 +242,7 @@ def _load_python(name: str, text: str) -> Program:
             first -= 1
         selected[first : node.end_lineno] = lines[first : node.end_lineno]
     program = parse_source(source, "\n".join(selected))
-    free = {n.id for d in program.items if not isinstance(d, Constant) for n in _free(d)}
+    free = {n.id for d in program.items if not isinstance(d, Constant) for n in _list_free(d)}
     return replace(program, items=tuple(i for i in program.items if not isinstance(i, Constant) or i.name in free))
 
 
@@ -253,7 +253,7 @@ def _is_cuir(decorator: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in ("func", "kernel")
 
 
-def _constant_name(stmt: ast.Assign) -> str | None:
+def _get_constant_name(stmt: ast.Assign) -> str | None:
     value = stmt.value.operand if isinstance(stmt.value, ast.UnaryOp) and isinstance(stmt.value.op, ast.USub) else stmt.value
     target = stmt.targets[0]
     number = isinstance(value, ast.Constant) and isinstance(value.value, int | float)
@@ -261,7 +261,7 @@ def _constant_name(stmt: ast.Assign) -> str | None:
 
 
 # ---- decorated functions
-def _source_of(function: FunctionType) -> tuple[Source, str, int]:
+def _get_source(function: FunctionType) -> tuple[Source, str, int]:
     """Return the source of a function, its text moved to the left margin, and by how many columns."""
     code = function.__code__
     try:
@@ -278,36 +278,36 @@ def _source_of(function: FunctionType) -> tuple[Source, str, int]:
     return Source(code.co_filename, text, first), "\n".join(moved), width
 
 
-def _first_line(source: Source) -> tuple[int, int, int, int]:
+def _get_first_line(source: Source) -> tuple[int, int, int, int]:
     line = source.lines[0]
     return source.first_line, len(line) - len(line.lstrip()) + 1, source.first_line, len(line.rstrip()) + 1
 
 
-def _bound(node: Func | Kernel) -> set[str]:
+def _list_bound(node: Func | Kernel) -> set[str]:
     """Return names defined in a definition: parameters, dims, dtypes that are consts, and assigned names."""
-    return {*_parameters(node), *assigned(node.body)}
+    return {*_list_parameters(node), *count_assignments(node.body)}
 
 
-def _free(node: Func | Kernel) -> Iterator[Name]:
-    bound = _bound(node)
+def _list_free(node: Func | Kernel) -> Iterator[Name]:
+    bound = _list_bound(node)
     return (n for n in walk(node) if isinstance(n, Name) and n.id not in bound)
 
 
-def _parameters(node: Func | Kernel) -> Iterator[str]:
+def _list_parameters(node: Func | Kernel) -> Iterator[str]:
     if isinstance(node, Func):
         yield from node.params
         return
     for p in node.params:
         yield p.name
         if isinstance(p.type, GlobalType):
-            yield from _words(p.type.dims)
+            yield from _list_names(p.type.dims)
 
 
-def _words(dims: Iterable[str | int]) -> Iterator[str]:
+def _list_names(dims: Iterable[str | int]) -> Iterator[str]:
     return (d for d in dims if isinstance(d, str))
 
 
-def _literal(name: Name, value: int | float) -> Expr:
+def _make_literal(name: Name, value: int | float) -> Expr:
     """Return the AST of a Python number's literal."""
     if isinstance(value, float) and not math.isfinite(value):
         raise CuirError.of(

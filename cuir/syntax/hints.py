@@ -98,34 +98,34 @@ _SCAN = re.compile(r'"{3}[^\\]*?"{3}|\'{3}[^\\]*?\'{3}|"[^"\\\n]*"|\'[^\'\\\n]*\
 
 def explain(error: UnexpectedInput, text: str, span: MakeSpan) -> tuple[Diagnostic, int]:
     """Return the diagnostic for a syntax error of Lark in `text`, and the line at which parsing stopped."""
-    at = len(text) if _at_end(error) or error.pos_in_stream is None else min(error.pos_in_stream, len(text))
+    at = len(text) if _is_at_end(error) or error.pos_in_stream is None else min(error.pos_in_stream, len(text))
     newline = isinstance(error, UnexpectedToken) and error.token.type in ("_NEWLINE", "_INDENT", "_DEDENT")
     if isinstance(error, UnexpectedToken) and error.token.type in ("_INDENT", "_DEDENT"):
-        at = _after_layout(text, at)
+        at = _skip_layout(text, at)
     if at == len(text):
         at = len(text.rstrip())
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-    token = _token_at(text, at)
+    token = _describe_token(text, at)
     width = max(1, len(token.strip("`")) if token.startswith("`") else 1)
     error_span = span(line, column, line, column + width)
-    make = _special(error, text, at, newline, error_span, span)
+    make = _find_special(error, text, at, newline, error_span, span)
     if make is None:
-        expected = _expected(error)
+        expected = _describe_expected(error)
         make = Diagnostic("P001", f"expected {expected}, found {token}" if expected else f"{token} cannot stand here", error_span)
     return make, line
 
 
-def _at_end(error: UnexpectedInput) -> bool:
+def _is_at_end(error: UnexpectedInput) -> bool:
     return isinstance(error, UnexpectedToken) and error.token.type == "$END"
 
 
-def _after_layout(text: str, at: int) -> int:
+def _skip_layout(text: str, at: int) -> int:
     """Return the start of the next line of code after the line break at `at`."""
     match = re.compile(r"(?:\n[ ]*(?:#[^\n]*)?)*").match(text, at)
     return match.end() if match else at
 
 
-def _token_at(text: str, at: int) -> str:
+def _describe_token(text: str, at: int) -> str:
     rest = text[at:]
     if not rest.strip():
         return "the end of the text"
@@ -135,7 +135,7 @@ def _token_at(text: str, at: int) -> str:
     return f"`{match[0] if match else rest[0]}`"
 
 
-def _special(error: UnexpectedInput, text: str, at: int, newline: bool, error_span: Span, span: MakeSpan) -> Diagnostic | None:
+def _find_special(error: UnexpectedInput, text: str, at: int, newline: bool, error_span: Span, span: MakeSpan) -> Diagnostic | None:
     token = error.token.type if isinstance(error, UnexpectedToken) else ""
     start = text.rfind("\n", 0, at) + 1
     before, rest = text[start:at], text[at:]
@@ -143,11 +143,11 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, error_sp
     indent = len(current) - len(current.lstrip(" "))
     if "\t" in current[: len(current) - len(current.lstrip())]:
         return Diagnostic("P003", "blocks are indented with spaces, found a tab", error_span, hint="replace tabs by four spaces")
-    opened = _brackets(text[:at])
+    opened = _find_open_brackets(text[:at])
     if rest[:1] in (")", "]") and not opened:
         return Diagnostic("P004", f"`{rest[0]}` closes no bracket", error_span, hint="remove it, or open one")
     if rest[:1] in (")", "]") and opened and text[opened[-1]] != {")": "(", "]": "["}[rest[0]]:
-        bracket_span = _place(text, opened[-1], span)
+        bracket_span = _make_span(text, opened[-1], span)
         return Diagnostic(
             "P004", f"`{rest[0]}` does not close `{text[opened[-1]]}`", error_span, (Note("which was opened here", bracket_span),)
         )
@@ -160,15 +160,15 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, error_sp
         if indent <= base or not rest.strip() or re.match(r"(?:return|def|with|for|elif|@)", rest):
             bracket = text[opened[-1]]
             return Diagnostic(
-                "P004", f"`{bracket}` is never closed", _place(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`"
+                "P004", f"`{bracket}` is never closed", _make_span(text, opened[-1], span), hint=f"add `{')' if bracket == '(' else ']'}`"
             )
     if token == "_INDENT":
         return Diagnostic("P003", "this line is indented more than its block", error_span, hint="line it up with the statement above")
-    if token == "_DEDENT" or "_INDENT" in _accepted(error):
+    if token == "_DEDENT" or "_INDENT" in _list_accepted(error):
         return Diagnostic(
-            "P003", f"expected an indented block, found {_token_at(text, at)}", error_span, hint="indent the body by four spaces"
+            "P003", f"expected an indented block, found {_describe_token(text, at)}", error_span, hint="indent the body by four spaces"
         )
-    if _HEADER.match(current) and "COLON" in _accepted(error) and (newline or not rest.strip() or rest[0] in "\n#"):
+    if _HEADER.match(current) and "COLON" in _list_accepted(error) and (newline or not rest.strip() or rest[0] in "\n#"):
         return Diagnostic("P008", "expected `:` at the end of this line", error_span, hint="add `:`")
     if isinstance(error, UnexpectedCharacters) and rest:
         name = "a non-ASCII character" if ord(rest[0]) > 127 else "a character"
@@ -178,7 +178,7 @@ def _special(error: UnexpectedInput, text: str, at: int, newline: bool, error_sp
     return None
 
 
-def _brackets(text: str) -> list[int]:
+def _find_open_brackets(text: str) -> list[int]:
     """Return offsets of the brackets still open at the end of the text."""
     opened: list[int] = []
     for match in _SCAN.finditer(text):
@@ -189,20 +189,20 @@ def _brackets(text: str) -> list[int]:
     return opened
 
 
-def _place(text: str, at: int, span: MakeSpan) -> Span:
+def _make_span(text: str, at: int, span: MakeSpan) -> Span:
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     return span(line, column, line, column + 1)
 
 
-def _accepted(error: UnexpectedInput) -> set[str]:
+def _list_accepted(error: UnexpectedInput) -> set[str]:
     if isinstance(error, UnexpectedToken):
         return set(error.accepts or error.expected)
     return set(getattr(error, "allowed", None) or ())
 
 
-def _expected(error: UnexpectedInput) -> str:
+def _describe_expected(error: UnexpectedInput) -> str:
     """Describe the tokens that could stand here."""
-    names = _accepted(error)
+    names = _list_accepted(error)
     words: list[str] = []
     if {"INT", "NAME"} <= names:
         words.append("a statement" if {"FOR", "IF"} <= names else "an expression")

@@ -58,7 +58,7 @@ class _Machine:
 
 
 @functools.cache
-def _machine() -> _Machine:
+def _get_machine() -> _Machine:
     return _Machine()
 
 
@@ -74,12 +74,12 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
         )
     if len(text) > LONGEST:
         raise CuirError.of("P019", f"{name} has {len(text):,} characters, a program at most {LONGEST:,}")
-    return _parsed(name, text.replace("\r\n", "\n"), first_line)
+    return _parse_cached(name, text.replace("\r\n", "\n"), first_line)
 
 
 # Trees are immutable, and the candidates of a search, or the mutants of a kernel, parse one text again and again.
 @functools.lru_cache(maxsize=128)
-def _parsed(name: str, text: str, first_line: int) -> Program:
+def _parse_cached(name: str, text: str, first_line: int) -> Program:
     return parse_source(Source(name, text, first_line))
 
 
@@ -95,7 +95,7 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
         sink.error(
             "P003",
             "the first line of a program is not indented",
-            _span(source, indent, first + 1, 1, first + 1, width + 1),
+            _make_span(source, indent, first + 1, 1, first + 1, width + 1),
             "remove the blanks",
         )
         sink.stop_if_any()
@@ -104,27 +104,27 @@ def parse_source(source: Source, text: str | None = None, indent: int = 0) -> Pr
         while start is not None and len(sink.diagnostics) < ERRORS:
             # Lines before `start` are blanked, so that positions stay.
             part = "\n".join([""] * start + lines[start:])
-            program, start = _attempt(source, part, indent, sink, start)
+            program, start = _try_parse(source, part, indent, sink, start)
     sink.diagnostics.sort(key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
     sink.stop_if_any()
     assert program is not None
     return program
 
 
-def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> tuple[Program | None, int | None]:
+def _try_parse(source: Source, text: str, indent: int, sink: Sink, start: int) -> tuple[Program | None, int | None]:
     """Parse once: return the program, or None and the line to go on with after a syntax error.
 
     That is the index of the line of the next definition.
     """
-    machine = _machine()
+    machine = _get_machine()
     machine.builder.begin(source, text, indent, sink)
     try:
         return machine.lark.parse(text if text.endswith("\n") else text + "\n"), None  # type: ignore[return-value]
     except UnexpectedInput as error:
-        diagnostic, line = explain(error, text, functools.partial(_span, source, indent))
+        diagnostic, line = explain(error, text, functools.partial(_make_span, source, indent))
     except _BadDedent as error:
         line, column = error.token.end_line or 1, error.token.end_column or 1
-        span = _span(source, indent, line, column, line, column + 1)
+        span = _make_span(source, indent, line, column, line, column + 1)
         diagnostic = CuirError.of(
             "P003",
             "this line is indented less than its block, but not as far as any block around it",
@@ -136,6 +136,6 @@ def _attempt(source: Source, text: str, indent: int, sink: Sink, start: int) -> 
     return None, next(following, None)
 
 
-def _span(source: Source, indent: int, line: int, column: int, end_line: int, end_column: int) -> Span:
+def _make_span(source: Source, indent: int, line: int, column: int, end_line: int, end_column: int) -> Span:
     shift = source.first_line - 1
     return Span(source, line + shift, column + indent, end_line + shift, end_column + indent)

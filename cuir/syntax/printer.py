@@ -64,65 +64,65 @@ def show(node: Node | str | os.PathLike[str]) -> str:
     expression.
     """
     if isinstance(node, Program):
-        return _program(node)
+        return _show_program(node)
     if not isinstance(node, Node):
-        return _program(program_of(node, "show"))
+        return _show_program(program_of(node, "show"))
     if isinstance(node, Constant | Func | Kernel):
-        return "\n".join(_definition(node)) + "\n"
+        return "\n".join(_show_definition(node)) + "\n"
     if isinstance(node, Assign | AugAssign | ExprStmt | For | If | With | Return):
-        return "\n".join(_statement(node, "")) + "\n"
+        return "\n".join(_show_statement(node, "")) + "\n"
     if isinstance(node, Param):
-        return _param(node)
+        return _show_param(node)
     if isinstance(node, GlobalType | ScalarType | ConstType):
-        return _type(node)
+        return _show_type(node)
     if isinstance(node, Keyword):
-        return f"{node.name}={_expr(node.value)}"
+        return f"{node.name}={_show_expr(node.value)}"
     if isinstance(node, Slice):
-        return _index(node)
-    return _expr(node)  # type: ignore[arg-type]
+        return _show_index(node)
+    return _show_expr(node)  # type: ignore[arg-type]
 
 
 # ---- expressions
-def _expr(e: Expr, least: int = _IFEXP) -> str:
+def _show_expr(e: Expr, least: int = _IFEXP) -> str:
     """Return the text of an expression, in parentheses if it binds weaker than `least`."""
-    text, level = _levelled(e)
+    text, level = _show_with_level(e)
     return f"({text})" if level < least else text
 
 
-def _levelled(e: Expr) -> tuple[str, int]:
+def _show_with_level(e: Expr) -> tuple[str, int]:
     match e:
         case Name(id=name):
             return name, _POSTFIX
         case Literal():
-            return _literal(e)
+            return _show_literal(e)
         case Str(value=value):
             return (f"'{value}'" if '"' in value else f'"{value}"'), _POSTFIX
         case Unary(op="not"):
-            return f"not {_expr(e.operand, _NOT)}", _NOT
+            return f"not {_show_expr(e.operand, _NOT)}", _NOT
         case Unary():
-            return f"{e.op}{_expr(e.operand, _UNARY)}", _UNARY
+            return f"{e.op}{_show_expr(e.operand, _UNARY)}", _UNARY
         case Binary():
             level = BINDS[e.op]
             first_level = level + 1 if level == _COMPARE else level
-            return f"{_expr(e.left, first_level)} {e.op} {_expr(e.right, level + 1)}", level
+            return f"{_show_expr(e.left, first_level)} {e.op} {_show_expr(e.right, level + 1)}", level
         case IfExp():
-            return f"{_expr(e.then, _OR)} if {_expr(e.cond, _OR)} else {_expr(e.other)}", _IFEXP
+            return f"{_show_expr(e.then, _OR)} if {_show_expr(e.cond, _OR)} else {_show_expr(e.other)}", _IFEXP
         case Call():
-            return f"{_expr(e.func, _POSTFIX)}({', '.join(_arguments(e))})", _POSTFIX
+            return f"{_show_expr(e.func, _POSTFIX)}({', '.join(_show_arguments(e))})", _POSTFIX
         case Attribute():
             # `1.T` would read as a float
-            base = f"({_expr(e.value)})" if isinstance(e.value, Literal) else _expr(e.value, _POSTFIX)
+            base = f"({_show_expr(e.value)})" if isinstance(e.value, Literal) else _show_expr(e.value, _POSTFIX)
             return f"{base}.{e.attr}", _POSTFIX
         case Subscript():
-            return f"{_expr(e.value, _POSTFIX)}[{', '.join(map(_index, e.indices))}]", _POSTFIX
+            return f"{_show_expr(e.value, _POSTFIX)}[{', '.join(map(_show_index, e.indices))}]", _POSTFIX
         case Tuple():
-            return f"({_items(e)})", _POSTFIX
+            return f"({_show_items(e)})", _POSTFIX
         case List():
-            return f"[{', '.join(map(_expr, e.items))}]", _POSTFIX
+            return f"[{', '.join(map(_show_expr, e.items))}]", _POSTFIX
     raise TypeError(f"not an expression: {type(e).__name__}")
 
 
-def _literal(e: Literal) -> tuple[str, int]:
+def _show_literal(e: Literal) -> tuple[str, int]:
     if isinstance(e.value, float) and not math.isfinite(e.value):
         text = "inf - inf" if math.isnan(e.value) else "inf" if e.value > 0 else "-inf"
         return text, BINDS["-"] if math.isnan(e.value) else _POSTFIX if e.value > 0 else _UNARY
@@ -130,77 +130,77 @@ def _literal(e: Literal) -> tuple[str, int]:
     return text, _UNARY if text.startswith("-") else _POSTFIX
 
 
-def _items(e: Tuple) -> str:
+def _show_items(e: Tuple) -> str:
     """Return the items of a tuple without its parentheses."""
-    return ", ".join(map(_expr, e.items)) + ("," if len(e.items) == 1 else "")
+    return ", ".join(map(_show_expr, e.items)) + ("," if len(e.items) == 1 else "")
 
 
-def _bare(e: Expr) -> str:
+def _show_bare(e: Expr) -> str:
     """Return an expression as the value of a statement: tuples stand without parentheses."""
-    return _items(e) if isinstance(e, Tuple) and e.items else _expr(e)
+    return _show_items(e) if isinstance(e, Tuple) and e.items else _show_expr(e)
 
 
-def _arguments(e: Call) -> list[str]:
-    return [*map(_expr, e.args), *(f"{k.name}={_expr(k.value)}" for k in e.keywords)]
+def _show_arguments(e: Call) -> list[str]:
+    return [*map(_show_expr, e.args), *(f"{k.name}={_show_expr(k.value)}" for k in e.keywords)]
 
 
-def _index(e: Expr | Slice) -> str:
+def _show_index(e: Expr | Slice) -> str:
     if not isinstance(e, Slice):
-        return _expr(e)
-    return f"{_expr(e.start) if e.start else ''} : {_expr(e.stop) if e.stop else ''}".strip()
+        return _show_expr(e)
+    return f"{_show_expr(e.start) if e.start else ''} : {_show_expr(e.stop) if e.stop else ''}".strip()
 
 
 # ---- statements
-def _statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...]:
-    return _remembered(Itself(s), indent, keyword)
+def _show_statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...]:
+    return _show_statement_cached(Itself(s), indent, keyword)
 
 
 @functools.lru_cache(maxsize=4096)  # edits of a tree share all unchanged parts
-def _remembered(itself: Itself, indent: str, keyword: str) -> tuple[str, ...]:
+def _show_statement_cached(itself: Itself, indent: str, keyword: str) -> tuple[str, ...]:
     s = itself.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
-    lines = _lead(s.comments, indent)
+    lines = _show_lead(s.comments, indent)
     match s:
         case Assign():
-            head = _wrapped(indent, f"{', '.join(s.targets)} = ", s.value)
+            head = _wrap(indent, f"{', '.join(s.targets)} = ", s.value)
         case AugAssign():
-            head = _wrapped(indent, f"{s.target} {s.op}= ", s.value)
+            head = _wrap(indent, f"{s.target} {s.op}= ", s.value)
         case ExprStmt():
-            head = _wrapped(indent, "", s.value)
+            head = _wrap(indent, "", s.value)
         case Return():
-            head = _wrapped(indent, "return ", s.value)
+            head = _wrap(indent, "return ", s.value)
         case For():
-            head = [f"{indent}for {s.target} in {_expr(s.iter)}:"]
+            head = [f"{indent}for {s.target} in {_show_expr(s.iter)}:"]
         case If():
-            head = [f"{indent}{keyword} {_expr(s.cond)}:"]
+            head = [f"{indent}{keyword} {_show_expr(s.cond)}:"]
         case With():
-            head = _wrapped(indent, "with ", s.call, f" as {s.name}:" if s.name else ":")
-    lines += _trail(head, s.comments)
+            head = _wrap(indent, "with ", s.call, f" as {s.name}:" if s.name else ":")
+    lines += _append_trail(head, s.comments)
     if isinstance(s, For | If | With):
-        lines += _block(s.body, indent + INDENT)
+        lines += _show_block(s.body, indent + INDENT)
     if isinstance(s, If) and s.orelse:
         if len(s.orelse) == 1 and isinstance(s.orelse[0], If):
-            lines += _statement(s.orelse[0], indent, "elif")
+            lines += _show_statement(s.orelse[0], indent, "elif")
         else:
-            lines += [f"{indent}else:", *_block(s.orelse, indent + INDENT)]
+            lines += [f"{indent}else:", *_show_block(s.orelse, indent + INDENT)]
     return tuple(lines)
 
 
-def _block(body: Sequence[Stmt], indent: str) -> list[str]:
+def _show_block(body: Sequence[Stmt], indent: str) -> list[str]:
     lines: list[str] = []
     for s in body:
         if isinstance(s, With) and lines:
             lines.append("")
-        lines += _statement(s, indent)
+        lines += _show_statement(s, indent)
     return lines
 
 
-def _wrapped(indent: str, prefix: str, value: Expr, suffix: str = "") -> list[str]:
+def _wrap(indent: str, prefix: str, value: Expr, suffix: str = "") -> list[str]:
     """Lay out a simple statement; the arguments of a call that is too long fill lines below the first one."""
-    whole = f"{indent}{prefix}{_bare(value)}{suffix}"
+    whole = f"{indent}{prefix}{_show_bare(value)}{suffix}"
     if len(whole) <= WIDTH or not isinstance(value, Call) or not (value.args or value.keywords):
         return [whole]
-    return _fill(f"{indent}{prefix}{_expr(value.func, _POSTFIX)}(", _arguments(value), f"){suffix}")
+    return _fill(f"{indent}{prefix}{_show_expr(value.func, _POSTFIX)}(", _show_arguments(value), f"){suffix}")
 
 
 def _fill(opening: str, parts: Sequence[str], closing: str) -> list[str]:
@@ -217,11 +217,11 @@ def _fill(opening: str, parts: Sequence[str], closing: str) -> list[str]:
 
 
 # ---- comments
-def _lead(comments: Comments, indent: str) -> list[str]:
-    return [f"{indent}{line}" if line else "" for line in _lines(comments.lead)]
+def _show_lead(comments: Comments, indent: str) -> list[str]:
+    return [f"{indent}{line}" if line else "" for line in _show_comment_lines(comments.lead)]
 
 
-def _lines(texts: Sequence[str]) -> list[str]:
+def _show_comment_lines(texts: Sequence[str]) -> list[str]:
     """Return comment lines, each with its `#`.
 
     An empty one is a blank line and stands only behind a comment.
@@ -237,9 +237,9 @@ def _lines(texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _trail(head: list[str], comments: Comments) -> list[str]:
+def _append_trail(head: list[str], comments: Comments) -> list[str]:
     """Put the trailing comment behind the first line of a statement."""
-    text = " ".join(_lines([comments.trail])) if comments.trail else ""
+    text = " ".join(_show_comment_lines([comments.trail])) if comments.trail else ""
     if not text:
         return head
     first = head[0]
@@ -249,38 +249,38 @@ def _trail(head: list[str], comments: Comments) -> list[str]:
 
 
 # ---- definitions
-def _program(p: Program) -> str:
+def _show_program(p: Program) -> str:
     lines: list[str] = []
     before: Node | None = None
     for item in p.items:
         grouped = isinstance(item, Constant) and isinstance(before, Constant) and not item.comments.lead
         if before is not None and not grouped:
             lines.append("")
-        lines += _definition(item)
+        lines += _show_definition(item)
         before = item
-    tail = _lines(p.tail)
+    tail = _show_comment_lines(p.tail)
     if tail:
         lines += ([""] if lines else []) + (tail if tail[-1] else tail[:-1])
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _definition(d: Constant | Func | Kernel) -> list[str]:
-    lines = _lead(d.comments, "")
+def _show_definition(d: Constant | Func | Kernel) -> list[str]:
+    lines = _show_lead(d.comments, "")
     if isinstance(d, Constant):
-        return lines + _trail([f"{d.name} = {_expr(d.value)}"], d.comments)
+        return lines + _append_trail([f"{d.name} = {_show_expr(d.value)}"], d.comments)
     if isinstance(d, Func):
         lines.append("@func")
         head = _fill(f"def {d.name}(", d.params, "):") if d.params else [f"def {d.name}():"]
     else:
-        cluster = f", cluster={_expr(d.cluster)}" if d.cluster else ""
-        lines.append(f"@kernel(arch={_expr(Str(d.arch))}{cluster})")
-        head = _signature(d)
-    return lines + _trail(head, d.comments) + _block(d.body, INDENT)
+        cluster = f", cluster={_show_expr(d.cluster)}" if d.cluster else ""
+        lines.append(f"@kernel(arch={_show_expr(Str(d.arch))}{cluster})")
+        head = _show_signature(d)
+    return lines + _append_trail(head, d.comments) + _show_block(d.body, INDENT)
 
 
-def _signature(k: Kernel) -> list[str]:
-    plain = [_param(p) for p in k.params if not isinstance(p.type, ConstType)]
-    const = [_param(p) for p in k.params if isinstance(p.type, ConstType)]
+def _show_signature(k: Kernel) -> list[str]:
+    plain = [_show_param(p) for p in k.params if not isinstance(p.type, ConstType)]
+    const = [_show_param(p) for p in k.params if isinstance(p.type, ConstType)]
     parts = plain + (["*", *const] if const else [])
     opening = f"def {k.name}("
     if not parts:
@@ -293,11 +293,11 @@ def _signature(k: Kernel) -> list[str]:
     return first + rest
 
 
-def _param(p: Param) -> str:
-    return f"{p.name}: {_type(p.type)}" + (f" = {_expr(p.default)}" if p.default else "")
+def _show_param(p: Param) -> str:
+    return f"{p.name}: {_show_type(p.type)}" + (f" = {_show_expr(p.default)}" if p.default else "")
 
 
-def _type(t: GlobalType | ScalarType | ConstType) -> str:
+def _show_type(t: GlobalType | ScalarType | ConstType) -> str:
     match t:
         case GlobalType():
             return f"{'Scratch' if t.scratch else 'Global'}[{', '.join([t.dtype, *map(str, t.dims)])}]"

@@ -25,20 +25,20 @@ def with_children(node: N, function: Callable[[Any], Put]) -> N:
     for name in CHILD_FIELDS[node.__class__]:
         old = getattr(node, name)
         if isinstance(old, tuple):
-            new: Any = _each(old, function)
+            new: Any = _map_tuple(old, function)
         else:
             new = old if old is None else function(old)
         if new is not old:
             changed[name] = new
-    return _with(node, changed) if changed else node
+    return _replace_fields(node, changed) if changed else node
 
 
-def _with(node: N, changed: Mapping[str, Any]) -> N:
+def _replace_fields(node: N, changed: Mapping[str, Any]) -> N:
     new = replace(node, **changed)
-    return as_checked(node, new) if isinstance(node, Typed) and isinstance(new, Typed) else new
+    return copy_marks(node, new) if isinstance(node, Typed) and isinstance(new, Typed) else new
 
 
-def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
+def _map_tuple(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
     new: list[Node] = []
     same = True
     for item in old:
@@ -48,7 +48,7 @@ def _each(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, 
     return old if same else tuple(new)
 
 
-def as_checked(old: Typed, new: T) -> T:
+def copy_marks(old: Typed, new: T) -> T:
     """Copy the checker's marks to the new node from the one that it replaces."""
     for name in ("type", "place", "decides"):
         if name in vars(old):
@@ -79,17 +79,17 @@ def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tupl
             stmt = stmt if body is stmt.body and orelse is stmt.orelse else replace(stmt, body=body, orelse=orelse)
         return function(stmt)
 
-    return _each(body, statement)  # type: ignore[return-value]
+    return _map_tuple(body, statement)  # type: ignore[return-value]
 
 
-def renamed(node: Any, names: Mapping[str, str], memo: dict[int, Any] | None = None) -> Any:
+def rename_names(node: Any, names: Mapping[str, str], memo: dict[int, Any] | None = None) -> Any:
     """Rename names in a tree, all exchanged at once; shared subtrees stay shared.
 
     memo: results by subtree, for several trees that share some.
     """
     memo = {} if memo is None else memo
     if id(node) not in memo:
-        new = with_children(node, lambda inner: renamed(inner, names, memo))
+        new = with_children(node, lambda inner: rename_names(inner, names, memo))
         memo[id(node)] = replace(new, id=names[new.id]) if isinstance(new, Name) and new.id in names else new
     return memo[id(node)]
 
@@ -101,7 +101,7 @@ def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
     """
     if isinstance(node, Name):
         put: Any = names.get(node.id, node)
-        return as_checked(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
+        return copy_marks(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
     called = node.func if isinstance(node, Call) and isinstance(node.func, Name) else None
 
     def child(inner: Any) -> Any:
@@ -110,23 +110,23 @@ def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
     return with_children(node, child)
 
 
-def edited(node: Any, path: Path, put: Put) -> Any:
+def replace_node(node: Any, path: Path, put: Put) -> Any:
     """Replace the node at a path."""
     if not path:
         return put
     (name, index), rest = path[0], path[1:]
     value = getattr(node, name)
     if index is None:
-        return _with(node, {name: edited(value, rest, put)})
-    items = (edited(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
-    return _with(node, {name: value[:index] + items + value[index + 1 :]})
+        return _replace_fields(node, {name: replace_node(value, rest, put)})
+    items = (replace_node(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
+    return _replace_fields(node, {name: value[:index] + items + value[index + 1 :]})
 
 
-def copied(node: N) -> N:
+def copy_tree(node: N) -> N:
     """Copy a tree into new nodes for another place, since the checker's marks belong to a place."""
     parts: dict[str, Any] = {}
     for name in CHILD_FIELDS[node.__class__]:
         value = getattr(node, name)
         if value is not None:
-            parts[name] = tuple(map(copied, value)) if isinstance(value, tuple) else copied(value)
+            parts[name] = tuple(map(copy_tree, value)) if isinstance(value, tuple) else copy_tree(value)
     return replace(node, **parts)

@@ -92,7 +92,7 @@ class NamesRead:
         return names
 
 
-def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
+def count_assignments(body: tuple[Stmt, ...]) -> Counter[str]:
     """Count the statements that bind each name, in nested blocks too."""
     counts: Counter[str] = Counter()
     for stmt in body:
@@ -102,12 +102,12 @@ def assigned(body: tuple[Stmt, ...]) -> Counter[str]:
             counts[stmt.target] += 1
         elif isinstance(stmt, For):
             counts[stmt.target] += 1
-            counts.update(assigned(stmt.body))
+            counts.update(count_assignments(stmt.body))
         elif isinstance(stmt, If):
-            counts.update(assigned(stmt.body))
-            counts.update(assigned(stmt.orelse))
+            counts.update(count_assignments(stmt.body))
+            counts.update(count_assignments(stmt.orelse))
         elif isinstance(stmt, With):
             if stmt.name:
                 counts[stmt.name] += 1
-            counts.update(assigned(stmt.body))
+            counts.update(count_assignments(stmt.body))
     return counts

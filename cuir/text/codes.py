@@ -44,12 +44,12 @@ def _enter(call: bool, *entries: tuple[str, str, str]) -> None:
         CODES[code] = Code(code, title, text, call)
 
 
-def family(code: str) -> str:
+def get_family(code: str) -> str:
     """Return the name of a code's family."""
     return FAMILIES.get(code[:1], "")
 
 
-def markdown() -> str:
+def render_markdown() -> str:
     """Render every code as one page."""
     lines = [
         "# Errors",

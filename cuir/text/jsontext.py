@@ -14,10 +14,10 @@ from typing import Any
 
 def to_json(value: Mapping[str, Any]) -> str:
     """Return indented JSON text, without a line end."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
+    return json.dumps(_make_plain(value), indent=2, allow_nan=False)
 
 
-def begun(path: Path) -> bool:
+def has_content(path: Path) -> bool:
     """Return whether a file exists and holds something.
 
     An empty one counts as unused, as `mktemp` and `touch` make them.
@@ -48,11 +48,11 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _make_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_make_plain(v) for v in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, bool, type(None))) else str(value)

@@ -17,7 +17,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.rewrite import renamed
+from ..syntax.rewrite import rename_names
 from ..syntax.walk import names_read
 from .blocks import blocks
 from .derivative import dscore
@@ -148,7 +148,7 @@ def keep(b, h, q, k):                    # may query q attend to key k? (q < M a
 
 def _by_columns(f: Func) -> Func:
     """Return a function of rows of the exchanged mask as one of columns."""
-    named = cast(Func, renamed(f, _NAMES))
+    named = cast(Func, rename_names(f, _NAMES))
     return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..ops.build import where
-from ..ops.derivatives import partials
+from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation, traits
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.types import DTYPES
@@ -158,7 +158,7 @@ class _Chain:
         changes = [self.of(a) for a in args]
         if not any(changes):
             return None
-        by_operand = partials(op, args, e, _chosen)
+        by_operand = differentiate_op(op, args, e, _chosen)
         if by_operand is None:
             raise _unknown(e)
         return self.total(zip(changes, by_operand, strict=True))

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ..checking.fold import fold
 from ..ops import build
-from ..ops.expressions import called, traits
+from ..ops.expressions import get_called_op, traits
 from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.rewrite import with_children
@@ -158,7 +158,7 @@ def _of_floats(e: Binary) -> bool:
 
 def _values(e: Call) -> tuple[Expr, ...]:
     """Return the operands of a function from floats to a float, without a condition; none for other calls."""
-    op = called(e)
+    op = get_called_op(e)
     if op is None or op.evaluate is None or op.evaluate.tile(F32) is None or not op.traits.elementwise:
         return ()
     return e.args[1:] if op.traits.chooses else e.args

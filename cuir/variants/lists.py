@@ -15,7 +15,7 @@ import torch
 
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.nodes import Expr, GlobalType, Param
-from ..syntax.rewrite import renamed
+from ..syntax.rewrite import rename_names
 from ..syntax.walk import names_read
 from .blocks import ALL_ROWS_ALIKE
 from .evaluate import evaluate
@@ -146,7 +146,7 @@ class ColumnLists:
 
 def turned(keep: Expr) -> Expr:
     """Return the mask with queries and keys exchanged."""
-    return cast(Expr, renamed(keep, _SIDES))
+    return cast(Expr, rename_names(keep, _SIDES))
 
 
 def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:

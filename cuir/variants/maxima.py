@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..checking.prelude import prelude
-from ..ops.expressions import called
+from ..ops.expressions import get_called_op
 from ..spec.specification import Normalize
 from ..syntax.nodes import Binary, Call, Constant, Expr, ExprStmt, Func, GlobalType, Kernel, Literal, Name, Param, Program, Stmt, Subscript
 from ..syntax.parser import parse
@@ -143,7 +143,7 @@ def _storing(item: Func | Kernel, unit: Expr | None) -> tuple[Stmt, ...]:
 
     def followed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
         call = stmt.value if isinstance(stmt, ExprStmt) else None
-        op = called(call) if isinstance(call, Call) else None
+        op = get_called_op(call) if isinstance(call, Call) else None
         if (
             state is None
             or op is None

@@ -12,7 +12,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Func, Program, Return
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.rewrite import renamed
+from ..syntax.rewrite import rename_names
 from .backward import read_by_gradients
 from .derivative import dscore
 from .dropout import with_dropout_gradients
@@ -39,7 +39,7 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     result = transfer(origin, replace(spec, sink=None, max_scores=False, dropout=None), KERNEL, traced=traced, bits=False, tables=False)
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
-    value = renamed(dscore(*traced.differentiated), names)
+    value = rename_names(dscore(*traced.differentiated), names)
     new = replace(old, body=(Return(value),))
     items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
     changed = replace(result.program, items=items)

@@ -38,7 +38,7 @@ from ..syntax.nodes import (
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.rewrite import substitute
-from ..syntax.walk import Itself, assigned, names_read
+from ..syntax.walk import Itself, count_assignments, names_read
 from ..text.diagnostics import CuirError
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
@@ -396,7 +396,7 @@ def reachable(program: Program) -> set[str]:
 def _free(item: Definition) -> frozenset[str]:
     """Return the names that a definition reads and does not bind."""
     if isinstance(item, Func):
-        return _names_read(Itself(item)) - set(item.params) - set(assigned(item.body))
+        return _names_read(Itself(item)) - set(item.params) - set(count_assignments(item.body))
     return _names_read(Itself(item))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from ..syntax.nodes import Expr, Literal, Node, Subscript
-from ..syntax.rewrite import renamed
+from ..syntax.rewrite import rename_names
 from ..syntax.walk import names_read, walk
 from .parameter import Parameter, Value
 
@@ -85,7 +85,7 @@ class Traced:
         rewritten: dict[int, Node] = {}
 
         def rename(e: Expr | None) -> Expr | None:
-            return None if e is None else cast(Expr, renamed(e, names, rewritten))
+            return None if e is None else cast(Expr, rename_names(e, names, rewritten))
 
         return replace(
             self,

@@ -16,7 +16,7 @@ import torch
 
 from ..checking.defaults import with_defaults
 from ..ops.base import Op
-from ..ops.expressions import called, operator, traits
+from ..ops.expressions import get_called_op, operator, traits
 from ..ops.meaning import convert
 from ..syntax.nodes import (
     Assign,
@@ -178,7 +178,7 @@ class Evaluator:
         return np.where(inside, value[tuple(safe)], value.dtype.type(0))
 
     def evaluate_call(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
-        op = called(e)
+        op = get_called_op(e)
         if op is not None and op.traits.converts:
             x, dtype = self.expr(e.args[0], local), e.args[1]
             if not isinstance(dtype, Name) or dtype.id not in ("bool", "i32", "f32"):

@@ -95,7 +95,7 @@ def diagnostics(
 ) -> tuple[Diagnostic, ...]:
     """A V404 for each statement and kind of report, in order, with how many reports there are of it.
 
-    line_map: of the lowered kernel. chains: see `cuir.runtime.sass.line_chains`. kernel: where to point if a report names no statement.
+    line_map: of the lowered kernel. chains: see `cuir.runtime.sass.read_lines_of_cubin`. kernel: where to point if a report names no statement.
     """
     counts: dict[tuple[str, tuple[Span | None, ...]], int] = {}
     first: dict[tuple[str, tuple[Span | None, ...]], Report] = {}

@@ -16,7 +16,7 @@ import torch
 
 from ..calls.binding import TORCH
 from ..checking.checked import Checked
-from ..ops.derivatives import partials
+from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation
 from ..spec.functions import FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification, indices
@@ -248,7 +248,7 @@ def _collect_decisions(score: Expr) -> list[Decision]:
             found += itertools.pairwise(args)
         elif op.traits.magnitude:
             found.append((args[0], Literal(0.0)))
-        elif len(args) == 1 and partials(op, args, cast(Expr, node), lambda cond, x, y: x) == (None,):
+        elif len(args) == 1 and differentiate_op(op, args, cast(Expr, node), lambda cond, x, y: x) == (None,):
             found.append((cast(Expr, node),))
     distinct = [d for d in dict.fromkeys(found) if any("S" in names(e) for e in d) and sum(map(_nodes, d)) <= MOST_NODES]
     return distinct[:MOST]

@@ -16,7 +16,7 @@ from ..checking.defaults import HEAD_DIM, describe_consts, fill_consts, list_dty
 from ..interp.budget import limit_seconds
 from ..interp.launch import prepare_code
 from ..interp.watching import watch_runs
-from ..ops.meaning.tiles import exact_products, one_thread
+from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..runtime.launchable import find_spills, require_launchable
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
@@ -95,7 +95,7 @@ def verify(
         known,
         processes,
     )
-    with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), exact_products(), one_thread(), watch_runs():
+    with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), force_exact_products(), force_one_thread(), watch_runs():
         return verification.run(refused)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ops.meaning.tiles import exact_products, in_parts
+from ..ops.meaning.tiles import force_exact_products, split_operands
 from ..spec.functions import FunctionSpecification, Value
 from .decisive import jumps_in_torch
 
@@ -227,7 +227,7 @@ class SingleError:
         if self._tf32 is None:
             self._tf32 = []
             for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-                with exact_products(), _OfTF32(self.decided, generator):
+                with force_exact_products(), _OfTF32(self.decided, generator):
                     self._tf32.append(self.spec.single(dict(self.given), self.outputs))
         return self._tf32
 
@@ -235,7 +235,7 @@ class SingleError:
         """`tf32`, where each evaluation takes its own decisions."""
         evaluations = []
         for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-            with exact_products(), _OfTF32(_Noted(False), generator):
+            with force_exact_products(), _OfTF32(_Noted(False), generator):
                 evaluations.append(self.spec.single(dict(self.given), self.outputs))
         return evaluations
 
@@ -465,7 +465,7 @@ class _OfTF32(_Again):
         if a.dtype != torch.float32:
             return a, b
         if self.generator is None:
-            return in_parts(a, b, 1)
+            return split_operands(a, b, 1)
         return _evenly_off(a, self.generator, _TF32), _evenly_off(b, self.generator, _TF32)
 
 

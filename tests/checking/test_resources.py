@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checker import check
-from cuir.ops.limits import having, register_pool
+from cuir.ops.limits import count_pool_registers, list_architectures
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 
@@ -61,7 +61,7 @@ def test_roles_of_warps_share_a_warpgroup_while_they_agree() -> None:
 
 @pytest.mark.parametrize(("threads", "each"), [(384, 168), (512, 128), (128, 255), (256, 255), (1024, 64)])
 def test_register_pool_is_what_a_cta_is_launched_with(threads: int, each: int) -> None:
-    assert register_pool(threads) == each * threads
+    assert count_pool_registers(threads) == each * threads
 
 
 HUGE = """
@@ -121,7 +121,7 @@ def k(X: Global[{dtype}, M, 64], Y: Global[f32, M, 64]):
 def test_eight_bits_need_an_architecture_that_converts_them(dtype: str, place: int) -> None:
     dtypes = [dtype if place == i else "f16" for i in range(3)]
     text = EIGHT_BITS.format(arch="ARCH", dtype=dtypes[0], array=dtypes[1], cast=dtypes[2])
-    for arch in having("narrow_floats"):
+    for arch in list_architectures("narrow_floats"):
         check(parse(text.replace("ARCH", arch)))
     with pytest.raises(CuirError) as caught:
         check(parse(text.replace("ARCH", "sm_80")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import cuir
-from cuir.ops.meaning.tiles import in_parts
+from cuir.ops.meaning.tiles import split_operands
 from cuir.runtime.compiled import compile
 from cuir.syntax.types import F32
 
@@ -43,7 +43,7 @@ def operands(rows: int, keys: int, k: int, e: int, device: str) -> dict[str, tor
 
 def exact(a: torch.Tensor, b: torch.Tensor, parts: int) -> torch.Tensor:
     """The product of what operands are taken as, in float64."""
-    x, y = in_parts(a.cpu(), b.cpu(), parts)
+    x, y = split_operands(a.cpu(), b.cpu(), parts)
     return x.double() @ y.double()
 
 

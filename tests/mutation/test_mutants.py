@@ -13,7 +13,7 @@ import corpus
 from cuir import CuirError, parse, show
 from cuir.cli.inputs import read_program
 from cuir.mutation import FAULTS, Mutant, chosen, mutants
-from cuir.mutation.places import Places, edited, sites
+from cuir.mutation.places import Places, replace_node, sites
 from cuir.syntax.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.syntax.walk import walk
 from tests.strategies.effort import examples
@@ -110,13 +110,13 @@ def test_edits_stay_in_their_place(data: st.DataObject) -> None:
     found = list(sites(program))
     assert [s.node for s in found] == list(walk(program))
     site = data.draw(st.sampled_from(found[1:]))
-    assert edited(program, site.path, site.node) == program
+    assert replace_node(program, site.path, site.node) == program
     if isinstance(site.node, Name):
-        changed = edited(program, site.path, Name("other_name"))
+        changed = replace_node(program, site.path, Name("other_name"))
         before, after = [n for n in walk(program) if isinstance(n, Name)], [n for n in walk(changed) if isinstance(n, Name)]
         assert [b for b, a in zip(before, after) if a != b] == [site.node] and len(before) == len(after)
     if isinstance(site.node, ExprStmt) and len(getattr(site.parents[-1], site.path[-1][0])) > 1:
-        assert sum(1 for _ in walk(edited(program, site.path, ()))) == sum(1 for _ in walk(program)) - sum(1 for _ in walk(site.node))
+        assert sum(1 for _ in walk(replace_node(program, site.path, ()))) == sum(1 for _ in walk(program)) - sum(1 for _ in walk(site.node))
 
 
 # ---- harmless ones

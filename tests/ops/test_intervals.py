@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cuir.ops import OPERATORS, TABLE
 from cuir.ops.meaning import DivisionByZero
-from cuir.ops.meaning.intervals import INTERVALS, ON_THE_WAY, Bounds, half, hull
+from cuir.ops.meaning.intervals import INTERVALS, ON_THE_WAY, Bounds, is_half_open, make_hull
 from cuir.syntax.types import I32
 
 ENTRIES = {**TABLE, **OPERATORS}
@@ -33,7 +33,7 @@ def test_no_result_lies_outside(data: st.DataObject, name: str) -> None:
     except DivisionByZero:
         return
     assert found is None or found[0] <= result <= found[1]
-    assert half(found) <= (None in given_bounds)
+    assert is_half_open(found) <= (None in given_bounds)
     if way is not None:
         a, b = values
         assert way[0] <= a + b - 1 <= way[1]
@@ -54,6 +54,6 @@ def test_known_ends_are_the_nearest() -> None:
     assert of("%", (0, 5), (7, 9)) == (0, 5) and of("%", (0, 50), (7, 9)) == (0, 8) and of("%", None, (7, 9)) == (0, 8)
     assert of("//", (-5, 5), (2, 2)) == (-3, 2) and of("//", (1, 2), (0, 2)) is None and of("cdiv", (0, 9), (4, 4)) == (0, 3)
     assert of("&", None, (0, 6)) == (0, 6) and of("|", (0, 4), (0, 3)) == (0, 7) and of("|", None, (0, 3)) is None
-    assert half(of("min", None, (0, 6))) and of("min", None, (0, 6))[1] == 6  # type: ignore[index]
+    assert is_half_open(of("min", None, (0, 6))) and of("min", None, (0, 6))[1] == 6  # type: ignore[index]
     assert of("abs", (-3, 2)) == (0, 3) and of("exp2", (0, 1)) is None
-    assert hull((0, 1), None) is None and hull((0, 1), (5, 6)) == (0, 6)
+    assert make_hull((0, 1), None) is None and make_hull((0, 1), (5, 6)) == (0, 6)

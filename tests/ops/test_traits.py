@@ -12,8 +12,8 @@ import pytest
 from cuir.ops import OPERATORS, TABLE, Op, entries
 from cuir.ops.base import Effects
 from cuir.ops.build import cast, cdiv, exp2, greatest, least, log2, magnitude, tanh, where
-from cuir.ops.expressions import called, comparison, is_where, maker, method, operation, subscript, traits
-from cuir.ops.traits import Signs, opposite, turned
+from cuir.ops.expressions import comparison, get_called_op, get_declaration, is_where, method, operation, subscript, traits
+from cuir.ops.traits import Signs, exchange_operands, invert_comparison
 from cuir.syntax.nodes import Binary, Call, IfExp, Keyword, Literal, Name, Unary
 from cuir.syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 
@@ -142,8 +142,8 @@ SIGNS = [signs for op in ENTRIES.values() if (signs := op.traits.compares)]
 def test_turned_and_opposite_comparisons(signs: Signs) -> None:
     for x, y in itertools.product(NUMBERS[I32], repeat=2):
         holds, back = ((x > y) - (x < y)) in signs, (y > x) - (y < x)
-        assert holds == (back in turned(signs)) == (((x > y) - (x < y)) not in opposite(signs))
-    assert {turned(signs), opposite(signs)} <= set(SIGNS)
+        assert holds == (back in exchange_operands(signs)) == (((x > y) - (x < y)) not in invert_comparison(signs))
+    assert {exchange_operands(signs), invert_comparison(signs)} <= set(SIGNS)
     assert entries.COMPARISONS[signs].traits.compares == signs
 
 
@@ -190,16 +190,16 @@ def test_what_is_built_is_read_as_the_same(built: Any, name: str) -> None:
 
 def test_of_two_that_are_written_alike_the_arguments_tell() -> None:
     def of(n: int, *keywords: str) -> str:
-        op = called(Call(Name("copy_async"), (X,) * n, tuple(Keyword(k, Literal(True)) for k in keywords)))
+        op = get_called_op(Call(Name("copy_async"), (X,) * n, tuple(Keyword(k, Literal(True)) for k in keywords)))
         return op.name if op is not None else ""
 
     assert of(2) == of(1) == of(2, "nothing") == "copy_async.cp"
     assert of(3) == of(4) == of(2, "bar") == of(2, "cluster") == of(2, "hint") == "copy_async.bulk"
-    assert called(Call(Name("f"), (X,))) is None and called(X) is None
+    assert get_called_op(Call(Name("f"), (X,))) is None and get_called_op(X) is None
 
 
 def test_declarations_and_methods_are_found_by_what_they_do() -> None:
-    assert [maker(what).name for what in ("array", "units", "workers")] == ["shared", "tiles", "role"]
+    assert [get_declaration(what).name for what in ("array", "units", "workers")] == ["shared", "tiles", "role"]
     assert method("mbarrier", "wait") is TABLE["mbarrier.wait"] and method("named_barrier", "wait") is None
     assert [op.name for op in TABLE.values() if op.effects.expects] == ["mbarrier.expect"]
     assert [op.name for op in TABLE.values() if op.effects.releases] == ["mbarrier.arrive", "named_barrier.arrive"]

@@ -12,7 +12,7 @@ from cuir.checking.checker import check
 from cuir.syntax.nodes import Assign, Binary, Call, ExprStmt, For, If, Keyword, Literal, Name, Node, Program, Stmt
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
-from cuir.syntax.rewrite import copied, edited, rewrite, rewrite_block, substitute, with_children
+from cuir.syntax.rewrite import copy_tree, replace_node, rewrite, rewrite_block, substitute, with_children
 from cuir.syntax.walk import NamesRead, names_read, walk
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -55,7 +55,7 @@ def test_a_tree_in_which_nothing_changes_is_itself(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_copy_is_equal_and_shares_no_node(path: Path) -> None:
     tree = parse(path.read_text(), path.name)
-    copy = copied(tree)
+    copy = copy_tree(tree)
     assert copy == tree and show(copy) == show(tree)
     pairs = list(zip(walk(tree), walk(copy), strict=True))
     assert all(a is not b and a.span is b.span for a, b in pairs)
@@ -144,7 +144,7 @@ def test_a_call_with_fewer_operands_is_no_longer_bound() -> None:
 def test_an_edit_along_a_path() -> None:
     tree = program()
     path = (("items", 0), ("body", 2), ("body", 1), ("body", 0), ("body", 0))
-    found = edited(tree, path, (Assign(("a",), Literal(1)), Assign(("b",), Literal(2))))
+    found = replace_node(tree, path, (Assign(("a",), Literal(1)), Assign(("b",), Literal(2))))
     assert "                a = 1\n                b = 2\n                full.arrive()" in show(found)
-    assert edited(tree, path, ()).items[0].body[0] is tree.items[0].body[0]  # type: ignore[union-attr]
-    assert "j = " not in show(edited(tree, path, ())).split("else")[0]
+    assert replace_node(tree, path, ()).items[0].body[0] is tree.items[0].body[0]  # type: ignore[union-attr]
+    assert "j = " not in show(replace_node(tree, path, ())).split("else")[0]

@@ -12,7 +12,7 @@ import corpus
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Binary, Name
-from cuir.syntax.rewrite import renamed
+from cuir.syntax.rewrite import rename_names
 from cuir.variants import trace, tracing_once
 from cuir.variants.names import reserved, reserved_in_expressions
 from cuir.variants.ranges import traced_apart
@@ -58,6 +58,6 @@ def test_within_a_block_one_trace_gives_all_names(name: str) -> None:
 
 def test_names_are_exchanged_at_once_and_shared_subtrees_stay_shared() -> None:
     shared = Binary("+", Name("a"), Name("b"))
-    found = renamed(Binary("*", shared, shared), {"a": "b", "b": "a"})
+    found = rename_names(Binary("*", shared, shared), {"a": "b", "b": "a"})
     assert isinstance(found, Binary) and found.left == Binary("+", Name("b"), Name("a")) and found.left is found.right
-    assert renamed(shared, {"c": "d"}) is shared
+    assert rename_names(shared, {"c": "d"}) is shared

@@ -16,7 +16,7 @@ import torch
 import corpus
 from cuir import attention
 from cuir.checking.checker import check
-from cuir.mutation.places import edited, sites
+from cuir.mutation.places import replace_node, sites
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Binary, Literal, Program, Subscript
@@ -60,7 +60,7 @@ def off_by_one(name: str) -> Iterator[tuple[str, Program]]:
         elif isinstance(node, Subscript) and not isinstance(node.indices[-1], Literal):
             put = replace(node, indices=(*node.indices[:-1], Binary("+", node.indices[-1], Literal(1))))  # type: ignore[arg-type]
         if put is not None:
-            yield f"{show(node)} -> {show(put)}", parse(show(edited(program, site.path, put)))
+            yield f"{show(node)} -> {show(put)}", parse(show(replace_node(program, site.path, put)))
 
 
 def keeps(program: Program, spec: Specification) -> np.ndarray:

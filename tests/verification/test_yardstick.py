@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import FunctionSpecification
-from cuir.ops.meaning.tiles import in_parts
+from cuir.ops.meaning.tiles import split_operands
 from cuir.verification.yardstick import SingleError
 
 
@@ -31,7 +31,7 @@ def test_products_of_tf32_round_their_factors_and_nothing_else() -> None:
         return exact, [(z["Z"].double() - exact).norm() / exact.norm() for z in SingleError(spec, given, ["Z"]).tf32()]
 
     exact, errors = evaluations(lambda x, y: x @ y, x)
-    a, b = in_parts(x, y, 1)
+    a, b = split_operands(x, y, 1)
     assert torch.allclose(errors[0], (a.double() @ b.double() - exact).norm() / exact.norm(), rtol=1e-3)
     assert all(1e-4 < e < 8e-4 for e in errors) and len(set(map(float, errors))) == len(errors)
     assert max(evaluations(lambda x, y: (x[:, None] * y).sum(-1), x)[1]) < 1e-6

@@ -117,7 +117,7 @@ def mma(site: Site) -> Evaluate:
             acc = acc.clone()
         w.m.launch.area += w.m.lanes * x.shape[1] * x.shape[2] * y.shape[2] / 128**3
         if parts:
-            x, y = tiles.in_parts(x, y, parts)
+            x, y = tiles.split_operands(x, y, parts)
         return compute_product(x, y, acc, w.m.lanes, w.m.launch.noise)
 
     return run

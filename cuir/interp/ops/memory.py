@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...ops.meaning.tiles import atomic_sum, round_to
+from ...ops.meaning.tiles import add_atomically, round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
 from ..elements import scatter, set_element
@@ -127,7 +127,7 @@ def store(site: Site) -> Evaluate:
             if mask is None:
                 enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
                 if values:
-                    ref.tensor.deliver(ref, v, w.m.lanes, atomic_sum if add else None)
+                    ref.tensor.deliver(ref, v, w.m.lanes, add_atomically if add else None)
             elif values or ref.tensor.shadow is not None:
                 scatter(w.m, w.actor(span, "the store"), ref.tensor, _make_coordinates(ref, v), v, mask(w), add)
             return GO

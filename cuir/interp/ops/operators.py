@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...ops import OPERATORS, TABLE, Op
-from ...ops.meaning.tiles import nonzero, round_to
+from ...ops.meaning.tiles import require_nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
@@ -59,7 +59,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
     function = get_tile_function(site.op, dtype)
     if site.op.evaluate is not None and site.op.evaluate.divides:
         divide = function
-        function = lambda a, b, **into: divide(a, nonzero(b), **into)  # noqa: E731
+        function = lambda a, b, **into: divide(a, require_nonzero(b), **into)  # noqa: E731
     device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
     rounds = result.narrow

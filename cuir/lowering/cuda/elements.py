@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
-from ...ops.traits import BELOW, turned
+from ...ops.traits import BELOW, exchange_operands
 from ...text.diagnostics import CuirError
 from ..facts.wholes import is_integral
 from ..ir import ops
@@ -121,7 +121,7 @@ class Elements:
         texts = [f"cuir::fixed({strip(self._subtract_column(bound, p))})" for p in places]
         limit = self.hoist("int", texts, at)
         holds = op.kind.compares
-        sign = comparison(holds if columns is a else turned(holds))
+        sign = comparison(holds if columns is a else exchange_operands(holds))
         return f"({at.k} {sign} {limit})"
 
     def _subtract_column(self, bound: SSAValue, at: Position) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
-from ...ops.limits import register_pool
+from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..facts import Facts
@@ -240,7 +240,7 @@ class KernelPrinter(KernelContext):
 
     def _group(self, members: Sequence[ops.Role]) -> None:
         """Emit the roles that share warpgroups, and so registers."""
-        out, launch = self.out, register_pool(self.checked.threads) // self.checked.threads
+        out, launch = self.out, count_pool_registers(self.checked.threads) // self.checked.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
         if registers is not None and registers != launch and len(self.checked.roles) > 1:
             out.line(self.target.say("more registers" if registers > launch else "fewer registers", registers))

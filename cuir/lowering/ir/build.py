@@ -22,7 +22,7 @@ from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
 from ...syntax.nodes import Attribute as Member
 from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
-from ...syntax.walk import Itself, assigned
+from ...syntax.walk import Itself, count_assignments
 from ...text.source import Span
 from . import ops, types
 from .flights import Wait, Waits, collect_waits
@@ -220,7 +220,7 @@ class _Body:
         self._rebind(changed, branch.results)
 
     def _build_for(self, stmt: For) -> None:
-        names = assigned(stmt.body)
+        names = count_assignments(stmt.body)
         carried = [n for n in self.env if n in names or n == stmt.target]
         bounds = None if isinstance(stmt.iter, Name) else self._build_range(stmt)
         block = Block(arg_types=[types.scalar(I32), *(self.env[n].type for n in carried)])

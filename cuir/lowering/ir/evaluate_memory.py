@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...checking.checked import SharedAlloc
-from ...ops.meaning.tiles import HELD, add_at, atomic_sum, engine_sum
+from ...ops.meaning.tiles import HELD, add_at, add_atomically, add_by_engine
 from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
 from .evaluate_workers import Fault
@@ -174,7 +174,7 @@ class Box:
         chunk = value.reshape(self.sizes)[self.part]
         if add:
             # one rounding, as the engine's
-            chunk = atomic_sum(self.region.to(self.tensor.held), chunk, self.region.dtype)
+            chunk = add_atomically(self.region.to(self.tensor.held), chunk, self.region.dtype)
         if mask is not None:
             chunk_mask = mask.expand(self.shape).reshape(self.sizes)[self.part]
             chunk = torch.where(chunk_mask, chunk, self.region.to(self.tensor.held))
@@ -184,7 +184,7 @@ class Box:
         """Add a tile as the copy engine does."""
         if self.region is not None:
             chunk = value.reshape(self.sizes)[self.part]
-            self.region.copy_(engine_sum(self.region.to(self.tensor.held), chunk, self.region.dtype))
+            self.region.copy_(add_by_engine(self.region.to(self.tensor.held), chunk, self.region.dtype))
 
 
 class Elements:
@@ -254,7 +254,7 @@ class Element:
         if enabled:
             data = torch.as_tensor(value, dtype=t.held).reshape(1)
             old = t.flat[self.offset : self.offset + 1]
-            old.copy_(atomic_sum(old.to(t.held), data, old.dtype) if add else data)
+            old.copy_(add_atomically(old.to(t.held), data, old.dtype) if add else data)
 
 
 Place = SharedPlace | Box | Elements | Element

@@ -117,7 +117,7 @@ def numbers(op: Apply) -> Function:
         return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=storage) for v in values))
     if meaning.divides:
         divide = function
-        function = lambda x, y: divide(x, tiles.nonzero(y))  # noqa: E731
+        function = lambda x, y: divide(x, tiles.require_nonzero(y))  # noqa: E731
     if not all(on_tiles):
         function = _with_scalars(function, [HELD[types.dtype_of(a)] for a in op.arguments], on_tiles)
     if (result := types.dtype_of(op.result)).narrow:
@@ -286,7 +286,7 @@ def _product(site: Effect) -> Callable[[Frame], None]:
     def run(r: Frame) -> None:
         x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
         if parts:
-            x, y = tiles.in_parts(x, y, parts)
+            x, y = tiles.split_operands(x, y, parts)
         if in_dealt_order:
             y = y[:, dealt(y.shape[1])]
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])

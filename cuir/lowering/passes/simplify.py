@@ -14,7 +14,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from ...ops import meaning
 from ...ops.base import Op
 from ...ops.meaning import DivisionByZero
-from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, opposite, turned
+from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, exchange_operands, invert_comparison
 from ...syntax.types import BOOL, F32, I32
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar
@@ -198,8 +198,8 @@ def _compute_rank(value: SSAValue) -> int:
 
 def _order_operands(op: ops.Apply) -> Operation | None:
     kind = op.kind
-    if turned(kind.compares) in BELOW:  # a > b is b < a
-        return _make_comparison(op, turned(kind.compares), op.arguments[::-1])
+    if exchange_operands(kind.compares) in BELOW:  # a > b is b < a
+        return _make_comparison(op, exchange_operands(kind.compares), op.arguments[::-1])
     if kind.commutative and _compute_rank(op.arguments[0]) > _compute_rank(op.arguments[1]):
         return make.like(op, op.arguments[::-1])
     return None
@@ -217,9 +217,9 @@ def _simplify_not(op: ops.Apply) -> Operation | SSAValue | None:
     if kind.complements and dtype_of(inner.arguments[0]) == BOOL:
         return inner.arguments[0]
     if kind.compares in (EQUAL, UNEQUAL):
-        return _make_comparison(op, opposite(kind.compares), inner.arguments)
+        return _make_comparison(op, invert_comparison(kind.compares), inner.arguments)
     if kind.compares in BELOW and dtype_of(inner.arguments[0]) in (I32, BOOL):  # of integers not (a < b) is b <= a
-        return _make_comparison(op, turned(opposite(kind.compares)), inner.arguments[::-1])
+        return _make_comparison(op, exchange_operands(invert_comparison(kind.compares)), inner.arguments[::-1])
     # the opposites of comparisons are comparisons, and limits of one direction meet
     if kind.decided_by is not None and dtype_of(inner.result) == BOOL:
         sides = [insert(op, make.of_kind(op, [x], x.type)) for x in inner.arguments]
@@ -363,7 +363,7 @@ def _iterate_general_rules(entry: Op) -> Iterator[Rule]:
         if entry.evaluate.rounded:
             yield _fold
         yield _unwrap_tiles
-    if traits.commutative or turned(traits.compares) in BELOW:
+    if traits.commutative or exchange_operands(traits.compares) in BELOW:
         yield _order_operands
 
 

@@ -43,7 +43,7 @@ class Meaning:
         Scalars are Python numbers, or NumPy arrays of one value a lane: i32 within 32 bits (as int64 in arrays), f32
         rounded to f32 (float32 in arrays), bool. The function raises DivisionByZero.
         """
-        return SCALARS.get(self.name, {}).get(_computed(dtype))
+        return SCALARS.get(self.name, {}).get(_get_computed_dtype(dtype))
 
     def tile(self, dtype: DType) -> Callable[..., Any] | None:
         """Return the function on torch tensors; f16 and bf16 are held as float32, and the caller rounds.
@@ -53,7 +53,7 @@ class Meaning:
         """
         from .tiles import TILES
 
-        return TILES.get(self.name, {}).get(_computed(dtype))
+        return TILES.get(self.name, {}).get(_get_computed_dtype(dtype))
 
     def interval(self, *operands: Bounds) -> Bounds:
         """Return the least and greatest i32 result for operands between bounds.
@@ -76,10 +76,10 @@ class Meaning:
         if self.name in ("where", "ifexp"):
             cond, *rest = operands
             if cond.__class__ is bool:
-                return convert(rest[0 if cond else 1], common(rest))
+                return convert(rest[0 if cond else 1], unify_dtypes(rest))
         else:
             rest = list(operands)
-        dtype = common(rest)
+        dtype = unify_dtypes(rest)
         rest = [convert(x, dtype) for x in rest]
         if any(map(_is_tensor, operands)):
             from .tiles import operand
@@ -99,7 +99,7 @@ def meaning(name: str, ulps: int = 0, rounded: bool = True, divides: bool = Fals
     return Meaning(name, ulps, rounded, divides)
 
 
-def _computed(dtype: DType) -> DType:
+def _get_computed_dtype(dtype: DType) -> DType:
     return F32 if dtype.is_float else dtype
 
 
@@ -124,7 +124,7 @@ _KINDS = {bool: BOOL, int: I32, float: F32}
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 
 
-def common(values: Iterable[Value]) -> DType:
+def unify_dtypes(values: Iterable[Value]) -> DType:
     """Return the common dtype of values: bool < i32 < f32."""
     return max((dtype_of(x) for x in values), key=_RANK.__getitem__)
 
@@ -146,4 +146,4 @@ def convert(x: Value, dtype: DType) -> Value:
     return cast_tile(x, source, dtype)
 
 
-__all__ = ["DivisionByZero", "Meaning", "cast", "common", "convert", "dtype_of", "f32", "meaning", "shortest", "wrap"]
+__all__ = ["DivisionByZero", "Meaning", "cast", "convert", "dtype_of", "f32", "meaning", "shortest", "unify_dtypes", "wrap"]

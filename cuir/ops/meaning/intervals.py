@@ -16,18 +16,18 @@ FAR = 2**62  # the unknown end of an interval of which the other end alone is kn
 Function = Callable[..., Bounds]
 
 
-def hull(*bounds: Bounds) -> Bounds:
+def make_hull(*bounds: Bounds) -> Bounds:
     """Return the least interval that contains all."""
     finite = [b for b in bounds if b is not None]
     return (min(lo for lo, _ in finite), max(hi for _, hi in finite)) if finite and len(finite) == len(bounds) else None
 
 
-def half(bounds: Bounds) -> bool:
+def is_half_open(bounds: Bounds) -> bool:
     """Return whether one end alone is known."""
     return bounds is not None and (bounds[0] <= -FAR or bounds[1] >= FAR)
 
 
-def _corners(f: Callable[[int, int], int]) -> Function:
+def _from_corners(f: Callable[[int, int], int]) -> Function:
     """Make the interval function of an operation that is monotonic in each operand."""
 
     def interval(x: Bounds, y: Bounds) -> Bounds:
@@ -39,8 +39,8 @@ def _corners(f: Callable[[int, int], int]) -> Function:
     return interval
 
 
-def _by_positive(f: Callable[[int, int], int]) -> Function:
-    of = _corners(f)
+def _by_positive_divisor(f: Callable[[int, int], int]) -> Function:
+    of = _from_corners(f)
     return lambda x, y: of(x, y) if y is not None and y[0] > 0 else None
 
 
@@ -61,15 +61,15 @@ def _or(x: Bounds, y: Bounds) -> Bounds:
     return (0, (1 << max(x[1], y[1]).bit_length()) - 1) if x is not None and y is not None and min(x[0], y[0]) >= 0 else None
 
 
-def _negative(x: Bounds) -> Bounds:
+def _negate(x: Bounds) -> Bounds:
     return None if x is None else (-x[1], -x[0])
 
 
-def _magnitude(x: Bounds) -> Bounds:
+def _take_magnitude(x: Bounds) -> Bounds:
     return None if x is None else (0 if x[0] <= 0 <= x[1] else min(map(abs, x)), max(map(abs, x)))
 
 
-def _extremum(pick: Callable[[list[int]], int]) -> Function:
+def _pick_extremum(pick: Callable[[list[int]], int]) -> Function:
     """Make the interval function of an extremum: one known operand bounds one end."""
 
     def interval(*bounds: Bounds) -> Bounds:
@@ -86,20 +86,20 @@ def _truth(x: Bounds, y: Bounds) -> Bounds:
 
 
 def _choice(cond: Bounds, x: Bounds, y: Bounds) -> Bounds:
-    return hull(x, y)
+    return make_hull(x, y)
 
 
 INTERVALS: dict[str, Function] = {
-    "+": _corners(lambda a, b: a + b),
-    "-": _corners(lambda a, b: a - b),
-    "*": _corners(lambda a, b: a * b),
-    "//": _by_positive(lambda a, b: a // b),
+    "+": _from_corners(lambda a, b: a + b),
+    "-": _from_corners(lambda a, b: a - b),
+    "*": _from_corners(lambda a, b: a * b),
+    "//": _by_positive_divisor(lambda a, b: a // b),
     "%": _remainder,
-    "cdiv": _by_positive(lambda a, b: -(-a // b)),
-    "neg": _negative,
-    "abs": _magnitude,
-    "min": _extremum(min),
-    "max": _extremum(max),
+    "cdiv": _by_positive_divisor(lambda a, b: -(-a // b)),
+    "neg": _negate,
+    "abs": _take_magnitude,
+    "min": _pick_extremum(min),
+    "max": _pick_extremum(max),
     "&": _and,
     "|": _or,
     "^": _or,

@@ -70,7 +70,7 @@ def _double(v: Any) -> float:
         return math.inf if v > 0 else -math.inf
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _divide(a: Any, b: Any) -> Any:
     """Divide with correct rounding, also to subnormals.
 
     A quotient of two f32 that is computed in double and then rounded to f32 is correctly rounded.
@@ -127,7 +127,7 @@ def _choice(cond: Any, x: Any, y: Any) -> Any:
     return np.where(cond, x, y)
 
 
-def _hardware(name: str) -> Function:
+def _round_from_double(name: str) -> Function:
     """Make a function evaluated in double and rounded once."""
 
     def function(*operands: Any) -> Any:
@@ -140,8 +140,8 @@ def _hardware(name: str) -> Function:
     return function
 
 
-def _by_torch(name: str) -> Function:
-    """Make a function as `_hardware` does, by PyTorch.
+def _round_from_torch(name: str) -> Function:
+    """Make a function as `_round_from_double` does, by PyTorch.
 
     For functions that NumPy does not have, or has with other special values (roots by powers).
     """
@@ -162,7 +162,7 @@ def _by_torch(name: str) -> Function:
     return function
 
 
-_power = _hardware("exp2")
+_power = _round_from_double("exp2")
 
 
 def _exp2(v: Any) -> Any:
@@ -174,7 +174,7 @@ def _exp2(v: Any) -> Any:
     return power
 
 
-def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
+def _share(function: Function, *dtypes: DType) -> dict[DType, Function]:
     return dict.fromkeys(dtypes, function)
 
 
@@ -182,42 +182,42 @@ SCALARS: dict[str, dict[DType, Function]] = {
     "+": {I32: lambda a, b: wrap(a + b), F32: lambda a, b: f32(a + b)},
     "-": {I32: lambda a, b: wrap(a - b), F32: lambda a, b: f32(a - b)},
     "*": {I32: lambda a, b: wrap(a * b), F32: lambda a, b: f32(a * b)},
-    "/": {F32: _quotient},
+    "/": {F32: _divide},
     "//": {I32: lambda a, b: wrap(a // _nonzero(b))},
     "%": {I32: lambda a, b: a % _nonzero(b)},
     "cdiv": {I32: lambda a, b: wrap(-(-a // _nonzero(b)))},
     "neg": {I32: lambda a: wrap(-a), F32: lambda a: -a},
     "abs": {I32: lambda a: wrap(abs(a)), F32: abs},
-    "min": _alike(_minimum, I32, F32),
-    "max": _alike(_maximum, I32, F32),
-    "&": _alike(lambda a, b: a & b, I32, BOOL),
-    "|": _alike(lambda a, b: a | b, I32, BOOL),
-    "^": _alike(lambda a, b: a ^ b, I32, BOOL),
-    "~": _alike(_not, BOOL) | {I32: lambda a: ~a},
-    "not": _alike(_not, BOOL),
-    "and": _alike(_both, BOOL),
-    "or": _alike(_either, BOOL),
-    "==": _alike(lambda a, b: a == b, I32, F32, BOOL),
-    "!=": _alike(lambda a, b: a != b, I32, F32, BOOL),
-    "<": _alike(lambda a, b: a < b, I32, F32, BOOL),
-    "<=": _alike(lambda a, b: a <= b, I32, F32, BOOL),
-    ">": _alike(lambda a, b: a > b, I32, F32, BOOL),
-    ">=": _alike(lambda a, b: a >= b, I32, F32, BOOL),
-    "ifexp": _alike(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
-    "where": _alike(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
+    "min": _share(_minimum, I32, F32),
+    "max": _share(_maximum, I32, F32),
+    "&": _share(lambda a, b: a & b, I32, BOOL),
+    "|": _share(lambda a, b: a | b, I32, BOOL),
+    "^": _share(lambda a, b: a ^ b, I32, BOOL),
+    "~": _share(_not, BOOL) | {I32: lambda a: ~a},
+    "not": _share(_not, BOOL),
+    "and": _share(_both, BOOL),
+    "or": _share(_either, BOOL),
+    "==": _share(lambda a, b: a == b, I32, F32, BOOL),
+    "!=": _share(lambda a, b: a != b, I32, F32, BOOL),
+    "<": _share(lambda a, b: a < b, I32, F32, BOOL),
+    "<=": _share(lambda a, b: a <= b, I32, F32, BOOL),
+    ">": _share(lambda a, b: a > b, I32, F32, BOOL),
+    ">=": _share(lambda a, b: a >= b, I32, F32, BOOL),
+    "ifexp": _share(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
+    "where": _share(_choice, I32, BOOL) | {F32: lambda c, x, y: f32(_choice(c, x, y))},
     "bit": {I32: lambda a, i: (a >> i % 32) % 2 == 1},
     "exp2": {F32: _exp2},
-    "log2": {F32: _hardware("log2")},
-    "tanh": {F32: _hardware("tanh")},
-    "sqrt": {F32: _hardware("sqrt")},
-    "floor": {F32: _hardware("floor")},
-    "round": {F32: _hardware("rint")},
-    "sin": {F32: _hardware("sin")},
-    "cos": {F32: _hardware("cos")},
-    "atan": {F32: _hardware("arctan")},
-    "log1p": {F32: _hardware("log1p")},
-    "erf": {F32: _by_torch("erf")},
-    "erfc": {F32: _by_torch("erfc")},
-    "power": {F32: _by_torch("pow")},
-    "fmod": {F32: _hardware("fmod")},
+    "log2": {F32: _round_from_double("log2")},
+    "tanh": {F32: _round_from_double("tanh")},
+    "sqrt": {F32: _round_from_double("sqrt")},
+    "floor": {F32: _round_from_double("floor")},
+    "round": {F32: _round_from_double("rint")},
+    "sin": {F32: _round_from_double("sin")},
+    "cos": {F32: _round_from_double("cos")},
+    "atan": {F32: _round_from_double("arctan")},
+    "log1p": {F32: _round_from_double("log1p")},
+    "erf": {F32: _round_from_torch("erf")},
+    "erfc": {F32: _round_from_torch("erfc")},
+    "power": {F32: _round_from_torch("pow")},
+    "fmod": {F32: _round_from_double("fmod")},
 }

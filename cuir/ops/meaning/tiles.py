@@ -40,10 +40,10 @@ def view_bits(t: torch.Tensor) -> torch.Tensor:
 
 def round_to(t: torch.Tensor, dtype: DType) -> torch.Tensor:
     """Round a fresh float32 tensor to the dtype, in place."""
-    return t.copy_(_narrowed(t, dtype)) if dtype.narrow else t
+    return t.copy_(_narrow(t, dtype)) if dtype.narrow else t
 
 
-def _narrowed(t: torch.Tensor, dtype: DType) -> torch.Tensor:
+def _narrow(t: torch.Tensor, dtype: DType) -> torch.Tensor:
     """Convert a float32 tensor to the dtype itself."""
     return (t.clamp(-float(dtype.largest), float(dtype.largest)) if dtype.saturates else t).to(STORED[dtype])
 
@@ -65,7 +65,7 @@ def flush_subnormals(t: torch.Tensor) -> torch.Tensor:
     return torch.where(t.abs() < LEAST_NORMAL, t * 0.0, t)
 
 
-def engine_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+def add_by_engine(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
     """Compute the sum that a bulk addition leaves in a tensor of this dtype.
 
     Subnormal numbers are kept in every dtype, as measured on an H200.
@@ -73,7 +73,7 @@ def engine_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> tor
     return old + new
 
 
-def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+def add_atomically(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
     """Compute the sum that a worker's atomic addition leaves in a tensor of this dtype.
 
     In float32 subnormal operands and results are flushed (PTX ISA, red.add.f32 on global memory); 16 bits keep them.
@@ -84,7 +84,7 @@ def atomic_sum(old: torch.Tensor, new: torch.Tensor, stored: torch.dtype) -> tor
 
 
 def add_at(flat: torch.Tensor, offsets: torch.Tensor, data: torch.Tensor) -> None:
-    """Add data to elements of a tensor as `atomic_sum`; addends of one element are summed first."""
+    """Add data to elements of a tensor as `add_atomically`; addends of one element are summed first."""
     single = flat.dtype == torch.float32
     if single:
         flat[offsets], data = flush_subnormals(flat[offsets]), flush_subnormals(data)
@@ -102,7 +102,7 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
     if target == BOOL:
         return t != 0
     if target != source and target.narrow:
-        return _narrowed(t.to(torch.float32), target).to(torch.float32)
+        return _narrow(t.to(torch.float32), target).to(torch.float32)
     if source.is_float and target == I32:
         return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=HIGH, neginf=LOW).trunc_().clamp_(LOW, HIGH).to(torch.int32)
     return t.to(HELD[target], copy=True)
@@ -118,7 +118,7 @@ def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.T
     return torch.true_divide(x, y, out=out)
 
 
-def nonzero(y: Any) -> Any:
+def require_nonzero(y: Any) -> Any:
     """Return a divisor.
 
     Raises DivisionByZero if an element is 0.
@@ -128,29 +128,29 @@ def nonzero(y: Any) -> Any:
     return y
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def _widen(x: torch.Tensor) -> torch.Tensor:
     """Convert to int64, where -2**31 // -1 does not trap; it wraps on the way back."""
     return x.to(torch.int64)
 
 
-def _apart(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
+def _widen_dividend(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
     """Return dividend and divisor, unwidened where the divisor is a number other than -1."""
     if isinstance(y, torch.Tensor) and y.dim() == 0 and not y.is_cuda:
         y = int(y)
-    return (x if y.__class__ is int and y != -1 else _wide(x)), y
+    return (x if y.__class__ is int and y != -1 else _widen(x)), y
 
 
 def _floor_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    x, y = _apart(x, y)
+    x, y = _widen_dividend(x, y)
     return torch.div(x, y, rounding_mode="floor").to(torch.int32)
 
 
 def _remainder(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.remainder(*_apart(x, y)).to(torch.int32)
+    return torch.remainder(*_widen_dividend(x, y)).to(torch.int32)
 
 
 def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.div(_wide(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
+    return torch.div(_widen(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
 
 
 def _bit(x: Any, i: Any, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -186,7 +186,7 @@ def _exp2(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return (torch.threshold if power.requires_grad else torch.threshold_)(power, _LARGEST_SUBNORMAL, 0.0)
 
 
-def _in_double(function: Function) -> Function:
+def _round_from_double(function: Function) -> Function:
     """Make a function that is evaluated in double and rounded once.
 
     It has the same bits at every position, and is within half a unit over the whole range.
@@ -220,7 +220,7 @@ def _warp_any(x: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exact_products() -> Iterator[None]:
+def force_exact_products() -> Iterator[None]:
     """Compute PyTorch's products of float32 in float32 inside, whatever rounding the user allows."""
     try:
         before = torch.get_float32_matmul_precision()
@@ -238,7 +238,7 @@ def exact_products() -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def force_one_thread() -> Iterator[None]:
     """Run PyTorch's operations on the calling thread alone.
 
     Tiles are small, and where other processes use the cores, waiting for helper threads takes many times as long as
@@ -260,22 +260,22 @@ _LOW = 0x1FFF  # bits of an f32 that TF32 lacks
 _RAISED = 1 + 355 * 2.0**-20
 
 
-def in_parts(a: torch.Tensor, b: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+def split_operands(a: torch.Tensor, b: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return operands [..., R, K] and [..., K, C] of f32 as the tensor core multiplies them in `parts`.
 
     Their product is that of operands taken in `parts` numbers of TF32: of two the small products come first.
     """
     if parts == 1:
-        return _cut(a * _RAISED), _cut(b * _RAISED)
+        return _truncate(a * _RAISED), _truncate(b * _RAISED)
     (x, y), (u, v) = _split(a), _split(b)
     return torch.cat([y, x, x], -1), torch.cat([u, v, u], -2)
 
 
-def _cut(x: torch.Tensor) -> torch.Tensor:
+def _truncate(x: torch.Tensor) -> torch.Tensor:
     return (x.contiguous().view(torch.int32) & ~_LOW).view(torch.float32)
 
 
-def _nearest(x: torch.Tensor) -> torch.Tensor:
+def _round_to_tf32(x: torch.Tensor) -> torch.Tensor:
     """Return the nearest number of TF32, ties away from 0."""
     bits = x.contiguous().view(torch.int32)
     return torch.where(x.isfinite(), (bits + (_LOW + 1) // 2) & ~_LOW, bits).view(torch.float32)
@@ -283,56 +283,56 @@ def _nearest(x: torch.Tensor) -> torch.Tensor:
 
 def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the nearest number of TF32, and the rest of x, cut off to TF32; NaN of an infinity."""
-    near = _nearest(x)
-    return near, _cut(x - near)
+    near = _round_to_tf32(x)
+    return near, _truncate(x - near)
 
 
-def _alike(function: Function, *dtypes: DType) -> dict[DType, Function]:
+def _share(function: Function, *dtypes: DType) -> dict[DType, Function]:
     return dict.fromkeys(dtypes, function)
 
 
 TILES: dict[str, dict[DType, Function]] = {
-    "+": _alike(torch.add, I32, F32),
-    "-": _alike(torch.sub, I32, F32),
-    "*": _alike(torch.mul, I32, F32),
+    "+": _share(torch.add, I32, F32),
+    "-": _share(torch.sub, I32, F32),
+    "*": _share(torch.mul, I32, F32),
     "/": {F32: _divide},
     "//": {I32: _floor_divide},
     "%": {I32: _remainder},
     "cdiv": {I32: _ceil_divide},
-    "neg": _alike(torch.neg, I32, F32),
-    "abs": _alike(torch.abs, I32, F32),
-    "min": _alike(torch.minimum, I32, F32),
-    "max": _alike(torch.maximum, I32, F32),
-    "&": _alike(torch.bitwise_and, I32, BOOL),
-    "|": _alike(torch.bitwise_or, I32, BOOL),
-    "^": _alike(torch.bitwise_xor, I32, BOOL),
-    "~": _alike(torch.bitwise_not, I32, BOOL),
-    "not": _alike(torch.logical_not, BOOL),
-    "and": _alike(torch.logical_and, BOOL),
-    "or": _alike(torch.logical_or, BOOL),
-    "==": _alike(torch.eq, I32, F32, BOOL),
-    "!=": _alike(torch.ne, I32, F32, BOOL),
-    "<": _alike(torch.lt, I32, F32, BOOL),
-    "<=": _alike(torch.le, I32, F32, BOOL),
-    ">": _alike(torch.gt, I32, F32, BOOL),
-    ">=": _alike(torch.ge, I32, F32, BOOL),
-    "ifexp": _alike(torch.where, I32, F32, BOOL),
-    "where": _alike(torch.where, I32, F32, BOOL),
+    "neg": _share(torch.neg, I32, F32),
+    "abs": _share(torch.abs, I32, F32),
+    "min": _share(torch.minimum, I32, F32),
+    "max": _share(torch.maximum, I32, F32),
+    "&": _share(torch.bitwise_and, I32, BOOL),
+    "|": _share(torch.bitwise_or, I32, BOOL),
+    "^": _share(torch.bitwise_xor, I32, BOOL),
+    "~": _share(torch.bitwise_not, I32, BOOL),
+    "not": _share(torch.logical_not, BOOL),
+    "and": _share(torch.logical_and, BOOL),
+    "or": _share(torch.logical_or, BOOL),
+    "==": _share(torch.eq, I32, F32, BOOL),
+    "!=": _share(torch.ne, I32, F32, BOOL),
+    "<": _share(torch.lt, I32, F32, BOOL),
+    "<=": _share(torch.le, I32, F32, BOOL),
+    ">": _share(torch.gt, I32, F32, BOOL),
+    ">=": _share(torch.ge, I32, F32, BOOL),
+    "ifexp": _share(torch.where, I32, F32, BOOL),
+    "where": _share(torch.where, I32, F32, BOOL),
     "bit": {I32: _bit},
     "exp2": {F32: per_element(_exp2)},
     "log2": {F32: per_element(torch.log2)},
     "tanh": {F32: per_element(torch.tanh)},
-    "sqrt": {F32: _in_double(torch.sqrt)},
+    "sqrt": {F32: _round_from_double(torch.sqrt)},
     "floor": {F32: torch.floor},
     "round": {F32: torch.round},
-    "sin": {F32: _in_double(torch.sin)},
-    "cos": {F32: _in_double(torch.cos)},
-    "atan": {F32: _in_double(torch.atan)},
-    "log1p": {F32: _in_double(torch.log1p)},
-    "erf": {F32: _in_double(torch.erf)},
-    "erfc": {F32: _in_double(torch.erfc)},
-    "power": {F32: _in_double(lambda x, y: torch.pow(x, torch.as_tensor(y, dtype=torch.float64, device=x.device)))},
-    "fmod": {F32: _in_double(torch.fmod)},
+    "sin": {F32: _round_from_double(torch.sin)},
+    "cos": {F32: _round_from_double(torch.cos)},
+    "atan": {F32: _round_from_double(torch.atan)},
+    "log1p": {F32: _round_from_double(torch.log1p)},
+    "erf": {F32: _round_from_double(torch.erf)},
+    "erfc": {F32: _round_from_double(torch.erfc)},
+    "power": {F32: _round_from_double(lambda x, y: torch.pow(x, torch.as_tensor(y, dtype=torch.float64, device=x.device)))},
+    "fmod": {F32: _round_from_double(torch.fmod)},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
     "col_max": {F32: lambda x: x.amax(-2, keepdim=True)},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...checking.checked import Checked, Role
 from ...checking.decisions import entry
 from ...ops.base import Op
-from ...ops.meaning.intervals import FAR, Bounds, Interval, hull
+from ...ops.meaning.intervals import FAR, Bounds, Interval, make_hull
 from ...syntax.nodes import Assign, Call, Expr, For, If, Name, Stmt
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import BOOL, I32, Scalar, TileType
@@ -74,7 +74,7 @@ class _Scope:
             return ANYTHING
         self.open.add(name)
         steps = [b for b in self.bound[name] if isinstance(b, Assign) and name in names_read(b.value)]
-        bounds = hull(*(self._bound_to(b) for b in self.bound[name] if b not in steps)) or ANYTHING
+        bounds = make_hull(*(self._bound_to(b) for b in self.bound[name] if b not in steps)) or ANYTHING
         if steps:
             signs = [self._step(name, b.value) for b in steps]
             low = bounds[0] if all(s is not None and s[0] >= 0 for s in signs) else -FAR

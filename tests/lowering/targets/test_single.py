@@ -16,7 +16,7 @@ from cuir.lowering import lower
 from cuir.lowering.ir.build import build
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
-from cuir.ops.meaning.tiles import in_parts
+from cuir.ops.meaning.tiles import split_operands
 from cuir.runtime.nvcc import compile_cuda
 from cuir.text.diagnostics import CuirError
 from tests.gpu.float32_cases import PRODUCT, exact, operands
@@ -60,7 +60,7 @@ def test_a_product_reads_the_tile_that_it_is_given_whatever_its_name(name: str) 
 @given(x=FLOATS)
 def test_one_part_is_a_number_of_tf32_near_the_operand(x: float) -> None:
     value = torch.tensor([[x]])
-    (one, _), (again, _) = in_parts(value, value, 1), in_parts(*in_parts(value, value, 1), 1)
+    (one, _), (again, _) = split_operands(value, value, 1), split_operands(*split_operands(value, value, 1), 1)
     assert not bits(one).any() and (torch.equal(one, again) or one.isnan().all()) and one.isnan().item() == value.isnan().item()
     if value.isfinite().item() and one.isfinite().item():
         assert abs(one.item() - x) <= 0.7 * 2.0**-10 * abs(x) + 2.0**-140
@@ -70,7 +70,7 @@ def test_one_part_is_a_number_of_tf32_near_the_operand(x: float) -> None:
 @example(x=7.266259067014356e-36)
 def test_two_parts_are_the_operand_but_for_the_last_bit(x: float) -> None:
     value = torch.tensor([[x]])
-    left, right = in_parts(value, value, 2)
+    left, right = split_operands(value, value, 2)
     assert left.shape == (1, 3) and right.shape == (3, 1) and not bits(left[left.isfinite()]).any()
     if abs(x) < 3e38:
         small, large = left[0, 0].double(), left[0, 1].double()

@@ -12,7 +12,7 @@ from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.targets import gaps, target_of
 from cuir.ops import TABLE
-from cuir.ops.limits import FEATURES, TARGETS, having, runs
+from cuir.ops.limits import FEATURES, TARGETS, list_architectures, runs
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
@@ -87,7 +87,7 @@ def test_an_unknown_architecture_is_told_which_there_are() -> None:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_what_an_architecture_lacks_is_refused(arch: str) -> None:
     program = parse(PRODUCT.replace("ARCH", arch))
-    if arch in having("wgmma"):
+    if arch in list_architectures("wgmma"):
         assert "wgmma_64x64" in lower(check(program)).source
         return
     with pytest.raises(CuirError) as caught:
@@ -106,7 +106,7 @@ def test_which_devices_run_which_code() -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("arch", having("bulk_copies"))
+@pytest.mark.parametrize("arch", list_architectures("bulk_copies"))
 def test_a_pipeline_compiles_for_each_architecture_with_bulk_copies(arch: str) -> None:
     assert compile_cuda(lower(check(parse(PIPELINE.replace("ARCH", arch))))).cubin
 
