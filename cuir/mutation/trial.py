@@ -14,7 +14,7 @@ from ..checking.checker import check, pick_kernel
 from ..explore import explore
 from ..interp import Schedule
 from ..interp import run as interpret
-from ..spec.functions import AnySpecification
+from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..syntax.nodes import Expr, Node, Program
 from ..syntax.printer import show
@@ -167,9 +167,11 @@ class Trial:
         try:
             checked = check(program, self.kernel, self.consts)
             free = added(checked)
+            # Decisive inputs follow from the text: a mutant is run on those of the original.
+            source = check(self.program, self.kernel, self.consts) if isinstance(self.spec, FunctionSpecification) else checked
             for case, grid in self.problems:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
-                    launch = launch_of(program, checked, self.spec, case)
+                    launch = launch_of(program, source, self.spec, case)
                     interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
                     outputs += [(x, name not in free) for name, x in launch.outputs.items()]
         except CuirError:

@@ -61,3 +61,12 @@ def test_sums_in_any_order_are_compared_as_numbers() -> None:
     y = x * (1 + 2.0**-22)
     assert not _same((x, True), (y, True)) and _same((x, False), (y, False)) and not _same((x, False), (x * 1.001, False))
     assert not _same((x, False), (torch.full_like(x, torch.nan), False))
+
+
+def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:
+    """Decisive inputs are made from a kernel's text; the number of a row that has kept no key decides nothing."""
+    program, found, job = made("decode_paged", "decode", {"D": 64})
+    (mutant,) = (m for m in found if m.operator == "number" and m.place == (22, 30))
+    trial = Trial(program, mutant.program, job.load(), "decode", job.consts, "quick")
+    trial.problems = [(case, grid) for case, grid in trial.problems if "decisive 0" in str(case)]
+    assert len(trial.problems) == 1 and trial.same(mutant.program)
