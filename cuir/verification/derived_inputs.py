@@ -1,4 +1,4 @@
-"""Floats that a specification's `inputs` computes, such as the logarithms of sums that a forward pass keeps."""
+"""Floats that a specification's `inputs` computes, such as the LSE of a forward pass."""
 
 from __future__ import annotations
 

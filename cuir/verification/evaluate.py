@@ -135,11 +135,11 @@ class Evaluator:
             return self.evaluate_call(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
 
-    def choose(self, e: IfExp, cond: Value, then: Value, other: Value) -> Value:
+    def choose(self, e: IfExp, cond: Value, then: Value, otherwise: Value) -> Value:
         """Choose for each of the enumerated values; for tuples part by part."""
-        if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
-            return tuple(self.choose(e, cond, a, b) for a, b in zip(then, other))
-        return self.apply(e, cond, then, other)
+        if isinstance(then, tuple) and isinstance(otherwise, tuple) and len(then) == len(otherwise):
+            return tuple(self.choose(e, cond, a, b) for a, b in zip(then, otherwise))
+        return self.apply(e, cond, then, otherwise)
 
     def apply(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
         operation = operator(e)

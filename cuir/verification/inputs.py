@@ -141,7 +141,7 @@ def function_launch(
     negative = [s.name for s in checked.scalars if s.dtype == F32 and launch.inputs[s.name] < 0]
 
     def open_places(factors: Mapping[str, float]) -> float:
-        """How much is not asked of the kernel."""
+        """Count the elements that are not compared."""
         try:
             variant = _launch(checked, spec, draw, tile, factors, small)
             return _count_undefined(checked, spec, variant)
@@ -251,7 +251,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     drawn = {n: v for n, v in launch.inputs.items() if n not in fixed}
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
-    mentioned = collect_from_source(spec.reference) | comparisons.found | collect_from_kernel(checked)
+    mentioned = collect_from_source(spec.reference) | comparisons.mentioned | collect_from_kernel(checked)
     exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
     plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
     if attention:

@@ -44,14 +44,14 @@ def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
     evaluated = []
     for number in _OTHERS:
         with _Converted(number):
-            evaluated.append(single.spec.single(single.given, single.outputs)[name])
+            evaluated.append(single.spec.single(single.inputs, single.outputs)[name])
     first = evaluated[0]
     return torch.stack([(x != first) & ~(x.isnan() & first.isnan()) for x in evaluated[1:]]).any(0)
 
 
 def _reordered(single: SingleError, seed: int) -> list[Any]:
     with _OtherOrder(torch.Generator().manual_seed(seed)):
-        return [single.spec.single(single.given, single.outputs)]
+        return [single.spec.single(single.inputs, single.outputs)]
 
 
 class _Converted(Undisturbed):

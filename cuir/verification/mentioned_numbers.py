@@ -234,7 +234,7 @@ class Comparisons(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     @property
-    def found(self) -> Mentioned:
+    def mentioned(self) -> Mentioned:
         return _filter(self.floats, self.integers, self.open)
 
 

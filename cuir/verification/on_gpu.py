@@ -32,12 +32,11 @@ Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a de
 class Compared:
     """The comparison of one problem.
 
-    apart: the distance of the GPU's O from the interpreter's, relative in the norm; repeated: launches with the same
-    bits.
+    distance: of the GPU's O from the interpreter's, relative in the norm; repeated: launches with the same bits.
     """
 
     numbers: Numbers
-    apart: float
+    distance: float
     repeated: int
 
     def as_json(self) -> dict[str, Any]:
@@ -49,7 +48,7 @@ class Compared:
             "worst query": n.row,
             "worst query, half": n.row_yardstick,
             "LSE": n.lse,
-            "from the interpreter": self.apart,
+            "from the interpreter": self.distance,
             "launches alike": self.repeated,
         }
 

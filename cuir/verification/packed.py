@@ -56,7 +56,7 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
     def sizes(drawn: Mapping[str, int]) -> dict[str, int]:
         B, heads, chunk = min(drawn["B"], MOST), min(drawn["HK"], 2), drawn.get("CHUNK", 0)
         page = chunk * (1 + drawn["PAGE"] % 3) if chunk else min(drawn["PAGE"], ROWS)
-        pages_of_sequence = -(-min(ROWS, 64 * (1 + drawn["MP"] % 7)) // page) if chunk else 1  # at least 1
+        pages_of_sequence = -(-min(ROWS, 64 * (1 + drawn["MP"] % 7)) // page) if chunk else 1
         return {
             "B": B,
             "HK": heads,

@@ -1,7 +1,7 @@
-"""Sizes at which an integer or a comparison of the kernel, made of sizes and indices by f32 arithmetic, differs from the exact one.
+"""Sizes at which f32 index arithmetic rounds an integer or a comparison away from the exact one.
 
-The arithmetic is evaluated over many sizes at once, as written and in float64 with decimals as written. Few sizes differ,
-so that a problem that is drawn meets none of them.
+The arithmetic is evaluated over many sizes at once, as written and in float64 with decimals as written. Few sizes
+differ, so a random problem meets none of them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .problems import is_attention
 from .steps import with_heads
 
 NAME = "rounded sizes"  # names of these problems begin with it
-_PLACES = 1_000_000  # combinations of sizes and indices that are evaluated
-_DRAWN = 200_000  # and more, of longer sizes
+_PLACES = 1_000_000  # number of evaluated combinations of sizes and indices
+_DRAWN = 200_000  # number of random combinations of longer sizes
 _LONGEST = 8_192
-_VARIABLES = 4  # sizes and indices of one expression
-_PROBLEMS = {"quick": 2, "full": 6}  # of an expression and the dim that bounds its index
-_TRIED = 30  # sizes that the specification may refuse
-_NEAR = 1e-9  # relative: float64 is off by less where the exact value is an integer, or two are equal
-_ELEMENTS = 3_000_000  # of a problem
+_VARIABLES = 4  # the largest number of sizes and indices in an expression
+_PROBLEMS = {"quick": 2, "full": 6}  # problems of an expression and the dim that bounds its index
+_TRIED = 30  # sizes tried, since the specification may refuse some
+_NEAR = 1e-9  # relative: errors of float64 are smaller where the exact value is an integer, or two are equal
+_ELEMENTS = 3_000_000  # the largest number of elements of a problem
 
 Values = Mapping[str, np.ndarray]
 
@@ -42,19 +42,22 @@ class Unknown(Exception):
 
 
 def rounded_size_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Draw]:
-    """Make problems of the sizes at which rounding changes an integer or a comparison; none of kernels without such arithmetic."""
+    """Make problems of the sizes at which rounding changes an integer or a comparison.
+
+    Empty for kernels without such arithmetic.
+    """
     if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
         return []
-    found: list[Draw] = []
+    draws: list[Draw] = []
     for point in _points(checked):
-        for sizes in _differing(checked, point):
-            found += _admitted(checked, spec, sizes, _PROBLEMS[level])
-    return list({str(sorted(d.sizes.items())): d for d in found}.values())
+        for sizes in _find_differing(checked, point):
+            draws += _admit(checked, spec, sizes, _PROBLEMS[level])
+    return list({str(sorted(d.sizes.items())): d for d in draws}.values())
 
 
 @dataclass
 class _Point:
-    """An integer or comparison that follows from floats, with the sizes and the indices in it."""
+    """An integer or comparison that follows from floats, with its sizes and indices."""
 
     expr: Expr
     bound: Mapping[str, list[Expr]]
@@ -66,7 +69,7 @@ def _points(checked: Checked) -> Iterator[_Point]:
     outer = definitions(checked.declarations)
     for block, expr, _ in list_placed_deciders(checked):
         if _dtype(expr) not in (I32, BOOL):
-            continue  # floor and round decide once more where a cast takes them
+            continue  # floor and round decide in the cast that takes them
         bound = outer if block == 0 else {**outer, **definitions(checked.roles[block - 1].body)}
         leaves = _Evaluation(checked, bound, {}, None)
         try:
@@ -79,30 +82,31 @@ def _points(checked: Checked) -> Iterator[_Point]:
 
 
 class _Evaluation:
-    """Values of expressions, as written or exact. near: None as written; else what counts as equal, relative.
+    """Evaluator of expressions, as written or exact.
 
-    Names without a value are collected, with 1 in their place.
+    near: None as written; otherwise the relative distance that counts as equal. Names without a value are collected,
+    and evaluate to 1.
     """
 
-    def __init__(self, checked: Checked, bound: Mapping[str, list[Expr]], known: Values, near: float | None):
-        self.checked, self.bound, self.known, self.near = checked, bound, known, near
+    def __init__(self, checked: Checked, bound: Mapping[str, list[Expr]], free_values: Values, near: float | None):
+        self.checked, self.bound, self.free_values, self.near = checked, bound, free_values, near
         self.names: dict[str, None] = {}
         self.open: set[str] = set()
-        self.made: dict[str, Any] = {}
+        self.cache: dict[str, Any] = {}
         self.consts = known_sizes(checked)
 
     def value(self, e: Expr) -> Any:
-        """The value of an expression. Raises Unknown."""
+        """Return the value of an expression. Raises Unknown."""
         if isinstance(e, Number):
             return self._number(e)
         if isinstance(e, Name):
             return self._name(e)
         operation = entry(self.checked, e)
         if operation is None or operation[0].effects.accesses or operation[0].reduces or operation[0].evaluate is None:
-            return self._converted(e, operation) if operation is not None and operation[0].traits.converts else self._index(e)
+            return self._convert(e, operation) if operation is not None and operation[0].traits.converts else self._index(e)
         op, operands = operation
         if op.traits.converts is not None:
-            return self._converted(e, operation)
+            return self._convert(e, operation)
         return self._result(op, _dtype(operands[-1]) or I32, [self.value(x) for x in operands])
 
     def _number(self, e: Number) -> Any:
@@ -118,15 +122,18 @@ class _Evaluation:
         values = self.bound.get(e.id, [])
         if len(values) != 1 or e.id in self.open:
             return self._index(e)
-        if e.id not in self.made:
+        if e.id not in self.cache:
             self.open.add(e.id)
             integer = _dtype(e) == I32
-            self.made[e.id] = self._index(e) if integer and not self._is_closed(values[0]) else self.value(values[0])
+            self.cache[e.id] = self._index(e) if integer and not self._is_closed(values[0]) else self.value(values[0])
             self.open.discard(e.id)
-        return self.made[e.id]
+        return self.cache[e.id]
 
     def _is_closed(self, e: Expr) -> bool:
-        """Return whether an integer follows from sizes alone, or from floats, which are evaluated with their indices."""
+        """Return whether an integer follows from sizes alone, or from floats.
+
+        Floats are evaluated with their indices.
+        """
         inner = _Evaluation(self.checked, self.bound, {}, self.near)
         inner.open = set(self.open)
         try:
@@ -136,26 +143,26 @@ class _Evaluation:
         return all(n in self.checked.dims for n in inner.names) or _has_floats(self.checked, self.bound, e)
 
     def _index(self, e: Expr) -> Any:
-        """An integer that units, turns and places decide: any number from 0."""
+        """Return an integer that units, turns and places decide: any number from 0."""
         if _dtype(e) != I32:
             raise Unknown
         return self._free(e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}")
 
     def _free(self, name: str) -> Any:
         self.names[name] = None
-        return self.known.get(name, np.ones(1, np.int64))
+        return self.free_values.get(name, np.ones(1, np.int64))
 
-    def _converted(self, e: Expr, operation: tuple[Op, list[Expr]]) -> Any:
+    def _convert(self, e: Expr, operation: tuple[Op, list[Expr]]) -> Any:
         source, target, value = _dtype(operation[1][0]), _dtype(e), self.value(operation[1][0])
         if source is None or target is None or source.narrow or target.narrow:
             raise Unknown
         value = np.asarray(value)
         if self.near is None or not (source.is_float or target.is_float):
             return cast(value, source, target)
-        return value.astype(np.float64) if target.is_float else cast(self._snapped(value), source, target)
+        return value.astype(np.float64) if target.is_float else cast(self._snap(value), source, target)
 
-    def _snapped(self, x: Any) -> Any:
-        """Integers and halves that float64 misses by little."""
+    def _snap(self, x: Any) -> Any:
+        """Round to integers and halves that float64 misses by little."""
         half = np.rint(x * 2) / 2
         return np.where(np.abs(x - half) <= self._slack(x), half, x)
 
@@ -169,7 +176,7 @@ class _Evaluation:
         values = [np.asarray(v) for v in values]
         if dtype != F32 or self.near is None:
             if op.traits.divides_integers:
-                values[-1] = np.where(values[-1] == 0, 1, values[-1])  # a launch that divides by 0 is refused
+                values[-1] = np.where(values[-1] == 0, 1, values[-1])  # a launch with a division by 0 is refused
             result = values[0] if len(values) > 2 and op.traits.extremum else function(*values)
             for v in values[1:] if len(values) > 2 and op.traits.extremum else ():
                 result = function(result, v)
@@ -177,54 +184,57 @@ class _Evaluation:
         return self._exact(op, function, values)
 
     def _exact(self, op: Op, function: Any, values: Sequence[np.ndarray]) -> Any:
-        of = op.traits
-        if of.compares:
-            apart = values[0] - values[1]
-            sign = np.where(np.abs(apart) <= self._slack(values[0]), 0, np.sign(apart))
-            return np.isin(sign, of.compares)
-        if of.jumps:
-            return function(*(self._snapped(v) for v in values)).astype(np.float64)
-        if of.linear:
-            return sum(v * times for v, times in zip(values, of.linear))
-        if of.multiplies:
+        operator = op.traits
+        if operator.compares:
+            difference = values[0] - values[1]
+            sign = np.where(np.abs(difference) <= self._slack(values[0]), 0, np.sign(difference))
+            return np.isin(sign, operator.compares)
+        if operator.jumps:
+            return function(*(self._snap(v) for v in values)).astype(np.float64)
+        if operator.linear:
+            return sum(v * coefficient for v, coefficient in zip(values, operator.linear))
+        if operator.multiplies:
             return values[0] * values[1]
-        if of.divides_floats:
+        if operator.divides_floats:
             return values[0] / values[1]
-        if of.magnitude:
+        if operator.magnitude:
             return np.abs(values[0])
-        if of.extremum:
-            return (np.minimum if of.extremum == "min" else np.maximum).reduce(np.broadcast_arrays(*values))
-        if of.chooses is not None:
+        if operator.extremum:
+            return (np.minimum if operator.extremum == "min" else np.maximum).reduce(np.broadcast_arrays(*values))
+        if operator.chooses is not None:
             return np.where(values[0], values[1], values[2])
-        if of.exponential is not None:
-            return float(of.exponential) ** values[0]
-        if of.logarithm is not None:
-            return np.log2(values[0]) / np.log2(of.logarithm)
-        if of.root is not None:
-            return values[0] ** (1 / of.root)
+        if operator.exponential is not None:
+            return float(operator.exponential) ** values[0]
+        if operator.logarithm is not None:
+            return np.log2(values[0]) / np.log2(operator.logarithm)
+        if operator.root is not None:
+            return values[0] ** (1 / operator.root)
         raise Unknown
 
 
-def _differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, int]]]:
-    """Sizes at which the expression differs, the shortest first, for each dim that may bound its indices."""
+def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, int]]]:
+    """Yield sizes at which the expression differs, the shortest first.
+
+    One list for each dim that may bound its indices.
+    """
     names = [*point.dims, *point.indices]
-    known = _places(point.dims, point.indices)
+    values = _places(point.dims, point.indices)
     with np.errstate(all="ignore"):
         try:
-            written, exact, double = (_Evaluation(checked, point.bound, known, near).value(point.expr) for near in (None, _NEAR, 0.0))
+            written, exact, double = (_Evaluation(checked, point.bound, values, near).value(point.expr) for near in (None, _NEAR, 0.0))
         except Unknown:
             return
-    differs = np.broadcast_to(written != exact, known[names[0]].shape)
+    differs = np.broadcast_to(written != exact, values[names[0]].shape)
     if not differs.any():
-        differs = np.broadcast_to(written != double, known[names[0]].shape)
-    places = {n: known[n][differs] for n in names}
+        differs = np.broadcast_to(written != double, values[names[0]].shape)
+    places = {n: values[n][differs] for n in names}
     for d in (point.dims or checked.dims) if point.indices else [None]:
         sizes = {n: places[n] for n in point.dims}
         if point.indices:
             last = np.max([places[n] for n in point.indices], axis=0)
             if d in sizes:
-                inside = last < sizes[d]
-                sizes = {n: x[inside] for n, x in sizes.items()}
+                is_inside = last < sizes[d]
+                sizes = {n: x[is_inside] for n, x in sizes.items()}
             else:
                 sizes = {**sizes, str(d): last + 1}
         table = np.unique(np.stack(list(sizes.values()), axis=1), axis=0)
@@ -233,7 +243,7 @@ def _differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, int]]
 
 
 def _places(dims: Sequence[str], indices: Sequence[str]) -> Values:
-    """Sizes from 1 and indices from 0: all combinations of small ones, then longer ones at random."""
+    """Return sizes from 1 and indices from 0: all combinations of small ones, then longer ones at random."""
     count = len(dims) + len(indices)
     axis = np.arange(min(2 * _LONGEST, int(_PLACES ** (1 / count))))
     grid = np.meshgrid(*([axis] * count), indexing="ij")
@@ -245,30 +255,30 @@ def _places(dims: Sequence[str], indices: Sequence[str]) -> Values:
     return dict(zip((*dims, *indices), both, strict=True))
 
 
-def _admitted(checked: Checked, spec: FunctionSpecification, found: Iterable[Mapping[str, int]], most: int) -> list[Draw]:
-    """The first problems that the specification has with these sizes, thin in all other dims."""
-    kept: list[Draw] = []
-    for sizes in list(found)[:_TRIED]:
+def _admit(checked: Checked, spec: FunctionSpecification, candidates: Iterable[Mapping[str, int]], most: int) -> list[Draw]:
+    """Return the first problems that the specification admits with these sizes, thin in all other dims."""
+    admitted: list[Draw] = []
+    for sizes in list(candidates)[:_TRIED]:
         draw = Draw(f"{NAME}: {', '.join(f'{d}={n}' for d, n in sizes.items())}", with_heads({**dict.fromkeys(checked.dims, 1), **sizes}))
         for fit in fitting(checked, spec, [draw])[0]:
-            at = {**known_sizes(checked), **fit.sizes}
-            same = all(fit.sizes[d] == n for d, n in sizes.items())
-            if same and sum(elements_of(t, at) for t in checked.tensors) <= _ELEMENTS:
-                kept.append(fit)
-        if len(kept) >= most:
+            all_sizes = {**known_sizes(checked), **fit.sizes}
+            is_unchanged = all(fit.sizes[d] == n for d, n in sizes.items())
+            if is_unchanged and sum(elements_of(t, all_sizes) for t in checked.tensors) <= _ELEMENTS:
+                admitted.append(fit)
+        if len(admitted) >= most:
             break
-    return kept
+    return admitted
 
 
-def _has_floats(checked: Checked, bound: Mapping[str, list[Expr]], e: Expr, seen: frozenset[str] = frozenset()) -> bool:
-    """Return whether floats stand in an expression, or in the values of its names."""
+def _has_floats(checked: Checked, bound: Mapping[str, list[Expr]], e: Expr, visited: frozenset[str] = frozenset()) -> bool:
+    """Return whether floats occur in an expression, or in the values of its names."""
     kind = _dtype(e)
     if kind is not None and kind.is_float:
         return True
     if isinstance(e, Name):
-        return e.id not in seen and any(_has_floats(checked, bound, v, seen | {e.id}) for v in bound.get(e.id, []))
+        return e.id not in visited and any(_has_floats(checked, bound, v, visited | {e.id}) for v in bound.get(e.id, []))
     operation = entry(checked, e)
-    return operation is not None and any(_has_floats(checked, bound, x, seen) for x in operation[1])
+    return operation is not None and any(_has_floats(checked, bound, x, visited) for x in operation[1])
 
 
 def _dtype(e: Expr) -> DType | None:

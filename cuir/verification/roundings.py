@@ -1,4 +1,4 @@
-"""Whether a kernel rounds to 16 bits what it computes with afterwards: weights that go into a product, sums in f16. Owns this one question."""
+"""Rounding of intermediate values to 16 bits in a kernel: weights of a product, sums in f16."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _HALF = (F16, BF16)
 
 
 def rounds_between(checked: Checked) -> bool:
-    """Whether a value that was computed and rounded to f16 or bf16 is used for anything but to be stored in a tensor, on whatever way. If not, all that the kernel computes with is in f32, or was given."""
+    """Return whether a computed value that is rounded to f16 or bf16 is used for anything but a store.
+
+    If not, all intermediate values are in f32, or inputs.
+    """
     if "rounds between" not in checked.made:
         checked.made["rounds between"] = _Flow(checked).rounds()
     rounds: bool = checked.made["rounds between"]
@@ -22,7 +25,10 @@ def rounds_between(checked: Checked) -> bool:
 
 
 def rounds_for_products(checked: Checked) -> bool:
-    """Whether all such values are operands of products, which take no others: then the function in that dtype overflows where the kernel may."""
+    """Return whether all such values are operands of products, which take no other dtype.
+
+    Then the function in that dtype overflows where the kernel may.
+    """
     if "rounds for products" not in checked.made:
         flow = _Flow(checked)
         checked.made["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
@@ -31,86 +37,86 @@ def rounds_for_products(checked: Checked) -> bool:
 
 
 class _Flow:
-    """Names and memory that hold what was computed and rounded, whatever the order of statements."""
+    """Names and memory that hold computed and rounded values, whatever the order of statements."""
 
     def __init__(self, checked: Checked):
         self.checked = checked
         self.tensors = {t.name: t.dtype for t in checked.tensors}
-        self.held: set[str] = set()
+        self.holders: set[str] = set()
 
     def rounds(self, besides_products: bool = False) -> bool:
         nodes = [n for role in self.checked.roles for stmt in role.body for n in walk(stmt)]
         size = -1
-        while len(self.held) > size:
-            size = len(self.held)
+        while len(self.holders) > size:
+            size = len(self.holders)
             for node in nodes:
-                if isinstance(node, Assign) and self.rounded(node.value):
-                    self.held.update(node.targets)
+                if isinstance(node, Assign) and self.is_rounded(node.value):
+                    self.holders.update(node.targets)
                 elif isinstance(node, Call) and (bound := self.checked.find_call(node)) is not None:
-                    self.held.update(self.written(bound))
+                    self.holders.update(self.written(bound))
         calls = [bound for n in nodes if (bound := self.checked.find_call(n)) is not None]
-        left_out = {Itself(e) for b in calls for e, _ in self.places(b).values()}  # what calls do there is their affair
+        left_out = {Itself(e) for b in calls for e, _ in self.places(b).values()}  # accesses are judged by their calls
         if besides_products:
             left_out |= {Itself(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1}
-        return any(self.used(n) for n in nodes if Itself(n) not in left_out)
+        return any(self.uses_rounded(n) for n in nodes if Itself(n) not in left_out)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
-        """Roots of the places into which the call moves something rounded."""
+        """Yield the roots of the places into which the call moves a rounded value."""
         places = self.places(bound)
-        moved = any(self.rounded(e) for n, e in bound.args.items() if n not in places) or any(
-            root_name(e) in self.held for e, mode in places.values() if mode == "read"
+        moved = any(self.is_rounded(e) for n, e in bound.args.items() if n not in places) or any(
+            root_name(e) in self.holders for e, mode in places.values() if mode == "read"
         )
         for e, mode in places.values():
             if moved and mode != "read" and (root := root_name(e)) is not None:
                 yield root
 
     def places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
-        """Arguments in memory, with what is done to them; an operand of a product may be a tile instead."""
+        """Return arguments in memory, with their access mode; an operand of a product may be a tile instead."""
         named = {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
         return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.find_type(e), TileType)}
 
-    def rounded(self, e: Node) -> bool:
-        """Whether the expression is a tile of 16 bits that was computed here."""
+    def is_rounded(self, e: Node) -> bool:
+        """Return whether the expression is a 16-bit tile that was computed here."""
         if isinstance(e, Name):
-            return e.id in self.held and self.half(e)
-        if not self.half(e) or isinstance(e, (Subscript, Attribute)):
+            return e.id in self.holders and self.is_half(e)
+        if not self.is_half(e) or isinstance(e, (Subscript, Attribute)):
             return False
         if isinstance(e, Call):
             bound = self.checked.find_call(e)
             if bound is not None and self.loads(bound):
-                return any(root_name(place) in self.held for place, _ in self.places(bound).values())
+                return any(root_name(place) in self.holders for place, _ in self.places(bound).values())
             return bound is None or (
                 not bound.op.effects.accesses and any(isinstance(self.checked.find_type(x), TileType) for x in bound.args.values())
             )
         return isinstance(e, (Binary, Unary, IfExp))
 
     def loads(self, bound: BoundCall) -> bool:
-        """Whether the call takes a tile out of memory as it lies there, and does nothing else."""
+        """Return whether the call only loads a tile from memory unchanged."""
         places = self.places(bound)
         return (
             len(places) == 1 == len(bound.op.effects.accesses) and not bound.op.sums and {mode for _, mode in places.values()} == {"read"}
         )
 
-    def half(self, e: Node) -> bool:
+    def is_half(self, e: Node) -> bool:
         kind = self.checked.find_type(e)
         return getattr(kind, "dtype", None) in _HALF
 
-    def used(self, node: Node) -> bool:
-        """Whether the node computes with something rounded."""
+    def uses_rounded(self, node: Node) -> bool:
+        """Return whether the node computes with a rounded value."""
         if isinstance(node, Binary):
-            return self.rounded(node.left) or self.rounded(node.right)
+            return self.is_rounded(node.left) or self.is_rounded(node.right)
         if isinstance(node, Unary):
-            return self.rounded(node.operand)
+            return self.is_rounded(node.operand)
         if isinstance(node, Subscript):  # a gather of what the kernel wrote
-            return isinstance(self.checked.find_type(node), TileType) and root_name(node) in self.held and self.half(node)
+            return isinstance(self.checked.find_type(node), TileType) and root_name(node) in self.holders and self.is_half(node)
         if not isinstance(node, Call) or (bound := self.checked.find_call(node)) is None:
             return False
         if self.loads(bound):
-            return False  # what is done with the tile is asked where it is
+            return False  # uses of the tile are judged separately
         places = self.places(bound)
         stores = [mode for _, mode in places.values() if mode != "read"]
-        if any(root_name(e) in self.held and mode == "read" for e, mode in places.values()) and not stores:
+        if any(root_name(e) in self.holders and mode == "read" for e, mode in places.values()) and not stores:
             return True  # read back, or an operand of a product
-        if any(mode == "add" or "add" in bound.args for _, mode in places.values()) and any(self.half(e) for e, _ in places.values()):
+        if any(mode == "add" or "add" in bound.args for _, mode in places.values()) and any(self.is_half(e) for e, _ in places.values()):
             return True  # each sum is rounded
-        return not stores and not self.half(node) and any(self.rounded(e) for n, e in bound.args.items() if n not in places)
+        return not stores and not self.is_half(node) and any(self.is_rounded(e) for n, e in bound.args.items() if n not in places)

@@ -1,4 +1,4 @@
-"""What runs in another process have seen of a kernel: sides of conditions, blocks entered, turns of loops."""
+"""Observations of runs in another process: sides of conditions, blocks entered, turns of loops."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .soundness import Soundness
 
 
 class RunRecorder:
-    """Of the runs of some kernels. A specification that answers otherwise by then, or that refuses to, disowns what was run with it.
+    """Recorder of the runs of some kernels.
 
-    refused: functions that were, see `limit_calls`.
+    If the specification answers differently afterwards, or refuses to, the observations are discarded. refused:
+    functions that were refused, see `limit_calls`.
     """
 
     def __init__(self, observed: Observed, kernels: Sequence[Checked], soundness: Soundness, refused: Refusals):
         self.observed, self.kernels, self.soundness, self.refused = observed, kernels, soundness, refused
 
     def forget(self) -> None:
-        """Begin with nothing seen."""
+        """Discard all observations."""
         for kernel in self.kernels:
             forget_entered(kernel)
         self.observed.forget()
 
     def export(self) -> Any:
-        """Sides seen, and what was entered of each kernel; None if the specification is not to be trusted."""
+        """Return sides seen, and blocks entered of each kernel; None if the specification is unsound."""
         try:
             self.soundness.end(self.refused)
         except CuirError:
@@ -37,11 +38,11 @@ class RunRecorder:
         return list(self.observed.seen), [export_entered_blocks(kernel) for kernel in self.kernels]
 
     def merge(self, state: Any) -> None:
-        """Add what another process has seen."""
-        seen, entered = state
-        self.observed.mark(seen)
-        for kernel, one in zip(self.kernels, entered, strict=True):
-            merge_entered(kernel, one)
+        """Add the observations of another process."""
+        sides, entered = state
+        self.observed.mark(sides)
+        for kernel, blocks in zip(self.kernels, entered, strict=True):
+            merge_entered(kernel, blocks)
 
 
 __all__ = ["RunRecorder"]

@@ -1,6 +1,7 @@
-"""compute-sanitizer's reports on a lowered kernel, told in lines of the CuIR program. Owns the reading of its text; starts nothing.
+"""Reports of compute-sanitizer on a lowered kernel, mapped to lines of the CuIR program.
 
-The text is that of compute-sanitizer 2025 (CUDA 12.8 to 13): each line begins with `=========`, a report with a line that is not indented.
+The text is that of compute-sanitizer 2025 (CUDA 12.8 to 13): each line begins with `=========`, a report with a line
+that is not indented.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..text.diagnostics import Diagnostic, Note
 from ..text.source import Span
 
 TOOLS = ("memcheck", "racecheck")
-# `at KERNEL(...)+0x1b0 in /tmp/x/kernel.cu:123`; the part behind `in` is there with line information only. Host frames have another form.
+# `at KERNEL(...)+0x1b0 in /tmp/x/kernel.cu:123`; the part after `in` needs line information. Host frames have another form.
 _PLACE = re.compile(
     r"\b(?:at|Device Frame:)\s*(?P<function>[^\s+].*?)\+(?P<offset>0x[0-9a-f]+)(?: in (?P<file>\S+?):(?P<line>\d+))?(?=\s|$)"
 )
@@ -23,7 +24,10 @@ _PARTY = re.compile(r"(?P<mode>Write|Read|Atomic)\w* access at ")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a report points: a line of the CUDA text (None if the report names a header or nothing) and an offset in the machine code."""
+    """Location in a report: a line of the CUDA text and an offset in the machine code.
+
+    The line is None if the report names a header or no file.
+    """
 
     function: str
     offset: int
@@ -32,7 +36,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Report:
-    """One report: its first line without places, the lines that say more, and places as groups (of a race two), each innermost call first."""
+    """One report: its first line without places, further lines, and groups of places.
+
+    A race has two groups; each has the innermost call first.
+    """
 
     title: str
     details: tuple[str, ...]
@@ -41,7 +48,7 @@ class Report:
 
 
 def read_reports(text: str) -> list[Report]:
-    """The reports in what compute-sanitizer printed; summaries and whatever the program itself printed are left out."""
+    """Parse the output of compute-sanitizer; summaries and the program's own output are ignored."""
     reports: list[Report] = []
     block: list[str] = []
     for raw in [*text.splitlines(), "========= "]:
@@ -70,20 +77,23 @@ def _report(lines: list[str]) -> list[Report]:
         if place is None:
             details.append(line)
             continue
-        at = Place(place["function"], int(place["offset"], 16), int(place["line"]) if (place["file"] or "").endswith(".cu") else None)
+        location = Place(place["function"], int(place["offset"], 16), int(place["line"]) if (place["file"] or "").endswith(".cu") else None)
         party = _PARTY.search(line)
         if party:
             parties.append(party["mode"])
         if party or not groups or not line.startswith("Device Frame"):
-            groups.append([at])
+            groups.append([location])
         else:
-            groups[-1].append(at)
+            groups[-1].append(location)
     title = re.sub(r"\s+between (Write|Read|Atomic)\w* access at .*", "", lines[0])
     return [Report(title, tuple(d for d in details if d != lines[0]), tuple(map(tuple, groups)), tuple(parties))] if groups else []
 
 
 def span_of(places: tuple[Place, ...], line_map: Mapping[int, Span], chains: Mapping[int, tuple[int, ...]]) -> Span | None:
-    """The CuIR statement of a place: the innermost call that comes from one. chains: lines of each instruction, for places without a line that counts."""
+    """Return the CuIR statement of a place: that of the innermost call that has one.
+
+    chains: lines of each instruction, for places without a mapped line.
+    """
     lines = [p.line for p in places if p.line is not None]
     for place in places:
         lines += chains.get(place.offset, ())
@@ -93,9 +103,10 @@ def span_of(places: tuple[Place, ...], line_map: Mapping[int, Span], chains: Map
 def diagnostics(
     text: str, line_map: Mapping[int, Span], chains: Mapping[int, tuple[int, ...]] | None = None, kernel: Span | None = None
 ) -> tuple[Diagnostic, ...]:
-    """A V404 for each statement and kind of report, in order, with how many reports there are of it.
+    """Return a V404 for each statement and kind of report, in order, with the number of reports.
 
-    line_map: of the lowered kernel. chains: see `cuir.runtime.sass.read_lines_of_cubin`. kernel: where to point if a report names no statement.
+    line_map: of the lowered kernel. chains: see `cuir.runtime.sass.read_lines_of_cubin`. kernel: the place for reports that
+    name no statement.
     """
     counts: dict[tuple[str, tuple[Span | None, ...]], int] = {}
     first: dict[tuple[str, tuple[Span | None, ...]], Report] = {}
@@ -110,17 +121,17 @@ def diagnostics(
 def _diagnostic(report: Report, spans: tuple[Span | None, ...], count: int, kernel: Span | None) -> Diagnostic:
     notes = []
     for i, span in enumerate(spans[1:], 1):
-        other = f"and the {report.parties[i].lower()} is here" if i < len(report.parties) else "and here"
-        notes.append(Note(other if span else f"{other}: at {_where(report.places[i][0])}, which no statement gave", span or kernel))
+        text = f"and the {report.parties[i].lower()} is here" if i < len(report.parties) else "and here"
+        notes.append(Note(text if span else f"{text}: at {_describe_place(report.places[i][0])}, which no statement gave", span or kernel))
     if spans[0] is None:
-        notes.append(Note(f"no statement gave the code at {_where(report.places[0][0])}"))
+        notes.append(Note(f"no statement gave the code at {_describe_place(report.places[0][0])}"))
     notes += [Note(d) for d in report.details[:3]]
-    what = report.title.removeprefix("Error: ").removeprefix("Warning: ")
+    title = report.title.removeprefix("Error: ").removeprefix("Warning: ")
     if report.parties:
-        what += f": the {report.parties[0].lower()} is here"
+        title += f": the {report.parties[0].lower()} is here"
     often = f" ({count} reports)" if count > 1 else ""
-    return Diagnostic("V404", f"compute-sanitizer: {what}{often}", spans[0] or kernel, tuple(notes))
+    return Diagnostic("V404", f"compute-sanitizer: {title}{often}", spans[0] or kernel, tuple(notes))
 
 
-def _where(place: Place) -> str:
+def _describe_place(place: Place) -> str:
     return f"{place.function}+{place.offset:#x}" + (f", CUDA line {place.line}" if place.line else "")

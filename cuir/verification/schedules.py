@@ -1,6 +1,6 @@
-"""Any schedule: the kernel runs under many orders of workers and engines; each must be free of faults and give the same bits.
+"""Runs under many orders of workers and engines; each must be free of faults and give the same bits.
 
-Owns which schedules are tried. Races and deadlocks themselves are found by the interpreter in every single run.
+The interpreter finds races and deadlocks in each run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from .numeric import with_note
 from .orders import Order
 from .spec_dispatch import AnyCase, launch_of
 
-MANY = 64  # CTAs of a grid that is tried
+MANY = 64  # CTAs of the largest grid that is tried
 NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 1, lambda units: 3 if units > 3 else 2)
 
 
 def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
-    """In order, the named adversaries, every worker of a cluster starved once, and seeded ones (how many; left out: by level)."""
+    """Return the schedules: in order, the named adversaries, every worker starved once, seeded ones.
+
+    seeded: their number; by default that of the level.
+    """
     workers = checked.cluster * sum(r.workers for r in checked.roles)
     unseeded = [Schedule.in_order(), *(Schedule.adversarial(p) for p in ("engines_first", "workers_first", "reverse", "lockstep"))]
     unseeded += [Schedule.adversarial("starve", w) for w in range(workers)]
@@ -41,7 +44,10 @@ _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.ran
 
 
 def other_grids(units: int) -> list[int]:
-    """Grids besides one and two CTAs: one unit each and a CTA without any; two each; and unequal shares among three or more."""
+    """Return grids besides one and two CTAs.
+
+    One unit each and a CTA without any; two each; and unequal shares among three or more.
+    """
     one_each = min(units, MANY) + 1
     unequal = next((g for g in range(3, units) if units % g), one_each)
     return [g for g in dict.fromkeys((one_each, min(-(-units // 2), MANY), unequal)) if g > 2 or g > units]
@@ -53,63 +59,79 @@ def check_schedules(
     spec: AnySpecification,
     case: AnyCase,
     level: str,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda count, total: None,
     seeded: int | None = None,
-    others: Sequence[Order] = (),
+    orders: Sequence[Order] = (),
     few: bool = False,
     grid: int = 2,
 ) -> int:
-    """Runs one problem under each schedule (few: under three), on `grid` CTAs or clusters, and under three with its tiles in other orders; then on other grids. Returns how many runs.
+    """Run one problem under each schedule, and on other grids; return the number of runs.
 
-    Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order or on the grid, or the fault found.
+    few: under three schedules. grid: CTAs or clusters. others: orders of tiles, which run under three schedules each.
+    Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order or on the grid,
+    or the fault found.
     """
-    given = launch_of(program, checked, spec, case)
-    usual = grid if checked.tiles is not None else 1
-    tried: list[tuple[Schedule, Order | None, int]] = [(s, None, usual) for s in (_FEW if few else schedules(checked, level, seeded))]
-    tried += [(s, order, usual) for order in others for s in _FEW]
-    free = added(checked)
+    launch = launch_of(program, checked, spec, case)
+    default_grid = grid if checked.tiles is not None else 1
+    runs: list[tuple[Schedule, Order | None, int]] = [(s, None, default_grid) for s in (_FEW if few else schedules(checked, level, seeded))]
+    runs += [(s, order, default_grid) for order in orders for s in _FEW]
+    accumulated = added(checked)
     first: dict[str, torch.Tensor] | None = None
-    done = 0
-    while done < len(tried):
-        schedule, order, on = tried[done]
-        progress(done, len(tried))
-        done += 1
-        now = given.fresh()
-        also = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
-        also += f", on a grid of {on}" if on != usual else ""
+    count = 0
+    while count < len(runs):
+        schedule, order, grid_of_run = runs[count]
+        progress(count, len(runs))
+        count += 1
+        launched = launch.fresh()
+        context = f", with the tiles {order.name}: {' '.join(order.text.split())}" if order else ""
+        context += f", on a grid of {grid_of_run}" if grid_of_run != default_grid else ""
         try:
-            report = run(order.checked if order else checked, now.arguments(), schedule=schedule, grid=on, undefined=now.undefined)
+            report = run(
+                order.checked if order else checked, launched.arguments(), schedule=schedule, grid=grid_of_run, undefined=launched.undefined
+            )
         except CuirError as error:
-            raise with_note(error, f"found under the schedule {schedule}, in the case {case}{also}") from error
+            raise with_note(error, f"found under the schedule {schedule}, in the case {case}{context}") from error
         if first is None:
-            first = now.outputs
-            if checked.tiles is not None:  # orders between agents were asked above; a fault of a share of units shows in nearly any order
-                grids = [g for g in other_grids(report.units) if g != usual]
-                tried += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
+            first = launched.outputs
+            if checked.tiles is not None:  # orders of agents are covered above; a fault of a share of units shows in nearly any order
+                grids = [g for g in other_grids(report.units) if g != default_grid]
+                runs += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
             continue
         for name, a in first.items():
-            b = now.outputs[name]
-            if on != usual:
-                if name not in free and (place := _apart(a, b)) is not None:
+            b = launched.outputs[name]
+            if grid_of_run != default_grid:
+                if name not in accumulated and (place := _find_difference(a, b)) is not None:
                     x, y = show_different(a[tuple(place)].item(), b[tuple(place)].item())
-                    message = f"{name} depends on the grid: at {place} on {usual} CTAs {x}, on {on} {y}"
-                    raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}"), Note(f"replay: --schedule {schedule} --grid {on}")),
-                                                "a unit of work is computed alike whichever others its CTA had before: reset what is accumulated, carry counters and parities on")])  # fmt: skip
+                    message = f"{name} depends on the grid: at {place} on {default_grid} CTAs {x}, on {grid_of_run} {y}"
+                    raise CuirError(
+                        [
+                            Diagnostic(
+                                "V201",
+                                message,
+                                checked.origin.span,
+                                (Note(f"in the case {case}"), Note(f"replay: --schedule {schedule} --grid {grid_of_run}")),
+                                "a unit of work is computed alike whichever others its CTA had before: reset what is accumulated, carry counters and parities on",
+                            )
+                        ]
+                    )
                 continue
-            if name not in free and not _same(a, b):
-                where = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
-                what, how = ("schedule", f"under {schedule}") if order is None else ("order of tiles", f"with the tiles {order.name}")
-                x, y = show_different(a[tuple(where)].item(), b[tuple(where)].item())
-                message = f"{name} depends on the {what}: at {where} in order {x}, {how} {y}"
+            if name not in accumulated and not _is_same(a, b):
+                index = torch.nonzero(~((a == b) | (a.isnan() & b.isnan())))[0].tolist()
+                noun, description = (
+                    ("schedule", f"under {schedule}") if order is None else ("order of tiles", f"with the tiles {order.name}")
+                )
+                x, y = show_different(a[tuple(index)].item(), b[tuple(index)].item())
+                message = f"{name} depends on the {noun}: at {index} in order {x}, {description} {y}"
                 hint = f"replay with --schedule {schedule}" if order is None else "no tile may read what another one leaves behind"
-                raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}{also}"),), hint)])
-    return len(tried)
+                raise CuirError([Diagnostic("V201", message, checked.origin.span, (Note(f"in the case {case}{context}"),), hint)])
+    return len(runs)
 
 
 def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[RunReport]:
-    """Runs any kernel under every schedule of the full level; its outputs, which are overwritten, must not depend on it.
+    """Run any kernel under every schedule of the full level; its outputs must not depend on it.
 
-    Outputs that are added to are not compared: the order of atomic additions is free. Raises CuirError: V201, or the fault found.
+    They are overwritten. Outputs that are added to are not compared: the order of atomic additions is free. Raises
+    CuirError: V201, or the fault found.
     """
     free = added(checked)
     written = [t.name for t in checked.outputs]
@@ -123,21 +145,28 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
         reports.append(run(checked, arguments, schedule=schedule, grid=grid))
         for name in written:
             output = cast(torch.Tensor, arguments[name])
-            if name not in free and name in first and not _same(first[name], output):
-                raise CuirError.of("V201", f"{name} depends on the schedule: in order and under {schedule} it differs", checked.origin.span,
-                                   f"replay with --schedule {schedule}")  # fmt: skip
+            if name not in free and name in first and not _is_same(first[name], output):
+                raise CuirError.of(
+                    "V201",
+                    f"{name} depends on the schedule: in order and under {schedule} it differs",
+                    checked.origin.span,
+                    f"replay with --schedule {schedule}",
+                )
             first.setdefault(name, output.clone())
     return reports
 
 
-def _apart(a: torch.Tensor, b: torch.Tensor) -> list[int] | None:
-    """Where results of two grids differ by more than roundings: CTAs that run together are computed together, in other orders of additions."""
+def _find_difference(a: torch.Tensor, b: torch.Tensor) -> list[int] | None:
+    """Return where results of two grids differ by more than roundings.
+
+    CTAs that run together are computed together, with other orders of additions.
+    """
     x, y = a.double(), b.double()
     near = (x - y).abs() <= 2.0**-6 * (x.abs() + x.nan_to_num(0.0, 0.0, 0.0).abs().mean()) if a.dtype.is_floating_point else x == y
-    apart = ~(near | (x == y) | (x.isnan() & y.isnan()))
-    return torch.nonzero(apart)[0].tolist() if apart.any() else None
+    differs = ~(near | (x == y) | (x.isnan() & y.isnan()))
+    return torch.nonzero(differs)[0].tolist() if differs.any() else None
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, NaN of unwritten elements included."""
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether outputs are equal bit for bit, NaN of unwritten elements included."""
     return torch.equal(view_bits(a), view_bits(b))

@@ -1,4 +1,4 @@
-"""The question whether every schedule gives the same bits: problems under many schedules, grids and orders of tiles."""
+"""The schedules stage: problems under many schedules, grids and orders of tiles, with equal bits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from .spec_dispatch import AnyCase, empty_cases, require_outputs_of, ring_cases,
 from .step_counts import counted_cases, counted_jobs
 from .unreached import forget_entered
 
-EXPLORED = 20  # seconds of an exploration at level full
+EXPLORED = 20  # seconds for exploration at level full
 
 
 class SchedulesStage:
-    """Runs the problems of schedules. wider, counted: problems of which the numbers are asked too."""
+    """Runs of the problems of schedules.
+
+    wider, counted: problems whose numbers are judged too.
+    """
 
     def __init__(self, request: Request, checked: Checked, observed: Observed):
         self.request, self.checked, self.observed = request, checked, observed
@@ -36,9 +39,9 @@ class SchedulesStage:
         self.runs = 0
         self.orders: list[Order] = []
         self.wider: list[AnyCase] = []
-        self.left: list[AnyCase] = []  # too large for the time that a run may take
-        self.late: CuirError | None = None  # that of one of them
-        self.counted: list[AnyCase] = []  # every count of steps
+        self.skipped: list[AnyCase] = []  # problems that are too large for the time of a run
+        self.skipped_error: CuirError | None = None  # the error of one of them
+        self.counted: list[AnyCase] = []  # problems with every count of steps
         self.rings: list[AnyCase] = []
         self.jobs: list[Job] = []
 
@@ -47,20 +50,26 @@ class SchedulesStage:
         self.jobs = list(self._list_jobs())
         return self.jobs
 
-    def run(self, stage: Stage, done: Sequence[int | None] = ()) -> None:
-        """Run the problems. done: of each job how many runs it was, where it has passed in another process. Raises CuirError for the first fault."""
+    def run(self, stage: Stage, finished: Sequence[int | None] = ()) -> None:
+        """Run the problems. Raises CuirError for the first fault.
+
+        finished: for each job its number of runs, if it has passed in another process.
+        """
         runs = 0
-        for job, made in itertools.zip_longest(self.jobs or self._list_jobs(), done):
-            runs += job() if made is None else made
+        for job, count in itertools.zip_longest(self.jobs or self._list_jobs(), finished):
+            runs += job() if count is None else count
         self.wider = wider_cases(self.program, self.checked, self.spec)
         runs += sum(self._try(case, few=True) for case in self.wider)
-        if self.late is not None and not runs:
-            raise self.late
+        if self.skipped_error is not None and not runs:
+            raise self.skipped_error
         self.runs = runs
         stage.reason = self._describe(self.rings)
 
     def _list_jobs(self) -> Iterator[Job]:
-        """Jobs that each give how many runs they were. Raises CuirError for outputs that are not the specification's."""
+        """Yield jobs that return their number of runs.
+
+        Raises CuirError for outputs that do not match the specification.
+        """
         checked, spec = self.checked, self.spec
         problems = schedule_cases(checked, spec)
         require_outputs_of(self.program, checked, spec, problems[0])
@@ -71,9 +80,9 @@ class SchedulesStage:
             for order in self.orders:
                 forget_entered(order.checked)
         for case in problems:
-            yield partial(self._try_watched, case, seeded=share, others=self.orders)
+            yield partial(self._try_watched, case, seeded=share, orders=self.orders)
         for case in empty_cases(checked, spec):
-            yield partial(self._try, case, others=self.orders, few=True, grid=1)
+            yield partial(self._try, case, orders=self.orders, few=True, grid=1)
         self.rings = ring_cases(checked, spec)
         for case in self.rings:
             yield partial(self._try, case, few=True)
@@ -81,23 +90,26 @@ class SchedulesStage:
         yield from counted_jobs(checked, spec, self.counted, self.level)
 
     def _try_watched(self, case: AnyCase, **options: Any) -> int:
-        """Run a problem; watch fewer conditions after it."""
+        """Run a problem; watch fewer conditions afterwards."""
         runs = self._try(case, **options)
         self.observed.narrow()
         return runs
 
-    def _tell(self, done: int, total: int) -> None:
-        self.request.progress(f"schedules: {done} of {total}")
+    def _report_progress(self, count: int, total: int) -> None:
+        self.request.progress(f"schedules: {count} of {total}")
 
     def _try(self, case: AnyCase, **options: Any) -> int:
-        """Run a problem; gives how many runs, 0 for one that is too large. Raises CuirError as `check_schedules`."""
+        """Run a problem; return the number of runs, 0 for one that is too large.
+
+        Raises CuirError as `check_schedules`.
+        """
         try:
-            return check_schedules(self.program, self.checked, self.spec, case, self.level, self._tell, **options)
+            return check_schedules(self.program, self.checked, self.spec, case, self.level, self._report_progress, **options)
         except CuirError as error:
             if not is_too_large(self.checked, case, error):
                 raise
-            self.left.append(case)
-            self.late = error
+            self.skipped.append(case)
+            self.skipped_error = error
             return 0
 
     def _describe(self, rings: list[AnyCase]) -> str:
@@ -109,11 +121,14 @@ class SchedulesStage:
             words += f"; no problem that the specification and memory admit goes round rings of {checked.longest_ring} stages"
         elif not rings and any(not b.hardware for b in checked.barriers.values()):
             words += "; no problem that the specification and memory admit takes a CTA to the third phase of its barriers"
-        words += f"; {describe_left(self.left)}" if self.left else ""
+        words += f"; {describe_left(self.skipped)}" if self.skipped else ""
         return words + (f"; {self._explore()}" if self.level == "full" else "")
 
     def _explore(self) -> str:
-        """Explore every schedule of small launches, without the data; gives what came of it. Raises CuirError if one fails."""
+        """Explore every schedule of small launches, without the data; return a description.
+
+        Raises CuirError if one fails.
+        """
         try:
             launches = check_exhaustively(
                 self.program,

@@ -1,7 +1,8 @@
-"""Jobs of a verification in forked processes: what passed there is not run again, what did not is left to the caller.
+"""Jobs of a verification in forked processes; failed and missing jobs are left to the caller.
 
-A process deals itself one job after the other. It reports a phase as a whole: the results, and what its runs left with the kernels. Jobs that raised, and all of a
-process that died or fell silent, count as not done, so that the caller runs them itself and meets the fault in the usual order.
+A process takes one job after the other. It reports a phase as a whole: the results, and what its runs recorded about
+the kernels. Jobs that raised, and all of a process that died or fell silent, count as not done, so that the caller runs
+them itself and meets the fault in the usual order.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any, NoReturn, Protocol
 from ..runtime.nvcc import SPAWNING
 from ..spec.user_calls import end_at_once
 
-MOST = 10  # processes
-SILENT = 60.0  # seconds without a report, after which processes are given up
+MOST = 10  # the largest number of processes
+SILENT = 60.0  # seconds without a report after which processes are killed
 _INDEX = struct.Struct("<i")
 _LENGTH = struct.Struct("<q")
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -34,10 +35,13 @@ Job = Callable[[], Any]
 
 
 def usable_processes() -> int:
-    """Processes that a verification may have on this machine; 1 where there is no fork or a single core, or as CUIR_PROCESSES says."""
-    asked = os.environ.get("CUIR_PROCESSES", "")
-    if asked.isdecimal():
-        return max(1, min(MOST, int(asked)))
+    """Return the number of processes for a verification on this machine.
+
+    1 where there is no fork or a single core; CUIR_PROCESSES overrides it.
+    """
+    requested = os.environ.get("CUIR_PROCESSES", "")
+    if requested.isdecimal():
+        return max(1, min(MOST, int(requested)))
     if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity"):
         return 1
     cores = len(os.sched_getaffinity(0))
@@ -51,10 +55,10 @@ class Recorder(Protocol):
         """Begin a phase in a side process."""
 
     def export(self) -> Any:
-        """State of a phase, for `merge` in another process; None to disown its results."""
+        """Return the state of a phase, for `merge` in another process; None to discard its results."""
 
     def merge(self, state: Any) -> None:
-        """Add what another process exported."""
+        """Add the state that another process exported."""
 
 
 @dataclass
@@ -67,7 +71,10 @@ class _Side:
 
 
 class SideProcesses:
-    """Jobs in phases, dealt to forked processes in their order. Used as a context: what still runs at its end is killed."""
+    """Jobs in phases, distributed to forked processes in their order.
+
+    As a context manager it kills what still runs at its end.
+    """
 
     def __init__(self, phases: Sequence[Sequence[Job]], recorder: Recorder, count: int):
         self.phases, self.recorder = [list(p) for p in phases], recorder
@@ -85,47 +92,50 @@ class SideProcesses:
         self.sides = []
 
     def results(self, phase: int) -> list[Any]:
-        """Results of the jobs of a phase, None for each that the caller is to run; merges what the others left behind. Waits for them."""
+        """Return the results of a phase, None for each job that the caller is to run.
+
+        Waits for the processes, and merges their state.
+        """
         if not self.phases:
             return []
         self._wait(phase)
-        found: list[Any] = [None] * len(self.phases[phase])
+        by_job: list[Any] = [None] * len(self.phases[phase])
         for side in self.sides:
             if phase in side.phases:
                 results, state = side.phases[phase]
                 if state is not None:
                     self.recorder.merge(state)
                 for index, result in results.items():
-                    found[index] = result
-        return found
+                    by_job[index] = result
+        return by_job
 
     # ---- in the parent
     def _start(self, jobs: Sequence[tuple[int, int]], count: int) -> None:
         dealt, deal = os.pipe()
         try:
             os.write(deal, b"".join(_INDEX.pack(n) for n in (*range(len(jobs)), *[-1] * count)))
-            for stream in (sys.stdout, sys.stderr):  # what they hold would be written by each process
+            for stream in (sys.stdout, sys.stderr):  # buffered text would be written by each process
                 with contextlib.suppress(Exception):
                     stream.flush()
             parent = os.getpid()
             for _ in range(count):
                 reports, report = os.pipe()
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which jobs do not use
+                    warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which jobs do not use
                     with SPAWNING:
                         pid = os.fork()
                 if pid == 0:
                     self._serve(jobs, dealt, report, parent)
                 os.close(report)
                 self.sides.append(_Side(pid, reports))
-        except OSError:  # no more processes or descriptors: those that there are do it
+        except OSError:  # no more processes or descriptors: the existing ones suffice
             pass
         finally:
             os.close(deal)
             os.close(dealt)
 
     def _wait(self, phase: int) -> None:
-        """Read reports until each process has told of the phase, or has ended."""
+        """Read reports until each process has reported the phase, or has ended."""
         until = time.monotonic() + SILENT
         while waiting := [s for s in self.sides if not s.ended and phase not in s.phases]:
             ready, _, _ = select.select([s.reports for s in waiting], [], [], max(0.0, until - time.monotonic()))
@@ -162,21 +172,21 @@ class SideProcesses:
             os.kill(side.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.close(side.reports)
-        with contextlib.suppress(OSError):  # somebody else may wait for all children
+        with contextlib.suppress(OSError):  # another waiter may have reaped it
             os.waitpid(side.pid, 0)
 
     # ---- in a side process
     def _serve(self, jobs: Sequence[tuple[int, int]], dealt: int, report: int, parent: int) -> NoReturn:
-        """Run jobs until there is none left; does not return."""
+        """Run jobs until none remains; does not return."""
         try:
             with contextlib.suppress(Exception):
                 ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             if os.getppid() == parent:
-                for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C goes to all: the parent tells of it
+                for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C goes to all: the parent reports it
                     signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
                 gc.freeze()
                 self._run(jobs, dealt, report)
-        except BaseException:  # whatever it is: the parent does what is not reported
+        except BaseException:  # the parent runs what is not reported
             pass
         finally:
             end_at_once(0)
@@ -188,16 +198,16 @@ class SideProcesses:
             (number,) = _INDEX.unpack(os.read(dealt, _INDEX.size))
             after = len(self.phases) if number < 0 else jobs[number][0]
             while phase < after:
-                self._tell(report, phase, results)
+                self._report(report, phase, results)
                 phase, results = phase + 1, {}
                 self.recorder.forget()
             if number < 0:
                 return
-            with contextlib.suppress(Exception):  # the parent runs it again, and tells of what it then meets
+            with contextlib.suppress(Exception):  # the parent runs it again, and reports the fault
                 results[jobs[number][1]] = self.phases[phase][jobs[number][1]]()
             _send(report, b"")
 
-    def _tell(self, report: int, phase: int, results: dict[int, Any]) -> None:
+    def _report(self, report: int, phase: int, results: dict[int, Any]) -> None:
         state = self.recorder.export()
         try:
             message = pickle.dumps((phase, results, state) if state is not None else (phase, {}, None))

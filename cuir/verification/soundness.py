@@ -1,4 +1,4 @@
-"""Soundness of a specification: repeated calls must agree; warnings name what it leaves untried."""
+"""Soundness of a specification: repeated calls must agree; warnings name untried problems."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .functions import require_defined
 from .inputs import FunctionLaunch, function_launch, readable
 from .number_text import show_different
 
-_TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is asked again: the first that is admitted
-_SMALL = 200_000  # elements of the largest tensor of a problem that is made only to look at it
-_REFUSED = ("X118", "X119", "X125", "X126")  # codes of what is no specification; others are told where problems are drawn
-_OF_THE_KERNEL = ("X105", "X106", "X107", "X108")  # codes of what is wrong between a specification and a kernel
-_SEEDS = (1, 2, 3)  # of the global generators, at each time that it is asked
+_TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is evaluated twice: the first that is admitted
+_SMALL = 200_000  # elements of the largest tensor of a problem that is only inspected
+_REFUSED = ("X118", "X119", "X125", "X126")  # codes of unsound specifications; others are reported when problems are drawn
+_OF_THE_KERNEL = ("X105", "X106", "X107", "X108")  # codes of mismatches of specification and kernel
+_SEEDS = (1, 2, 3)  # seeds of the global generators for each call
 _LENGTHS = (Lengths(2, 2, 1, 5, 7), Lengths(1, 2, 2, 33, 16))
 _OURS = str(Path(__file__).parents[1])
 _STATE = "it hangs on state that calls change, a clock, random numbers, a cache, or memory of torch.empty: give one result for one input"
@@ -39,45 +39,53 @@ Values = Mapping[str, Any]
 
 @dataclass
 class _Question:
-    """Something that is asked again. what: which function answers, in words; first: its answer."""
+    """A call that is repeated.
 
-    what: str
+    role: of the function, for messages; first: its first result.
+    """
+
+    role: str
     function: Callable[..., Any]
     ask: Callable[[], Values]
     first: Values = field(default_factory=dict)
 
 
 class Soundness:
-    """A specification that is asked the same again. Raises CuirError X118 where it answers otherwise."""
+    """A specification whose calls are repeated. Raises CuirError X118 where results differ."""
 
     def __init__(self, checked: Checked, spec: AnySpecification):
         self.checked, self.spec = checked, spec
         self.questions: list[_Question] = []
 
     def begin(self) -> None:
-        """Ask twice, with other seeds, once with memory that nothing wrote full of NaN. Raises CuirError X118, X119, X125, X126."""
-        found = (
+        """Call everything twice, with other seeds, once with NaN in unwritten memory.
+
+        Raises CuirError X118, X119, X125, X126.
+        """
+        questions = (
             self._list_function_questions(self.spec)
             if isinstance(self.spec, FunctionSpecification)
             else self._list_mod_questions(self.spec)
         )
-        for question in found:
+        for question in questions:
             try:
                 question.first = _ask(question, _SEEDS[0])
-                again = _ask(question, _SEEDS[1], filled=True)
+                repeated = _ask(question, _SEEDS[1], filled=True)
             except CuirError as error:
                 if error.diagnostics[0].code in _REFUSED:
                     raise
-                continue  # it fails for this problem, or no kernel can have it: told where problems are drawn
+                continue  # fails for this problem, or is not supported by kernels: reported when problems are drawn
             self.questions.append(question)
-            if (place := _find_difference(question.first, again)) is None:
+            if (place := _find_difference(question.first, repeated)) is None:
                 continue
-            if (other := _find_difference(question.first, _ask(question, _SEEDS[1]))) is not None:
-                raise self._make_error(question, other, "for the same inputs, asked twice", _STATE)
-            raise self._make_error(question, place, "where memory that nothing wrote holds something else", "torch.zeros or torch.full in place of torch.empty")  # fmt: skip
+            if (difference := _find_difference(question.first, _ask(question, _SEEDS[1]))) is not None:
+                raise self._make_error(question, difference, "for the same inputs, asked twice", _STATE)
+            raise self._make_error(
+                question, place, "where memory that nothing wrote holds something else", "torch.zeros or torch.full in place of torch.empty"
+            )
 
     def explain(self, error: CuirError) -> CuirError:
-        """The cause of a failure, where it is that the specification now answers otherwise; else the error."""
+        """Return the cause of a failure if the specification now gives other results, else the error."""
         try:
             self.end({})
         except CuirError as cause:
@@ -85,7 +93,10 @@ class Soundness:
         return error
 
     def end(self, refused: Refusals) -> None:
-        """Ask once more, after all other calls. refused: functions that were, which some question may have passed over."""
+        """Call everything again, after all other calls.
+
+        refused: functions that were refused, whose error a question may have suppressed.
+        """
         for _, error in refused.values():
             raise error
         for question in self.questions:
@@ -93,8 +104,8 @@ class Soundness:
                 raise self._make_error(question, place, "for the same inputs, asked at the beginning and at the end", _STATE)
 
     def _make_error(self, question: _Question, place: tuple[str, str, str], when: str, hint: str) -> CuirError:
-        name, first, again = place
-        message = f"{question.what} of the specification `{self.spec.name}` gives {name} as {first}, and then as {again}, {when}"
+        name, first, repeated = place
+        message = f"{question.role} of the specification `{self.spec.name}` gives {name} as {first}, and then as {repeated}, {when}"
         return refuse_function(question.function, CuirError.of("X118", message, function_span(question.function), hint))
 
     # ---- questions
@@ -108,8 +119,8 @@ class Soundness:
             yield _Question("sizes", spec.sizes, lambda: spec.admitted(drawn) or {"the length": None})
         if spec.inputs is not None:
             yield _Question("inputs", spec.inputs, lambda: _collect_values(function_launch(checked, spec, draw)))
-        given = function_launch(checked, spec, draw)
-        yield _Question("reference", spec.reference, lambda: spec.exact(readable(checked, given), list(given.before)))
+        launch = function_launch(checked, spec, draw)
+        yield _Question("reference", spec.reference, lambda: spec.exact(readable(checked, launch), list(launch.before)))
 
     def _find_small_draw(self, spec: FunctionSpecification) -> Draw | None:
         for n in _TRIED:
@@ -138,9 +149,9 @@ class Soundness:
                 s = torch.randn(lengths.B, lengths.H, lengths.M, lengths.N, generator=torch.Generator().manual_seed(0))
                 yield _Question("score_mod", spec.score_mod, lambda at=lengths, s=s: {"the score": spec.scores(s, at)})  # type: ignore[misc]
 
-    # ---- what is left untried
+    # ---- untried problems
     def warnings(self, cases: Iterable[Any]) -> list[str]:
-        """Sentences about lengths and inputs of which the specification's functions admit a single one."""
+        """Return sentences about lengths and inputs of which the specification admits a single one."""
         spec, draws = self.spec, [c for c in cases if isinstance(c, Draw)]
         if not isinstance(spec, FunctionSpecification):
             return []
@@ -155,34 +166,35 @@ class Soundness:
             if len(lengths) == 1:
                 single[d] = lengths.pop()
         if single and len(single) == len(self.checked.dims):
-            said = ", ".join(f"{d}={n}" for d, n in single.items())
-            yield f"sizes of `{spec.name}` admits a single problem, {said}: nothing is said of other lengths"
+            text = ", ".join(f"{d}={n}" for d, n in single.items())
+            yield f"sizes of `{spec.name}` admits a single problem, {text}: nothing is said of other lengths"
         elif single:
-            said = ", ".join(f"only 1 length of {d} was admitted, {n}" for d, n in single.items())
-            yield f"{said}: sizes of `{spec.name}` refuses others, and nothing is said of them"
+            text = ", ".join(f"only 1 length of {d} was admitted, {n}" for d, n in single.items())
+            yield f"{text}: sizes of `{spec.name}` refuses others, and nothing is said of them"
 
     def _find_single_tables(self, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterable[str]:
-        """Tables that are the same for every seed, in up to three problems."""
+        """Yield a warning about tables that are the same for every seed, in up to three problems."""
         if spec.inputs is None or _is_ours(spec.inputs):
             return
         small = [d for d in draws if self._count_elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
-        seen, varied = set[str](), set[str]()
+        names_seen, varied = set[str](), set[str]()
         for draw in sorted(small, key=lambda d: -min(d.sizes.values(), default=0))[:3]:
-            one, other = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
-            for name in one.from_inputs:
-                a, b = _collect_values(one).get(name), _collect_values(other).get(name)
-                seen |= {name} if _holds_several(a) else set()
+            first, second = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
+            for name in first.from_inputs:
+                a, b = _collect_values(first).get(name), _collect_values(second).get(name)
+                names_seen |= {name} if _holds_several(a) else set()
                 varied |= set() if equal_bits(a, b) else {name}
-        fixed = seen - varied
+        fixed = names_seen - varied
         if fixed:
             names = ", ".join(sorted(fixed))
             yield f"inputs of `{spec.name}` gives the same {names} for every problem of the same lengths, whatever the generator: other tables were not tried"
 
 
 def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any], seconds: float = 10.0) -> None:
-    """Raise CuirError for a specification by which no kernel can be judged: X106 for NaN alone, X113 for what fails, and those of `Soundness`.
+    """Raise CuirError for a specification by which no kernel can be judged.
 
-    What only another kernel's parameters or outputs would mend passes. cases: problems of the numbers stage, of which small ones are tried for some seconds.
+    X106 for only NaN, X113 for failures, and those of `Soundness`. Mismatches that other parameters or outputs of the
+    kernel would fix pass. cases: problems of the numbers stage, of which small ones are tried for some seconds.
     """
     soundness, end = Soundness(checked, spec), time.perf_counter() + seconds
     soundness.begin()
@@ -192,8 +204,8 @@ def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any
                 break
             if soundness._count_elements({**known_sizes(checked), **draw.sizes}) <= _SMALL:
                 try:
-                    given = function_launch(checked, spec, draw)
-                    exact = spec.exact(readable(checked, given), list(given.before))
+                    launch = function_launch(checked, spec, draw)
+                    exact = spec.exact(readable(checked, launch), list(launch.before))
                 except CuirError as error:
                     if error.diagnostics[0].code in _OF_THE_KERNEL:
                         return
@@ -203,7 +215,7 @@ def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any
 
 
 class _Filled(TorchDispatchMode):
-    """Memory that nothing wrote is NaN, or the least integer."""
+    """Mode in which unwritten memory is NaN, or the least integer."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -221,7 +233,7 @@ class _Filled(TorchDispatchMode):
 
 
 def _ask(question: _Question, seed: int, filled: bool = False) -> Values:
-    """An answer under this seed of the global generators, which are as before afterwards."""
+    """Return a result under a seed of the global generators, which are restored."""
     state = GlobalState()
     try:
         seed_generators(seed)
@@ -233,18 +245,18 @@ def _ask(question: _Question, seed: int, filled: bool = False) -> Values:
         except CuirError as error:
             if error.diagnostics[0].code in _REFUSED:
                 raise
-            return question.ask()  # what a mode of dispatch does not let pass
+            return question.ask()  # not supported under a dispatch mode
     finally:
         state.restore()
 
 
-def _find_difference(first: Values, again: Values) -> tuple[str, str, str] | None:
-    """The first place where two answers differ, with both values in words."""
-    for name in (*first, *(n for n in again if n not in first)):
-        if name not in first or name not in again:
+def _find_difference(first: Values, repeated: Values) -> tuple[str, str, str] | None:
+    """Return the first place where two results differ, with both values as text."""
+    for name in (*first, *(n for n in repeated if n not in first)):
+        if name not in first or name not in repeated:
             missing = name not in first
             return (name, "nothing", "a value") if missing else (name, "a value", "nothing")
-        a, b = first[name], again[name]
+        a, b = first[name], repeated[name]
         if equal_bits(a, b):
             continue
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
@@ -252,9 +264,9 @@ def _find_difference(first: Values, again: Values) -> tuple[str, str, str] | Non
         if a.shape != b.shape or a.dtype != b.dtype:
             return name, _describe_kind(a), _describe_kind(b)
         x, y = (x.detach().double() for x in (a, b))
-        at = torch.nonzero((x != y) & ~((x != x) & (y != y)))[0].tolist()
-        before, after = show_different(x[tuple(at)].item(), y[tuple(at)].item())
-        return f"{name}{at if at else ''}", before, after
+        index = torch.nonzero((x != y) & ~((x != x) & (y != y)))[0].tolist()
+        before, after = show_different(x[tuple(index)].item(), y[tuple(index)].item())
+        return f"{name}{index if index else ''}", before, after
     return None
 
 
@@ -271,7 +283,7 @@ def _holds_several(x: Any) -> bool:
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
-    """Return whether the function is of this package: the tables of such follow from the lengths."""
+    """Return whether the function is of this package: its tables follow from the lengths."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(_OURS)
 

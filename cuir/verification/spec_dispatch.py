@@ -1,4 +1,4 @@
-"""What verification asks of either kind of specification: mods of an attention, or a function. Owns the choice between the two, nothing of either."""
+"""Dispatch between both kinds of specification: mods of an attention, or a function."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ from .unreached import ENOUGH, short_loops, unentered_loops
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch
 
-_TRIAL = 2.0  # seconds of a run that looks for more turns: what takes longer would exceed the budget on a slower machine
+_TRIAL = 2.0  # seconds of a run that searches for more turns: longer runs would exceed the budget on a slower machine
 
 
 def tile_sizes(checked: Checked) -> tuple[int, int]:
-    """BM and BN: queries and keys of a tile; by the boxes that are moved, where the kernel has no consts of these names."""
+    """Return BM and BN, queries and keys of a tile.
+
+    They are the sizes of the boxes that are moved where the kernel has no consts of these names.
+    """
     BM, BN = (checked.consts.get(name) for name in ("BM", "BN"))
     steps = tile_of_dims(checked) if BM is None or BN is None else {}
     return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
@@ -61,34 +64,35 @@ def prepared(
     consts: Mapping[str, Const] | None = None,
     exact_scores: bool = False,
 ) -> AnySpecification:
-    """Prepare a specification for lengths that the user's tensors were not made for; of a backward kernel its gradients.
+    """Prepare a specification for lengths other than those of the user's tensors.
 
-    exact_scores: gradients of scores that half precision does not round. Raises CuirError as `as_any` does for what is none, and X109.
+    For a backward kernel, prepare its gradients. exact_scores: gradients of scores that half precision does not round.
+    Raises CuirError as `as_any`, and X109.
     """
-    known = _known(spec, kernel)
-    if isinstance(known, FunctionSpecification):
-        return known
+    specification = _load(spec, kernel)
+    if isinstance(specification, FunctionSpecification):
+        return specification
     if kernel is None or program is None or not is_backward(kernel):
-        return bounded(known)
-    asked = gradients_of(kernel)
-    variant = bounded(known, learns=bool(asked))
+        return bounded(specification)
+    gradient_names = gradients_of(kernel)
+    variant = bounded(specification, learns=bool(gradient_names))
     captured = CapturedArguments(program, kernel, variant)
 
     def extra(lengths: Lengths) -> dict[str, Any]:
         return captured.values(lengths, consts=consts)
 
     def learned(lengths: Lengths) -> tuple[Specification, dict[str, tuple[torch.Tensor, Sequence[int]]]]:
-        here, given = made_at(variant, lengths), extra(lengths)
-        leaves = sources_of(captured.traced.parameters if captured.traced is not None else (), here, lengths)
-        pairs = {name: (leaves[of], given[of]) for name, of in asked.items()}
-        return here, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
+        at_lengths, arguments = made_at(variant, lengths), extra(lengths)
+        leaves = sources_of(captured.traced.parameters if captured.traced is not None else (), at_lengths, lengths)
+        pairs = {name: (leaves[name_of_tensor], arguments[name_of_tensor]) for name, name_of_tensor in gradient_names.items()}
+        return at_lengths, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
 
     names = _names(kernel)
-    alone = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
-    return gradients(variant, extra, learned if asked else None, **alone, exact_scores=exact_scores)
+    flags = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
+    return gradients(variant, extra, learned if gradient_names else None, **flags, exact_scores=exact_scores)
 
 
-def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
+def _load(spec: Any, kernel: Kernel | None) -> AnySpecification:
     if isinstance(spec, (str, os.PathLike)):
         spec = load_any(os.fspath(spec), kernel=kernel)
     if isinstance(spec, (Specification, FunctionSpecification)):
@@ -97,9 +101,9 @@ def _known(spec: Any, kernel: Kernel | None) -> AnySpecification:
 
 
 def mods_of(spec: Any, checked: Checked) -> Specification | None:
-    """The mods that a kernel, or its backward kernel, is specified by; None of a function."""
-    known = _known(spec, checked.origin)
-    return bounded(known) if isinstance(known, Specification) else None
+    """Return the mods that specify a kernel, or its backward kernel; None for a function."""
+    specification = _load(spec, checked.origin)
+    return bounded(specification) if isinstance(specification, Specification) else None
 
 
 def make_corner_cases(
@@ -107,27 +111,31 @@ def make_corner_cases(
 ) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
     """Make problems of an attention kernel, or of its backward kernel, at corners of the score.
 
-    Gives a name in words, the specification, of a backward kernel with captured tensors at corners over these tensors, and the problem.
+    Yields a description, the specification, for a backward kernel also with captured tensors at corners, and the
+    problem.
     """
-    known, backward = _known(spec, checked.origin), is_backward(checked.origin)
-    if not isinstance(known, Specification) or not (backward or is_attention(checked.origin)):
+    specification, backward = _load(spec, checked.origin), is_backward(checked.origin)
+    if not isinstance(specification, Specification) or not (backward or is_attention(checked.origin)):
         return
-    yield from _score_corners(known, program, checked)
+    yield from _score_corners(specification, program, checked)
     problem = pick_corner_problem(cases)
     if not backward or problem is None:
         return
-    for words, variants in make_corner_specifications(known):
+    for words, variants in make_corner_specifications(specification):
         specs = (prepared(v, checked.origin, program, checked.consts) for v in variants)
-        found = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
-        if found is not None:
-            yield words, found, problem
+        variant = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
+        if variant is not None:
+            yield words, variant, problem
 
 
 def make_hidden_cases(spec: Any, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
-    """Make problems of an attention kernel whose captured biases have runs of -inf, with a name in words and the specification."""
-    known = _known(spec, checked.origin)
-    if isinstance(known, Specification) and is_attention(checked.origin):
-        yield from make_hidden_biases(known, *tile_sizes(checked))
+    """Make problems of an attention kernel whose captured biases have runs of -inf.
+
+    Yields a description, the specification and the problem.
+    """
+    specification = _load(spec, checked.origin)
+    if isinstance(specification, Specification) and is_attention(checked.origin):
+        yield from make_hidden_biases(specification, *tile_sizes(checked))
 
 
 def _score_corners(spec: Specification, program: Program, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
@@ -135,20 +143,20 @@ def _score_corners(spec: Specification, program: Program, checked: Checked) -> I
         return
     try:
         traced = traced_apart(spec)
-    except CuirError:  # a mod that no kernel can have: a program by hand is judged by drawn scores alone
+    except CuirError:  # a mod that cannot be traced: a handwritten program is judged by drawn scores alone
         return
     judge = prepared(spec, checked.origin, program, checked.consts, exact_scores=True)
     if isinstance(judge, FunctionSpecification):
-        found = make_backward_case(spec, judge, traced, checked)
-        if found is not None:
-            yield found
+        backward_case = make_backward_case(spec, judge, traced, checked)
+        if backward_case is not None:
+            yield backward_case
     elif (forward := make_forward_case(spec, traced, checked)) is not None:
         words, case = forward
         yield words, judge, case
 
 
 def is_backward(kernel: Kernel) -> bool:
-    """Check for a kernel that takes the inputs of attention's backward pass and gives gradients of queries or keys."""
+    """Return whether a kernel takes the inputs of attention's backward pass and gives gradients of Q or K."""
     names = _names(kernel)
     return set(BACKWARD) <= names and bool({"dQ", "dK"} & names) and "O" not in names
 
@@ -158,7 +166,7 @@ def _names(kernel: Kernel) -> set[str]:
 
 
 def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
-    """Raises CuirError V300 if the specification says nothing about such a kernel."""
+    """Raise CuirError V300 if the specification does not apply to such a kernel."""
     if isinstance(spec, Specification):
         require_attention(checked.origin)
         require_inputs_kept(checked)
@@ -167,19 +175,26 @@ def require_judgeable(checked: Checked, spec: AnySpecification) -> None:
 
 
 def require_outputs_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase) -> None:
-    """Raise CuirError for a function whose outputs are not the kernel's, before anything runs; mods have no names and shapes."""
+    """Raise CuirError for a function whose outputs do not match the kernel's, before anything runs.
+
+    Mods have no names and shapes.
+    """
     if isinstance(spec, FunctionSpecification):
-        given = launch_of(program, checked, spec, case)
-        assert isinstance(given, FunctionLaunch)
-        require_outputs(checked, spec, given, case)
+        launched = launch_of(program, checked, spec, case)
+        assert isinstance(launched, FunctionLaunch)
+        require_outputs(checked, spec, launched, case)
 
 
 def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, poison: bool = False) -> AnyLaunch:
-    """Arguments of a kernel for a problem, its outputs poisoned; poison: what a function does not read of its inputs, too. Raises CuirError as `require_memory`, `launch` and `function_launch` do."""
+    """Return the arguments of a kernel for a problem, with poisoned outputs.
+
+    poison: also poison the input elements that a function does not read. Raises CuirError as `require_memory`, `launch`
+    and `function_launch`.
+    """
     if isinstance(case, Case):
-        at = case.lengths
-        logits = 8 * at.B * at.H * at.M * at.N  # of the reference, in float64
-        require_memory(checked, kernel_names(checked.origin, asdict(at), checked.consts, {}), logits)
+        lengths = case.lengths
+        logits = 8 * lengths.B * lengths.H * lengths.M * lengths.N  # bytes of the reference's logits, in float64
+        require_memory(checked, kernel_names(checked.origin, asdict(lengths), checked.consts, {}), logits)
     else:
         require_memory(checked, case.sizes)
     if isinstance(spec, FunctionSpecification):
@@ -190,29 +205,32 @@ def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: 
 
 
 def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], level: str) -> list[AnyCase]:
-    """Problems of the numbers stage."""
+    """Return the problems of the numbers stage."""
     if isinstance(spec, FunctionSpecification):
         return list(draws(checked, spec, level))
     return list(cases(spec, *tile_sizes(checked), marks, level))
 
 
 def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems of the schedules stage, on two CTAs each."""
+    """Return the problems of the schedules stage, on two CTAs each."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(with_applicable_kinds(checked, spec, schedule_draws(checked, spec)))
     BM, BN = tile_sizes(checked)
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
         Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
-        Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not hold a CTA's workers together
+        Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not bound the distance of a CTA's workers
         Case(
             "as many keys as queries", Lengths(1, 2, 1, 3 * BM, 3 * BM)
-        ),  # a worker may skip all blocks on the diagonal, with many behind them
+        ),  # a worker may skip all blocks on the diagonal, with many after them
     ]
 
 
 def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems, for a few schedules on one CTA, in which tiles without keys come before tiles with keys, and between them, in some order of tiles."""
+    """Return problems in which tiles without keys come before and between tiles with keys.
+
+    They run under a few schedules on one CTA, in some order of tiles.
+    """
     if not is_attention(checked.origin):
         return []
     BM, _ = tile_sizes(checked)
@@ -220,7 +238,10 @@ def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems, for a few schedules: each of two CTAs goes round every ring twice and begins once more, by tiles and by blocks of a tile; other grids give some one unit and some none."""
+    """Return problems for a few schedules in which two CTAs go round every ring twice and begin again.
+
+    By tiles and by blocks of a tile; other grids give some CTAs one unit and some none.
+    """
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(with_applicable_kinds(checked, spec, ring_draws(checked, spec)))
     (BM, BN), uses = tile_sizes(checked), uses_of_rings(checked)
@@ -229,83 +250,109 @@ def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 
 def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Longer problems, in which loops make three turns that have made fewer in all runs so far; none for mods, whose problems do not depend on the kernel's text."""
+    """Return longer problems in which loops make three turns that have made fewer in all runs so far.
+
+    Empty for mods, whose problems do not depend on the kernel's text.
+    """
     if not isinstance(spec, FunctionSpecification):
         return []
 
-    def wanted() -> list[int]:
+    def open_loops() -> list[int]:
         return [*short_loops(checked, below=ENOUGH), *unentered_loops(checked)]
 
     def enough(draw: Draw) -> bool:
-        before = wanted()
+        before = open_loops()
         if before:
             try:
                 run(checked, launch_of(program, checked, spec, draw).arguments(), budget=_TRIAL)
-            except CuirError as error:  # a fault is told when the problem is asked for its faults
+            except CuirError as error:  # faults are reported when the problem is checked
                 return all(d.code != "D402" for d in error.diagnostics)
-            return len(wanted()) < len(before)
+            return len(open_loops()) < len(before)
         return False
 
-    return list(wider_draws(checked, spec, enough)) if wanted() else []
+    return list(wider_draws(checked, spec, enough)) if open_loops() else []
 
 
 def single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCase]) -> list[str]:
-    """Dims of which no problem is longer than one tile or block, as the kernel goes through them."""
+    """Return dims in which no problem is longer than one tile or block, as the kernel steps through them."""
     if not isinstance(spec, FunctionSpecification):
         return []
     steps, draws = steps_of_dims(checked, spec), [c for c in cases if isinstance(c, Draw)]
     return [d for d in checked.dims if draws and max(c.sizes[d] for c in draws) <= max(1, steps[d])]
 
 
-def check_case(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: Grid | None = None) -> list[dict[str, object]]:  # fmt: skip
-    """Runs one problem (grid: on so many CTAs) and judges its numbers; gives rows of the stage's table. Raises CuirError: V301 to V304, or a fault of the program."""
-    given = launch_of(program, checked, spec, case, poison=True)
-    ran: list[int] = []  # on how many CTAs
+def check_case(
+    program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, schedule: Schedule | None = None, grid: Grid | None = None
+) -> list[dict[str, object]]:
+    """Run one problem and judge its numbers; return rows of the stage's table.
 
-    def launched(now: AnyLaunch) -> None:
+    grid: the number of CTAs. Raises CuirError: V301 to V304, or a fault of the program.
+    """
+    problem = launch_of(program, checked, spec, case, poison=True)
+    grids: list[int] = []  # numbers of CTAs of the runs
+
+    def execute(launched: AnyLaunch) -> None:
         try:
-            ran.append(run(checked, now.arguments(), schedule=schedule, grid=grid, undefined=now.undefined).grid)
+            grids.append(run(checked, launched.arguments(), schedule=schedule, grid=grid, undefined=launched.undefined).grid)
         except CuirError as error:
             raise with_note(error, f"in the case {case}") from error
 
     try:
-        if isinstance(given, FunctionLaunch):
+        if isinstance(problem, FunctionLaunch):
             assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
-            return [dict(r) for r in check_function(checked, spec, given, case, launched)]
-        launched(given)
+            return [dict(r) for r in check_function(checked, spec, problem, case, execute)]
+        execute(problem)
         assert isinstance(spec, Specification) and isinstance(case, Case)
-        numbers = judge(given, spec, case, checked.origin.span)
+        numbers = judge(problem, spec, case, checked.origin.span)
     except CuirError as error:
-        raise (with_note(error, f"replay: --grid {ran[-1]}") if ran and callable(grid) else error) from None
-    return [{"case": str(case), "error": numbers.error, "allowed": numbers.allowed, "PyTorch, half": numbers.yardstick, "worst query": numbers.row,
-             "allowed of a query": numbers.row_allowed, "worst query, half": numbers.row_yardstick, "LSE": numbers.lse, "allowed of LSE": numbers.lse_allowed,
-             "error / allowed": numbers.share}]  # fmt: skip
+        raise (with_note(error, f"replay: --grid {grids[-1]}") if grids and callable(grid) else error) from None
+    return [
+        {
+            "case": str(case),
+            "error": numbers.error,
+            "allowed": numbers.allowed,
+            "PyTorch, half": numbers.yardstick,
+            "worst query": numbers.row,
+            "allowed of a query": numbers.row_allowed,
+            "worst query, half": numbers.row_yardstick,
+            "LSE": numbers.lse,
+            "allowed of LSE": numbers.lse_allowed,
+            "error / allowed": numbers.share,
+        }
+    ]
 
 
 def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """Tensors that the kernel writes and no row of the numbers is about, nor says that they are scratch: a function may give some outputs only. Rows of mods are about all of them."""
+    """Return tensors that the kernel writes and that are neither compared in a row nor scratch.
+
+    A function may give only some outputs. Rows of mods are about all of them.
+    """
     table = list(rows)
-    asked = {row["output"] for row in table if "output" in row}
+    compared = {row["output"] for row in table if "output" in row}
     scratch = {name for row in table for name in str(row.get("scratch", "")).split(", ")}
-    return [t.name for t in checked.outputs if t.name not in asked | scratch] if asked else []
+    return [t.name for t in checked.outputs if t.name not in compared | scratch] if compared else []
 
 
 def require_compared(checked: Checked, spec: AnySpecification, rows: Iterable[Mapping[str, object]]) -> None:
-    """Raises CuirError V307 if the kernel writes what nothing was compared with."""
-    if left := not_compared(checked, rows):
-        one = left[0]
+    """Raise CuirError V307 if the kernel writes a tensor that was not compared."""
+    if missing := not_compared(checked, rows):
+        first = missing[0]
         spans = {t.name: t.span for t in checked.tensors}
-        raise CuirError.of("V307", f"not compared: `{checked.name}` writes {', '.join(left)}, which `{spec.name}` does not give", spans[one],
-                           f'let the function give it under its name, {{..., "{one}": ...}}, or None if it is scratch: {{..., "{one}": None}}')  # fmt: skip
+        raise CuirError.of(
+            "V307",
+            f"not compared: `{checked.name}` writes {', '.join(missing)}, which `{spec.name}` does not give",
+            spans[first],
+            f'let the function give it under its name, {{..., "{first}": ...}}, or None if it is scratch: {{..., "{first}": None}}',
+        )
 
 
 def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """Scalars that were drawn negative in some problem, and that the function admits positive only."""
+    """Return scalars that were drawn negative in some problem, and that must be positive."""
     return list(dict.fromkeys(name for row in rows for name in str(row.get("made positive", "")).split(", ") if name))
 
 
 def describe_outside(rows: Iterable[Mapping[str, object]]) -> str:
-    """Describe of how many elements nothing was asked, "" if of none."""
+    """Describe how many elements were not compared; "" if all were."""
     outside = [n for row in rows if type(n := row.get("not asked", 0)) is int and n]
     return (
         f"nothing is asked where the function itself gives NaN, or an infinity for inputs that hold one: {sum(outside):,} elements in {len(outside)} cases"
@@ -323,17 +370,22 @@ def smallest(
     seconds: float = 5.0,
     grid: Grid | None = None,
 ) -> CuirError:
-    """The error of the smallest case that was found to fail with the same code, by trying simpler ones for a while; `error` is that of `case`."""
-    code, end, latest, now = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
-    trying = _simpler(checked, spec, now)
+    """Return the error of the smallest case that fails with the same code.
+
+    Simpler cases are tried for a while; `error` is that of `case`.
+    """
+    code, end, latest, current = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
+    trying = _simpler(checked, spec, current)
     while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
         try:
             check_case(program, checked, spec, candidate, grid=grid)
-        except CuirError as other:
-            if other.diagnostics[0].code == code:
-                latest, now, trying = other, candidate, _simpler(checked, spec, candidate)
-    latest = blame(checked, spec, launch_of(program, checked, spec, now), latest)
-    return latest if now is case else with_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
+        except CuirError as failure:
+            if failure.diagnostics[0].code == code:
+                latest, current, trying = failure, candidate, _simpler(checked, spec, candidate)
+    latest = blame(checked, spec, launch_of(program, checked, spec, current), latest)
+    return (
+        latest if current is case else with_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
+    )
 
 
 def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterator[AnyCase]:
@@ -344,7 +396,10 @@ def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterato
 
 
 def small_launches(checked: Checked, spec: AnySpecification, tiles: int, blocks: int) -> list[tuple[AnyCase, int]]:
-    """Problems and grids whose schedules can all be explored; `tiles` units of work of up to `blocks` blocks each, where the kernel is of an attention."""
+    """Return problems and grids whose schedules can all be explored.
+
+    `tiles` units of work of up to `blocks` blocks each, for an attention kernel.
+    """
     if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
         return list(small_attention_launches(*tile_sizes(checked), tiles, blocks, checked.longest_ring))
     return [(d, grid) for d in (*schedule_draws(checked, spec), *ring_draws(checked, spec)) for grid in (1, 2)]

@@ -10,7 +10,7 @@ import torch
 
 from ..spec.functions import Value
 from .mentioned_numbers import Mentioned
-from .special_values import beside, hide, make_close, make_large, make_near, make_vast, scatter, scatter_few
+from .special_values import hide, make_close, make_large, make_near, make_vast, scatter, scatter_few, with_neighbours
 from .together import Meeting, find_meetings, find_steep, make_steep, meet
 
 SPECIAL = ("hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges")  # kinds of inputs
@@ -18,20 +18,56 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
 _BLOCKS = (16, 32, 64, 128)
-_SHARE = 1 / 4  # of the elements that special values change: so many finite ones make a problem
-_VIEWS = ("Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose", "T", "Repeat", "Index", "UnsafeView", "Alias", "ConstantPadNd", "Cat", "MaskedFill", "Gather", "IndexSelect")  # fmt: skip
+_SHARE = 1 / 4  # share of the changed elements that must be finite
+_VIEWS = (
+    "Expand",
+    "Unsqueeze",
+    "Squeeze",
+    "View",
+    "Reshape",
+    "Slice",
+    "Select",
+    "ToCopy",
+    "Clone",
+    "Permute",
+    "Transpose",
+    "T",
+    "Repeat",
+    "Index",
+    "UnsafeView",
+    "Alias",
+    "ConstantPadNd",
+    "Cat",
+    "MaskedFill",
+    "Gather",
+    "IndexSelect",
+)
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
-_PRODUCTS = frozenset(["Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Addmv", "Dot", "Convolution", "ScaledDotProductAttentionMath", "ScaledDotProductFlashAttentionForCpu"])  # fmt: skip
+_PRODUCTS = frozenset(
+    [
+        "Mm",
+        "Bmm",
+        "Addmm",
+        "Baddbmm",
+        "Mv",
+        "Addmv",
+        "Dot",
+        "Convolution",
+        "ScaledDotProductAttentionMath",
+        "ScaledDotProductFlashAttentionForCpu",
+    ]
+)
 Outputs = Mapping[str, torch.Tensor]
-Tried = Callable[[Mapping[str, Value]], Outputs | None]
+Evaluate = Callable[[Mapping[str, Value]], Outputs | None]
 
 
 @dataclass(frozen=True)
 class Uses:
-    """Uses of a tensor by the specification. added: as a summand, such as an additive mask or a bias.
+    """Uses of a tensor by the specification.
 
-    multiplied: in a product of matrices, where infinities give NaN on a tensor core.
+    added: as a summand, such as an additive mask or a bias. multiplied: in a matrix product, where infinities give NaN
+    on a tensor core.
     """
 
     added: bool = False
@@ -42,11 +78,12 @@ class Uses:
 class SpecialPlan:
     """Special values by the names of inputs.
 
-    hidden: summands, such as additive masks and biases, that may have runs of -inf. infinite, bounds: values that elements
-    may have; meetings: those that enter at once, with scalars at 0 and 1. steep: tensors whose rows may fall or rise by more than
-    exponentials admit, with what they are multiplied by. tensors: those that may be vast or near one another; alike: pairs of one shape. scalars: values of those that are tried.
-    integers: integer scalars; mentioned: numbers that they are compared with. derived: whether the specification gives floats that
-    follow from others, as the LSE of a forward pass: they have roundings of their own, which vast numbers would show.
+    hidden: summands, such as additive masks and biases, that may have runs of -inf. infinite, bounds: values that
+    elements may have; meetings: infinities that occur together, with scalars at 0 and 1. steep: tensors whose rows may
+    fall or rise by more than exponentials admit, with their factors. tensors: those that may be vast or near one
+    another; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
+    numbers that they are compared with. derived: the specification gives floats that follow from others, such as the
+    LSE of a forward pass: they are rounded separately, which vast numbers would show.
     """
 
     hidden: tuple[str, ...] = ()
@@ -82,51 +119,59 @@ class SpecialPlan:
             "both": len(self.pairs) * (1 if self.derived else 2),
         }[kind]
 
-    def values(self, kind: str, seed: int, given: Mapping[str, Value], block: int) -> dict[str, Value]:
-        """Special values in place of some that are given; the seed says which, modulo `count`. block: columns that a kernel takes at once."""
+    def values(self, kind: str, seed: int, inputs: Mapping[str, Value], block: int) -> dict[str, Value]:
+        """Return special values that replace some inputs; the seed modulo `count` selects them.
+
+        block: columns that a kernel processes at once.
+        """
         generator, count = torch.Generator().manual_seed(seed), self.count(kind)
-        which, turn = (seed % count, seed // count) if count else (0, 0)
-        tensors = {n: x for n in given if isinstance(x := given[n], torch.Tensor)}
+        index, turn = (seed % count, seed // count) if count else (0, 0)
+        tensors = {n: x for n in inputs if isinstance(x := inputs[n], torch.Tensor)}
         if kind == "edges":
-            return self.edges(which, turn, given)
+            return self.edges(index, turn, inputs)
         if kind == "bounds":
             short = {
-                n: torch.tensor(given[n], dtype=torch.bfloat16).item() for n in self.scalars if type(given[n]) is float
-            }  # all dtypes hold it
-            scalars = [v for v in ({**given, **short}).values() if type(v) is float and math.isfinite(v)]
-            near = {n: [v for s in scalars for v in beside(s, tensors[n].dtype)] for n in self.bounds}
+                n: torch.tensor(inputs[n], dtype=torch.bfloat16).item() for n in self.scalars if type(inputs[n]) is float
+            }  # all dtypes represent it
+            scalars = [v for v in ({**inputs, **short}).values() if type(v) is float and math.isfinite(v)]
+            near = {n: [v for s in scalars for v in with_neighbours(s, tensors[n].dtype)] for n in self.bounds}
             return short | {n: scatter(tensors[n], [*values, *near[n]], seed, block, generator) for n, values in self.bounds.items()}
         if kind == "hidden":
-            name = self.hidden[which]
-            return {name: hide(tensors[name], 2 * turn, block, generator)}  # a single row begins with a run, then ends with one
+            name = self.hidden[index]
+            return {
+                name: hide(tensors[name], 2 * turn, block, generator)
+            }  # a single row begins with a run at one turn, and ends with one at the next
         if kind == "infinite":
-            if which < len(self.meetings):
-                return meet(self.meetings[which], tensors, turn, generator)
-            name = list(self.infinite)[which - len(self.meetings)]
+            if index < len(self.meetings):
+                return meet(self.meetings[index], tensors, turn, generator)
+            name = list(self.infinite)[index - len(self.meetings)]
             return {name: scatter_few(tensors[name], self.infinite[name], turn, generator)}
         if kind == "steep":
-            name, form = self.steep[which]
+            name, form = self.steep[index]
             return {name: make_steep(tensors[name], form, turn)}
         if kind == "vast":
-            alone = self.tensors[which : which + 1]
-            return {n: make_vast(tensors[n], turn, not self.derived, bool(alone)) for n in alone or self.tensors}
+            selected = self.tensors[index : index + 1]
+            return {n: make_vast(tensors[n], turn, not self.derived, bool(selected)) for n in selected or self.tensors}
         if kind == "near":
-            if which < len(self.tensors):
-                return {(n := self.tensors[which]): make_near(tensors[n], turn)}
-            a, b = self.alike[which - len(self.tensors)]
+            if index < len(self.tensors):
+                return {(n := self.tensors[index]): make_near(tensors[n], turn)}
+            a, b = self.alike[index - len(self.tensors)]
             return {b: make_close(tensors[a], tensors[b], turn)}
-        pair, far = (which, False) if self.derived else (which // 2, (which + turn) % 2 == 1)
+        pair, far = (index, False) if self.derived else (index // 2, (index + turn) % 2 == 1)
         return {n: make_large(tensors[n], far) for n in self.pairs[pair]}
 
-    def edges(self, which: int, turn: int, given: Mapping[str, Value]) -> dict[str, Value]:
-        """Values of scalars at their edges, other combinations at each turn."""
-        longest = max((max(x.shape, default=1) for x in given.values() if isinstance(x, torch.Tensor)), default=1)
+    def edges(self, index: int, turn: int, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values of scalars at their edges, other combinations at each turn."""
+        longest = max((max(x.shape, default=1) for x in inputs.values() if isinstance(x, torch.Tensor)), default=1)
         lists = {**self.scalars, **{n: tuple(integer_edges(longest, self.mentioned)) for n in self.integers}}
-        return {n: values[(which + i * (1 + which // len(values) + turn)) % len(values)] for i, (n, values) in enumerate(lists.items())}
+        return {n: values[(index + i * (1 + index // len(values) + turn)) % len(values)] for i, (n, values) in enumerate(lists.items())}
 
 
 def integer_edges(longest: int, mentioned: Sequence[int]) -> list[int]:
-    """Integers at edges: none, the first and last valid one, numbers of blocks, and those that are compared with, with their neighbours."""
+    """Return integers at edges.
+
+    0, the first and last valid one, numbers of blocks, and compared numbers, with their neighbours.
+    """
     least = -1 if any(n < 0 for n in mentioned) else 0
     near = [m + off for m in mentioned for off in (0, -1, 1)]
     blocks = [n + off for n in _BLOCKS for off in (0, -1, 1)]
@@ -136,118 +181,123 @@ def integer_edges(longest: int, mentioned: Sequence[int]) -> list[int]:
 def make_plan(
     tensors: Mapping[str, torch.Tensor],
     scalars: Mapping[str, Value],
-    tried: Tried,
+    evaluate: Evaluate,
     mentioned: Mentioned,
     uses: Callable[[str], Uses],
     dims: Mapping[str, Sequence[str | int]],
     exponential: bool = False,
 ) -> SpecialPlan:
-    """Try special values of each tensor and scalar. tried: what the specification gives with these values in place of normal ones, None if it fails.
+    """Try special values of each tensor and scalar.
 
-    uses: how a tensor enters the outputs. dims: of each tensor, as the kernel declares them. exponential: whether the kernel has an exponential.
+    evaluate: returns the specification's results with these values in place of normal ones, None if it fails. uses: how
+    a tensor enters the outputs. dims: of each tensor, as the kernel declares them. exponential: the kernel has an
+    exponential.
     """
-    plain = tried({})
+    plain = evaluate({})
     if plain is None or not all(x.numel() for x in plain.values()):
         return SpecialPlan()
     drawn = {n: x for n, x in tensors.items() if x.dtype in DTYPES and x.dim() and x.numel()}
 
-    def finite(values: Mapping[str, Value], least: float = _SHARE) -> bool:
-        return is_defined(plain, tried(values), least)
+    def is_finite(values: Mapping[str, Value], least: float = _SHARE) -> bool:
+        return is_defined(plain, evaluate(values), least)
 
     generator = torch.Generator().manual_seed(0)
     hidden, infinite, bounds = list[str](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
         use = uses(n)
-        if use.added and not use.multiplied and finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
+        if use.added and not use.multiplied and is_finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
             hidden.append(n)
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open else ()))
-        if kept := () if use.multiplied else tuple(v for v in values if finite({n: scatter_few(x, (v,), 0, generator)})):
-            infinite[n] = kept
-        near = dict.fromkeys(v for number in mentioned.floats for v in beside(number, x.dtype))
-        for some in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
-            if finite({n: scatter(x, some, 0, max(1, x.shape[-1] // 4), generator)}):
-                bounds[n] = some
+        if admitted := () if use.multiplied else tuple(v for v in values if is_finite({n: scatter_few(x, (v,), 0, generator)})):
+            infinite[n] = admitted
+        near = dict.fromkeys(v for number in mentioned.floats for v in with_neighbours(number, x.dtype))
+        for choice in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
+            if is_finite({n: scatter(x, choice, 0, max(1, x.shape[-1] // 4), generator)}):
+                bounds[n] = choice
                 break
     floats = {n: v for n, v in scalars.items() if type(v) is float}
     edges: dict[str, tuple[Value, ...]] = {n: (False, True) for n, v in scalars.items() if isinstance(v, bool)}
-    near = dict.fromkeys(v for number in mentioned.floats for v in beside(number, torch.float32))
+    near = dict.fromkeys(v for number in mentioned.floats for v in with_neighbours(number, torch.float32))
     for n in floats:
-        if kept := tuple(v for v in dict.fromkeys((*_SCALARS, *near)) if _admits(plain, tried({n: v}), v < 0)):
-            edges[n] = kept
+        if admitted := tuple(v for v in dict.fromkeys((*_SCALARS, *near)) if _admits(plain, evaluate({n: v}), v < 0)):
+            edges[n] = admitted
     names = list(drawn)
     alike = tuple((a, b) for i, a in enumerate(names) for b in names[i + 1 :] if dims[a] == dims[b])
     integers = tuple(n for n, v in scalars.items() if type(v) is int)
     unspoiled = {n: x for n, x in drawn.items() if not uses(n).multiplied}
-    meetings = find_meetings(unspoiled, infinite, edges, tried, is_defined)
-    steep = find_steep(unspoiled, tried, plain) if exponential else ()
+    meetings = find_meetings(unspoiled, infinite, edges, evaluate, is_defined)
+    steep = find_steep(unspoiled, evaluate, plain) if exponential else ()
     return SpecialPlan(tuple(hidden), infinite, meetings, steep, bounds, tuple(names), alike, edges, integers, mentioned.integers)
 
 
-def is_defined(plain: Outputs, found: Outputs | None, least: float) -> bool:
+def is_defined(plain: Outputs, outputs: Outputs | None, least: float) -> bool:
     """Return whether enough changed elements are finite, and each output has a finite number.
 
     least: the share of finite elements among those that differ from the outputs of the plain inputs.
     """
-    if found is None or not has_numbers(found):
+    if outputs is None or not has_numbers(outputs):
         return False
     changed = finite = 0
-    for n, x in found.items():
+    for n, x in outputs.items():
         differs = ~((x == plain[n]) | (x.isnan() & plain[n].isnan())) if x.shape == plain[n].shape else torch.ones_like(x, dtype=torch.bool)
         changed, finite = changed + int(differs.sum()), finite + int((differs & x.isfinite()).sum())
     return finite > 0 and finite >= least * changed
 
 
-def has_numbers(found: Outputs) -> bool:
+def has_numbers(outputs: Outputs) -> bool:
     """Return whether each output has a finite number or is empty."""
-    return all(not x.numel() or bool(widen(x).isfinite().any()) for x in found.values())
+    return all(not x.numel() or bool(widen(x).isfinite().any()) for x in outputs.values())
 
 
 def widen(x: torch.Tensor) -> torch.Tensor:
-    """An output, as float32 where it is a float of 8 bits, of which PyTorch does not say what is finite."""
+    """Convert an 8-bit float output to float32, since PyTorch has no isfinite for it."""
     return x.float() if x.is_floating_point() and x.dtype.itemsize == 1 else x
 
 
-def _admits(plain: Outputs, found: Outputs | None, negative: bool) -> bool:
+def _admits(plain: Outputs, outputs: Outputs | None, negative: bool) -> bool:
     """Return whether a scalar may have a value: the outputs are numbers; for a negative one no fewer."""
-    if found is None or not has_numbers(found):
+    if outputs is None or not has_numbers(outputs):
         return False
-    return not negative or _open(found.values()) <= _open(plain.values())
+    return not negative or _count_not_finite(outputs.values()) <= _count_not_finite(plain.values())
 
 
-def _open(outputs: Iterable[torch.Tensor]) -> int:
+def _count_not_finite(outputs: Iterable[torch.Tensor]) -> int:
     return sum(int((~x.isfinite()).sum()) for x in outputs)
 
 
 def find_uses(outputs: Iterable[torch.Tensor], leaf: torch.Tensor) -> Uses | None:
-    """Find how a tensor enters the outputs, by the graph that autograd keeps; None if it does not tell."""
+    """Find how a tensor enters the outputs, by autograd's graph; None if the graph does not tell."""
     above: dict[object, list[object]] = {}
-    left, seen = [x.grad_fn for x in outputs if x.grad_fn is not None], set[object]()
+    pending, visited = [x.grad_fn for x in outputs if x.grad_fn is not None], set[object]()
     entry: object = None
-    while left:
-        node = left.pop()
-        if node in seen:
+    while pending:
+        node = pending.pop()
+        if node in visited:
             continue
-        seen.add(node)
-        for other, _ in node.next_functions:
-            if other is None:
+        visited.add(node)
+        for next_node, _ in node.next_functions:
+            if next_node is None:
                 continue
-            above.setdefault(other, []).append(node)
-            left.append(other)
-            if getattr(other, "variable", None) is leaf:
-                entry = other
+            above.setdefault(next_node, []).append(node)
+            pending.append(next_node)
+            if getattr(next_node, "variable", None) is leaf:
+                entry = next_node
     if entry is None:
         return None
-    return Uses("Add" in _reached(above, entry, _VIEWS), not _PRODUCTS.isdisjoint(_reached(above, entry, (*_VIEWS, *_ARITHMETIC))))
+    return Uses(
+        "Add" in _collect_operations(above, entry, _VIEWS),
+        not _PRODUCTS.isdisjoint(_collect_operations(above, entry, (*_VIEWS, *_ARITHMETIC))),
+    )
 
 
-def _reached(above: Mapping[object, Sequence[object]], entry: object, through: Collection[str]) -> set[str]:
-    """Names of the operations that a node enters, at once or through others of these names."""
-    users, known, names = list(above.get(entry, ())), set[object](), set[str]()
+def _collect_operations(above: Mapping[object, Sequence[object]], entry: object, through: Collection[str]) -> set[str]:
+    """Return the operations that a node enters, directly or through others of these names."""
+    users, visited, names = list(above.get(entry, ())), set[object](), set[str]()
     while users:
         user = users.pop()
-        if user in known:
+        if user in visited:
             continue
-        known.add(user)
+        visited.add(user)
         name = type(user).__name__.partition("Backward")[0].removesuffix("_")
         names.add(name)
         if name in through:

@@ -21,19 +21,22 @@ _QUICK = {
     "near": 3,
     "both": 3,
     "edges": 6,
-}  # problems of a kind, at the most
+}  # the largest number of problems of a kind
 _FULL = 36  # at level full
-_TURNS = {"hidden": 3, "edges": 3}  # how often each is taken, in other forms
-_ROWS = 19  # so many rows have all forms
+_TURNS = {"hidden": 3, "edges": 3}  # the number of forms of each
+_ROWS = 19  # enough rows for all forms
 
 
 def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: SpecialPlan, level: str) -> list[Draw]:
-    """Draw problems of each kind of special values that applies, at lengths of about a tile; rows with runs of -inf have several."""
+    """Draw problems of each applicable kind of special values, with about the length of a tile.
+
+    Rows with runs of -inf have several tiles.
+    """
     steps, draws = steps_of_dims(checked, spec), list[Draw]()
     for kind in SPECIAL:
         several = plan.count(kind) * (_TURNS.get(kind, 1) if level == "full" or kind == "hidden" else 1)
         count = min(several, _QUICK[kind] if level == "quick" else _FULL)
-        for i in range(count):  # the first, the last, some between
+        for i in range(count):  # the first, the last, and some between
             seed = i if several <= count else i * (several - 1) // max(1, count - 1)
             sizes = _choose_long_rows(checked, plan, seed, steps) if kind == "hidden" else _choose_tile_sizes(checked, steps)
             draws += _admit(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
@@ -41,10 +44,10 @@ def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: Spec
 
 
 def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Mapping[str, int]) -> list[Draw]:
-    """The problem, or one of two tiles of each dim where the specification refuses it, or memory does."""
+    """Return the problem, or one of two tiles of each dim where the specification or memory refuses it."""
     for sizes in (draw.sizes, {d: 2 * n or 2 for d, n in steps.items()}):
-        if kept := fitting(checked, spec, [Draw(draw.name, with_heads(sizes), draw.kind, draw.seed)])[0]:
-            return kept
+        if admitted := fitting(checked, spec, [Draw(draw.name, with_heads(sizes), draw.kind, draw.seed)])[0]:
+            return admitted
     return []
 
 
@@ -53,14 +56,17 @@ def _choose_tile_sizes(checked: Checked, steps: Mapping[str, int]) -> dict[str, 
 
 
 def _choose_long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:
-    """More than two blocks, and more than the longest run, along the last dim of the tensor that is hidden; rows enough for all forms."""
+    """Return sizes for a hidden tensor: several blocks in its last dim, and enough rows for all forms.
+
+    More than two blocks, and more than the longest run.
+    """
     name = plan.hidden[seed % len(plan.hidden)]
     dims = next(t.dims for t in checked.tensors if t.name == name)
     long = dims[-1]
     sizes = {d: max(2 * steps[d], HIDDEN_COLUMNS + min(steps[d], HIDDEN_COLUMNS)) + 17 if d == long else 1 for d in checked.dims}
-    others = [d for d in dims[:-1] if isinstance(d, str) and d in sizes]
-    tiled = [d for d in others if steps[d]] or others
-    sizes |= {d: _ROWS if d == tiled[-1] else 1 for d in others}
+    row_dims = [d for d in dims[:-1] if isinstance(d, str) and d in sizes]
+    tiled = [d for d in row_dims if steps[d]] or row_dims
+    sizes |= {d: _ROWS if d == tiled[-1] else 1 for d in row_dims}
     if is_attention(checked.origin):
         sizes |= {"N": 2 * max(steps["N"], HIDDEN_COLUMNS) + 17, "M": max(sizes["M"], _ROWS), "H": max(sizes["H"], 2)}
     return {d: max(n, 1) for d, n in sizes.items()}

@@ -1,6 +1,6 @@
 """Special values of inputs: infinities, signed zeros, vast and tiny numbers, cancelling pairs.
 
-Numbers that are compared with, and runs of -inf, are among them.
+Compared numbers, and runs of -inf, are among them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from collections.abc import Sequence
 
 import torch
 
-HIDDEN_COLUMNS = 64  # of the longest run at the start of a row, besides the first block
-_NEAR = ((30.0, 1e-3), (1e6, 1.0), (-30.0, 1e-3), (1000.0, 0.5))  # a number, and by how much others differ from it
-_VAST = (1e25, 1e-25, 1.0, 1e-40)  # times N(0, 1), of rows in turn
+HIDDEN_COLUMNS = 64  # columns of the longest run at the start of a row, besides the first block
+_NEAR = ((30.0, 1e-3), (1e6, 1.0), (-30.0, 1e-3), (1000.0, 0.5))  # a number, and the difference of others from it
+_VAST = (1e25, 1e-25, 1.0, 1e-40)  # factors of N(0, 1), for rows in turn
 _VAST_F16 = (2.0**13, 2.0**-14, 1.0, 2.0**-22)
-_LARGE = 40  # a power of 2: products of two such numbers, and sums of them, stay far from the end of f32
+_LARGE = 40  # a power of 2: products of two such numbers, and their sums, do not overflow f32
 _LARGE_F16 = 12
-_LEAST = 1e-30  # beside 0
-_HIDDEN = 9  # forms of rows with -inf
+_LEAST = 1e-30  # the neighbour of 0
+_HIDDEN = 9  # the number of forms of rows with -inf
 
 Values = Sequence[float]
 
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
-    """The number of each row, of the shape of x with 1 in place of the last dim."""
+    """Return the number of each row, of the shape of x with 1 in place of the last dim."""
     return torch.arange(math.prod(x.shape[:-1])).view(*x.shape[:-1], 1)
 
 
 def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> torch.Tensor:
-    """Put -inf into runs of each row, as additive masks do: its start, its end, scattered, everywhere; or the dtype's lowest number, or half of it.
+    """Put -inf into runs of each row, as additive masks do.
 
-    block: columns that a kernel takes at once.
+    The start, the end, scattered, everywhere; or the dtype's lowest number, or half of it. block: columns that a kernel
+    processes at once.
     """
     columns = x.shape[-1]
     if not columns:
@@ -50,31 +51,34 @@ def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> 
         (place >= columns // 4) & (place < columns // 2),
     )
     least = torch.finfo(x.dtype).min
-    shown = torch.where(torch.rand(x.shape, generator=generator) < 0.25, torch.full_like(x, -0.0), x)
-    hidden = torch.zeros_like(x, dtype=torch.bool)
+    visible = torch.where(torch.rand(x.shape, generator=generator) < 0.25, torch.full_like(x, -0.0), x)
+    is_hidden = torch.zeros_like(x, dtype=torch.bool)
     for number, run in enumerate(runs):
-        hidden |= (form == number) & run
+        is_hidden |= (form == number) & run
     lowest = torch.where(rows_of(x) // _HIDDEN % 2 == 0, least, least / 2).to(x.dtype)
-    shown = torch.where(form == len(runs), lowest.expand(x.shape), shown)
-    return torch.where(hidden, torch.full_like(x, -math.inf), shown)
+    visible = torch.where(form == len(runs), lowest.expand(x.shape), visible)
+    return torch.where(is_hidden, torch.full_like(x, -math.inf), visible)
 
 
 def scatter(x: torch.Tensor, values: Values, turn: int, block: int, generator: torch.Generator) -> torch.Tensor:
-    """Put values in place of elements, by rows in turn: of half of them, all, an eighth, or one value for the first columns and one for the rest."""
+    """Replace elements by values, by rows in turn: half of them, all, an eighth, or runs.
+
+    A run has one value for the first columns and one for the rest.
+    """
     if not values or not x.numel():
         return x
 
-    def drawn(shape: Sequence[int]) -> torch.Tensor:
+    def draw(shape: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), list(shape), generator=generator)].to(x.dtype)
 
     form = (rows_of(x) + turn) % 4
     share = torch.tensor([0.5, 1.0, 0.125, 0.0])[form] if x.dim() > 1 else torch.tensor(0.5)
-    y = torch.where(torch.rand(x.shape, generator=generator) < share, drawn(x.shape), x)
+    y = torch.where(torch.rand(x.shape, generator=generator) < share, draw(x.shape), x)
     if x.dim() == 1 and turn % 2 == 0:
         return y
     first = min(block if x.dim() == 1 else HIDDEN_COLUMNS, max(1, x.shape[-1] // 2)) if x.shape[-1] > 1 else 1
     starts = torch.where(rows_of(x) // 4 % 2 == 0, min(block, max(1, x.shape[-1] - 1)), first)
-    runs = torch.where(torch.arange(x.shape[-1]) < starts, drawn(form.shape), drawn(form.shape))
+    runs = torch.where(torch.arange(x.shape[-1]) < starts, draw(form.shape), draw(form.shape))
     return torch.where(torch.tensor(True) if x.dim() == 1 else form == 3, runs, y)
 
 
@@ -88,14 +92,17 @@ def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Gen
 
 
 def make_vast(x: torch.Tensor, turn: int, vast: bool, subnormal: bool) -> torch.Tensor:
-    """Rows of tiny, usual and, where they may be, vast and subnormal numbers in turn, in f32 and bf16 beyond f16's range."""
+    """Return rows of tiny, usual and, if admitted, vast and subnormal numbers in turn.
+
+    In f32 and bf16 they are beyond f16's range.
+    """
     usual = _VAST_F16 if x.dtype == torch.float16 else _VAST
     factors = torch.tensor(usual[0 if vast else 1 : 4 if subnormal else 3], dtype=torch.float64)
     return _clamp(x.double() * factors[(rows_of(x) + turn) % len(factors)], x.dtype)
 
 
 def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
-    """Rows of numbers that differ from one another by little, beside their size; every fourth row stays."""
+    """Return rows of numbers that differ by little relative to their size; every fourth row stays."""
     forms = [_fit(base, step, x.dtype) for base, step in _NEAR]
     number = (rows_of(x) + turn) % (len(forms) + 1)
     near = x.double()
@@ -105,22 +112,25 @@ def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
 
 
 def _fit(base: float, step: float, dtype: torch.dtype) -> tuple[float, float]:
-    """A number that the dtype holds, and a step of at least one unit in the last place of it."""
+    """Return a number that the dtype represents, and a step of at least one unit in its last place."""
     base = max(-1000.0, min(1000.0, base)) if dtype == torch.float16 else base
     unit = torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(abs(base)))
     return torch.tensor(base, dtype=dtype).item(), max(step, unit)
 
 
 def make_close(x: torch.Tensor, y: torch.Tensor, turn: int) -> torch.Tensor:
-    """A tensor of y's dtype that equals x, or lies a few units in the last place beside it; rows in turn also of the opposite sign."""
+    """Return a tensor of y's dtype that equals x, or differs by a few units in the last place.
+
+    Some rows also have the opposite sign.
+    """
     unit = max(torch.finfo(x.dtype).eps, torch.finfo(y.dtype).eps)
     sign = torch.where((rows_of(x) + turn) % 3 == 2, -1.0, 1.0)
-    apart = torch.where((rows_of(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
-    return _clamp(x.double() * (1 + apart * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
+    distance = torch.where((rows_of(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
+    return _clamp(x.double() * (1 + distance * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
 
 
 def make_large(x: torch.Tensor, far: bool) -> torch.Tensor:
-    """Ten or 30 times the numbers, by rows; far: rows so large that products of two of them leave f16, not f32, too."""
+    """Multiply the numbers by 10 or 30, by rows; far: so that products of two leave f16, but not f32."""
     most = 2.0 ** (_LARGE_F16 if x.dtype == torch.float16 else _LARGE)
     factors = torch.tensor([30.0, most if far else 10.0], dtype=torch.float64)
     return _clamp(x.double() * factors[rows_of(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
@@ -131,17 +141,20 @@ def _clamp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.clamp(-largest, largest).to(dtype)
 
 
-def beside(number: float, dtype: torch.dtype) -> list[float]:
-    """The number and its neighbours in a dtype, without the one of which float32 and float64 may not say alike how it compares."""
+def with_neighbours(number: float, dtype: torch.dtype) -> list[float]:
+    """Return the number and its neighbours in a dtype.
+
+    Without neighbours for which float32 and float64 may compare differently.
+    """
     if abs(number) > torch.finfo(dtype).max:
         return []
-    if not number:  # numbers below the normal ones may count as 0
+    if not number:  # subnormal numbers may be flushed to 0
         least = max(_LEAST, torch.finfo(dtype).smallest_normal)
         return [0.0, least, -least]
-    at = torch.tensor(number, dtype=dtype)
-    up, down = (torch.nextafter(at, torch.tensor(side * math.inf, dtype=dtype)) for side in (1, -1))
+    rounded = torch.tensor(number, dtype=dtype)
+    up, down = (torch.nextafter(rounded, torch.tensor(side * math.inf, dtype=dtype)) for side in (1, -1))
     single = torch.tensor(number, dtype=torch.float32).item()
-    return [v for v in (at.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
+    return [v for v in (rounded.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
 
 
-__all__ = ["beside", "hide", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few"]
+__all__ = ["hide", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few", "with_neighbours"]

@@ -1,4 +1,4 @@
-"""verify(): the three questions of a kernel in their order, each answered with a reason and a place. Owns the order and the choice of sizes."""
+"""verify(): the questions about a kernel in their order, each answered with a reason and a place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from .spec_dispatch import (
 )
 from .unreached import forget_entered, short_loops, unreached
 
-BUDGET = 20.0  # seconds of one run: the problems are small
+BUDGET = 20.0  # seconds of one run, since problems are small
 
 
 def verify(
@@ -71,28 +71,44 @@ def verify(
     budget: float = BUDGET,
     processes: int = 1,
 ) -> VerifyReport:
-    """Asks whether a kernel computes a specification, on the CPU.
+    """Check whether a kernel computes a specification, on the CPU.
 
     1. Is it well-formed: types, capacities, architecture, and the contracts of its splice points by enumeration?
-    2. Does it go wrong under a schedule that is tried (some 15 of each problem, 35 at level full): races, deadlocks, phases, proxies; do all give the same bits?
-    3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask read out exactly?
+    2. Does it go wrong under a schedule that is tried (some 15 of each problem, 35 at level full): races, deadlocks,
+    phases, proxies; do all give the same bits?
+    3. Does it compute the specification: numbers against float64, judged by PyTorch's error in half precision; the mask
+    read out exactly?
 
-    program: a program or the path of its file, with consts, or what `check` gives, whose kernel and consts it is then. consts: const parameters; others have the defaults of the file, then those of `fill_consts` (f16, D=128). level: "full" tries more sizes and schedules, and besides the kernel with these
-    consts the other dtype and head dim, where the kernel is of an attention or its file gives them no default.
-    spec: mods of an attention (`Specification`), or any function of what the kernel reads (`FunctionSpecification`); a mask_mod, a score_mod or a function called `reference` as it is;
-    or the path of their file, "file.py" or "file.py:function".
-    seeded: at least so many seeded schedules in all, instead of those of the level. shrink: look for a small problem that shows wrong numbers, for some seconds. budget: seconds of processor time that one run may take. processes: forked ones that share the runs of mods at level quick. progress is told in words what happens. A program that is wrong gives a
-    report that says so; only a wrong call raises CuirError.
+    Args:
+        program: a program or the path of its file, with consts, or the result of `check`, with its kernel and consts.
+        spec: mods of an attention (`Specification`), or any function of the kernel's inputs (`FunctionSpecification`);
+            also a mask_mod, a score_mod or a function called `reference`; or the path of their file, "file.py" or
+            "file.py:function".
+        kernel: the name of the kernel, if the program has several.
+        consts: const parameters; others have the defaults of the file, then those of `fill_consts` (f16, D=128).
+        level: "full" tries more sizes and schedules, and also the kernel with the other dtype and head dim, for an
+            attention kernel or where the file has no default for them.
+        progress: receives messages.
+        shrink: search for a small problem that shows wrong numbers, for some seconds.
+        seeded: the least number of seeded schedules in all, instead of those of the level.
+        budget: seconds of processor time of one run.
+        processes: forked processes that share the runs of mods at level quick.
+
+    Returns:
+        The report; a wrong program gives a report that says so.
+
+    Raises:
+        CuirError: the call itself is wrong.
     """
     if isinstance(program, Checked):
         kernel, consts, program = kernel or program.name, {**program.consts, **(consts or {})}, program.program
     program = program_of(program, "verify")
     picked = pick_kernel(program, kernel)
-    known = fill_consts(picked, consts or {})
+    all_consts = fill_consts(picked, consts or {})
     verification = _Verification(
-        Request(program, prepared(spec, picked, program, known), spec, level, progress or (lambda text: None), shrink, seeded),
+        Request(program, prepared(spec, picked, program, all_consts), spec, level, progress or (lambda text: None), shrink, seeded),
         kernel,
-        known,
+        all_consts,
         processes,
     )
     with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), force_exact_products(), force_one_thread(), watch_runs():
@@ -100,21 +116,21 @@ def verify(
 
 
 class _Stop(Exception):
-    """A question was answered with no."""
+    """Raised where a question was answered with no."""
 
 
 class _Verification:
     def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const], processes: int):
         self.request, self.kernel, self.consts, self.processes = request, kernel, consts, processes
-        self.program, self.spec, self.given = request.program, request.spec, request.caller_spec
+        self.program, self.spec, self.caller_spec = request.program, request.spec, request.caller_spec
         self.level, self.progress = request.level, request.progress
-        self.runs = 0  # under different schedules
+        self.runs = 0  # runs under different schedules
         self.orders: list[Order] = []
         self.observed: Observed  # sides of the kernel's conditions that runs have taken
-        self.more: list[AnyCase] = []  # problems of the schedules whose numbers are asked too
-        self.besides: list[Checked] = []  # the kernel with other consts
+        self.more: list[AnyCase] = []  # problems of the schedules stage whose numbers are judged too
+        self.other_kernels: list[Checked] = []  # the kernel with other consts
         self.scheduled: SchedulesStage
-        self.asked: NumbersStage | None = None
+        self.numbered: NumbersStage | None = None
         self.warnings: list[str] = []
         self.soundness: Soundness | None = None
         self.stages = [
@@ -126,7 +142,10 @@ class _Verification:
         ]
 
     def run(self, refused: Refusals) -> VerifyReport:
-        """The report. refused: functions of the specification that were."""
+        """Run the stages and return the report.
+
+        refused: functions of the specification that were refused.
+        """
         self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
         picked = pick_kernel(self.program, self.kernel)
         report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
@@ -142,10 +161,10 @@ class _Verification:
             report.warnings = self.warnings
             report.short = short_loops(checked, *(o.checked for o in self.orders))
             report.narrow = narrow_sums(checked)
-            if self.asked is not None:
-                report.steps = self.asked.steps
-                report.coverage, told = report_coverage(checked, self.asked.cover.coverage)
-                report.warnings = [*report.warnings, *told]
+            if self.numbered is not None:
+                report.steps = self.numbered.steps
+                report.coverage, messages = report_coverage(checked, self.numbered.cover.coverage)
+                report.warnings = [*report.warnings, *messages]
             report.source = checked.origin.span.source.name
             report.negative = negative_read(self.spec) if isinstance(self.spec, Specification) else ""
         except _Stop:
@@ -178,7 +197,7 @@ class _Verification:
             self.soundness = Soundness(checked, self.spec)
             self.soundness.begin()
             report.spills = find_spills(require_launchable(checked), compile=self.level == "full")
-            self.besides, refused = self.others(checked)
+            self.other_kernels, refused = self.make_variants(checked)
             stage.reason = f"{len(checked.roles)} role{'s' * (len(checked.roles) != 1)}, {checked.shared_bytes:,} bytes of shared memory"
             if needs := describe_row_requirements(checked):
                 stage.reason += f"; {needs}"
@@ -186,24 +205,24 @@ class _Verification:
                 stage.reason += f"; not tried: {'; '.join(refused)}"
         return checked
 
-    def others(self, checked: Checked) -> tuple[list[Checked], list[str]]:
-        """Kernels with the other dtype and head dim, for the full level, and the reasons why some make no kernel.
+    def make_variants(self, checked: Checked) -> tuple[list[Checked], list[str]]:
+        """Return kernels with the other dtype and head dim, for the full level, and reasons against some.
 
-        A const with a default in the file is the author's choice, and stays, unless the kernel is of an attention.
+        A const with a default in the file is the author's choice, and stays, unless it is an attention kernel.
         """
         if self.level != "full":
             return [], []
         attention = is_attention(checked.origin) or is_backward(checked.origin)
         open_ = {p.name for p in checked.origin.params if attention or p.default is None}
-        others = {F16: BF16, BF16: F16}  # f32 has kernels of its own
+        other_dtypes = {F16: BF16, BF16: F16}  # f32 has separate kernels
         dtype = next(iter(list_dtype_consts(checked.origin)), None)
         settings: list[dict[str, Const]] = []
-        if dtype in open_ and (value := checked.consts[dtype]) in others:
-            settings.append({**self.consts, dtype: others[value]})
+        if dtype in open_ and (value := checked.consts[dtype]) in other_dtypes:
+            settings.append({**self.consts, dtype: other_dtypes[value]})
         D = checked.consts.get(HEAD_DIM)
         if HEAD_DIM in open_ and D in (64, 128) and checked.consts.get("DV", D) == D:
-            other = 192 - int(D)
-            settings.append({**self.consts, **{n: other for n in (HEAD_DIM, "DV") if n == HEAD_DIM or n in self.consts}})
+            other_dim = 192 - int(D)
+            settings.append({**self.consts, **{n: other_dim for n in (HEAD_DIM, "DV") if n == HEAD_DIM or n in self.consts}})
         kernels, refused = list[Checked](), list[str]()
         for consts in settings:
             try:
@@ -215,14 +234,14 @@ class _Verification:
         return kernels, refused
 
     def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
-        """Begin the runs of schedules and numbers in side processes, where nothing else decides which these are."""
+        """Start the runs of schedules and numbers in side processes, if these are known in advance."""
         self.scheduled = SchedulesStage(self.request, checked, self.observed)
-        self.asked = NumbersStage(self.request, checked, self.observed, self.besides, self.marks)
+        self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)
         assert self.soundness is not None
         if self.processes == 1 or self.level != "quick" or not isinstance(self.spec, Specification):
             return SideProcesses((), RunRecorder(self.observed, [], self.soundness, refused), 1)
         scheduled = self.scheduled.prepare()
-        phases = scheduled, self.asked.prepare(self.scheduled.counted)
+        phases = scheduled, self.numbered.prepare(self.scheduled.counted)
         kernels = [checked, *(o.checked for o in self.scheduled.orders)]
         for kernel in kernels:
             prepare_code(kernel)
@@ -231,29 +250,31 @@ class _Verification:
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
-                given = contract_problems(checked, self.spec, column_problems(*tile_sizes(checked)))
-                pairs = check_columns(checked, given)
-                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated, by blocks of keys; keep() is judged by the numbers{self.far(checked)}"
+                values_of_problems = contract_problems(checked, self.spec, column_problems(*tile_sizes(checked)))
+                pairs = check_columns(checked, values_of_problems)
+                stage.reason = f"{pairs:,} pairs of {len(values_of_problems)} problems enumerated, by blocks of keys; keep() is judged by the numbers{self.far(checked)}"
             return
         if not has_splice_points(self.program) or not (is_attention(checked.origin) or is_backward(checked.origin)):
-            why = (
+            reason = (
                 "the keys and values lie in no tensor [B, HK, N, D]"
                 if has_splice_points(self.program)
                 else "the program has no splice points"
             )
-            self.stages[1].reason = f"not asked: {why}"
+            self.stages[1].reason = f"not asked: {reason}"
             return
         if isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
                 tile = tile_sizes(checked)
-                own = is_backward(checked.origin) and blocks_from_memory(
+                is_fixed_tile = is_backward(checked.origin) and blocks_from_memory(
                     self.program, checked.origin
-                )  # lists are made for the tiles of the kernel
-                problems = column_problems(*tile) if own else problems_for(None, *tile, self.level, self.program)
-                given = contract_problems(checked, self.spec, problems)
-                pairs = check_contracts(self.program, checked.origin, None, given, checked.consts, extra_values=given.__getitem__)
+                )  # lists of blocks are made for the kernel's tile sizes
+                problems = column_problems(*tile) if is_fixed_tile else problems_for(None, *tile, self.level, self.program)
+                values_of_problems = contract_problems(checked, self.spec, problems)
+                pairs = check_contracts(
+                    self.program, checked.origin, None, values_of_problems, checked.consts, extra_values=values_of_problems.__getitem__
+                )
                 judged = "judged by the numbers" if is_backward(checked.origin) else "not compared with a function, but read out below"
-                stage.reason = f"{pairs:,} pairs of {len(given)} problems enumerated; keep() is {judged}{self.far(checked)}"
+                stage.reason = f"{pairs:,} pairs of {len(values_of_problems)} problems enumerated; keep() is {judged}{self.far(checked)}"
             return
         with self.stage(1) as stage:
             tile = tile_sizes(checked)
@@ -266,27 +287,30 @@ class _Verification:
                 tried[name] += check_contracts(
                     self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value}
                 )
-            if others := [name for name, pairs in tried.items() if pairs]:
-                stage.reason += f", other values of {', '.join(others)} too"
+            if names := [name for name, pairs in tried.items() if pairs]:
+                stage.reason += f", other values of {', '.join(names)} too"
             stage.reason += self.far(checked)
 
     def far(self, checked: Checked) -> str:
-        """Check pairs far apart, and blocks of long rows; returns what was checked, in words. Raises CuirError as `check_distances`."""
+        """Check pairs far apart, and blocks of long rows; return a description.
+
+        Raises CuirError as `check_distances`.
+        """
         if "keep" not in self.program.funcs():
             return ""
-        found = check_distances(self.program, checked, mods_of(self.given, checked), self.level)
-        if found.reason:
-            return f"; none of {LONGEST:,} rows: {found.reason}"
-        looked = [f"{found.pairs:,} pairs up to {LONGEST:,} apart"] * bool(found.pairs) + [
-            f"{found.blocks:,} blocks of as many rows"
-        ] * bool(found.blocks)
+        distances = check_distances(self.program, checked, mods_of(self.caller_spec, checked), self.level)
+        if distances.reason:
+            return f"; none of {LONGEST:,} rows: {distances.reason}"
+        looked = [f"{distances.pairs:,} pairs up to {LONGEST:,} apart"] * bool(distances.pairs) + [
+            f"{distances.blocks:,} blocks of as many rows"
+        ] * bool(distances.blocks)
         return "".join(f"; {words}" for words in looked)
 
     def schedules(self, checked: Checked, shared: SideProcesses) -> None:
         with self.stage(2) as stage:
-            asked = self.scheduled
-            asked.run(stage, shared.results(0))
-            self.orders, self.runs, self.more = asked.orders, asked.runs, [*asked.wider, *asked.counted]
+            scheduled = self.scheduled
+            scheduled.run(stage, shared.results(0))
+            self.orders, self.runs, self.more = scheduled.orders, scheduled.runs, [*scheduled.wider, *scheduled.counted]
 
     def mask(self, checked: Checked) -> None:
         if not is_attention(checked.origin):
@@ -313,11 +337,11 @@ class _Verification:
 
     def numbers(self, checked: Checked, refused: Refusals, shared: SideProcesses) -> None:
         with self.stage(4) as stage:
-            asked = self.asked
-            assert asked is not None
-            asked.run(stage, self.more, shared.results(1))
+            stage_of_numbers = self.numbered
+            assert stage_of_numbers is not None
+            stage_of_numbers.run(stage, self.more, shared.results(1))
             assert self.soundness is not None
             self.soundness.end(refused)
             if self.level == "full":
-                require_both_sides(checked, asked.cover.coverage)
-            self.warnings = self.soundness.warnings(asked.cases)
+                require_both_sides(checked, stage_of_numbers.cover.coverage)
+            self.warnings = self.soundness.warnings(stage_of_numbers.cases)

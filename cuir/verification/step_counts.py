@@ -24,63 +24,81 @@ from .steps import find_named_dims, steps_of_dims, with_heads
 from .synchronisation import run_synchronisation
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
-_BESIDE = {4: 12, 5: 8, 6: 7, 7: 6, 8: 5, 12: 4, 13: 2, 16: 3, 17: 3, 32: 2}  # steps of a second dim: its counts too, and few steps in all
+_SECOND_COUNTS = {
+    4: 12,
+    5: 8,
+    6: 7,
+    7: 6,
+    8: 5,
+    12: 4,
+    13: 2,
+    16: 3,
+    17: 3,
+    32: 2,
+}  # steps of a second dim: every count, and few steps in all
 _MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}  # at level full: every count to 17, so that each remainder by a few occurs
-_ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))  # blocks of two dims that make units: 17 leaves a part of every group of up to 16
+_ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))  # blocks of two dims of units: 17 leaves a remainder of every group of up to 16
 _ACROSS_FULL = tuple(x for n in range(4, 18) for x in ((n, 3), (3, n), (n, 2), (2, n)))
-_REST = {2: 16, 1: 32}  # the second dim's longest, beside few of the first
+_REST = {2: 16, 1: 32}  # the largest counts of the second dim, with few of the first
 NAME = "steps"  # names of these problems begin with it
-_UNEVEN = (f"{NAME}: 13 of", f"{NAME}: 17 of")  # of which each element is made to count
-_GRIDS = (1, 2, 1, 3)  # all units of one CTA, every second time shares that may differ
+_UNEVEN = (f"{NAME}: 13 of", f"{NAME}: 17 of")  # problems in which each element affects the result
+_GRIDS = (1, 2, 1, 3)  # one CTA has all units; every second time shares may differ
 _SCHEDULES = (
     Schedule.random(1),
     Schedule.adversarial("engines_first"),
     Schedule.adversarial("workers_first"),
     Schedule.adversarial("reverse"),
 )
-_LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # what says that a problem this far out cannot be run
-_SECONDS = 20.0  # of the processor, after which problems of level full are not run in further ways
-_STRIDE = 5  # ways of a problem differ in grid and schedule from one turn to the next; it has no factor of their number
-_TOGETHER = 10  # problems of one job
-_FAR = (300, 520)  # units of one CTA, and steps of a unit, that are tried without data
+_LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # codes of problems of this size that cannot be run
+_SECONDS = 20.0  # processor time after which problems of level full are not run in further ways
+_STRIDE = 5  # ways of a problem differ in grid and schedule between turns; coprime to their number
+_TOGETHER = 10  # problems per job
+_FAR = (300, 520)  # units of one CTA, and steps of a unit, in runs without data
 
 
 def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
-    """Problems of every count of steps, each also with data; what the specification's `sizes` or memory refuses is left out."""
+    """Return problems of every count of steps, which are also run with data.
+
+    Without those that the specification's `sizes` or memory refuses.
+    """
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        kept = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
-        long = [d for d in kept if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
-        if is_backward(checked.origin) or parts_of(checked):  # gradients of even scores cancel to the roundings of products of f32
-            return [*kept]
-        return [*kept, *with_even_scores(checked, spec, long)]
+        admitted = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
+        long = [d for d in admitted if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
+        if is_backward(checked.origin) or parts_of(checked):  # gradients of equal scores cancel to the roundings of f32 products
+            return [*admitted]
+        return [*admitted, *with_even_scores(checked, spec, long)]
     cases = list(_attention_cases(*tile_sizes(checked), level))
     if not isinstance(spec, FunctionSpecification):
         return list(cases)
-    found: list[AnyCase] = []
+    admitted_cases: list[AnyCase] = []
     for case in cases:
         try:
-            found.append(from_case(checked, spec, case))
+            admitted_cases.append(from_case(checked, spec, case))
         except CuirError as error:
             if error.diagnostics[0].code != "X108":
                 raise
-    return found
+    return admitted_cases
 
 
 def is_counted(case: AnyCase) -> bool:
-    """Return whether the name of a problem says that this module made it."""
+    """Return whether a problem is of this module, by its name."""
     return case.name.startswith(NAME)
 
 
 def grid_of(number: int) -> Grid:
-    """On how many CTAs the problem of a number runs; a function, since a kernel without units of work has no say."""
+    """Return the number of CTAs of a problem, by its number.
+
+    It is a function, since a kernel without units of work has a fixed grid.
+    """
     ctas = _GRIDS[number % len(_GRIDS)]
     return lambda units: ctas
 
 
 def counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> Iterator[Job]:
-    """Yield jobs that run the synchronisation of the problems, and of others far out, on one CTA and on several, and give how many runs they were.
+    """Yield jobs that run the synchronisation of the problems, and of far larger ones.
 
-    At level full each runs in every way, on 1 to 3 CTAs and under all schedules; in one at least, and in the others while the time lasts. A job raises CuirError with the fault found.
+    Each returns its number of runs. At level full each problem runs on 1 to 3 CTAs and under all schedules: in one way
+    at least, and in the others while the time lasts. A job raises CuirError with the fault found.
     """
     far = far_cases(checked, spec)
     for case in far if level == "full" else far[:2]:
@@ -111,7 +129,7 @@ def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequenc
 
 
 def _run(checked: Checked, spec: AnySpecification, case: AnyCase, grid: Grid, schedule: Schedule) -> int:
-    """Run a problem's synchronisation; returns 1, or 0 for one that cannot be run and says nothing about the kernel."""
+    """Run a problem's synchronisation; return 1, or 0 for one that cannot be run."""
     try:
         run_synchronisation(checked, spec, case, grid=grid, schedule=schedule)
     except CuirError as error:
@@ -122,14 +140,14 @@ def _run(checked: Checked, spec: AnySpecification, case: AnyCase, grid: Grid, sc
 
 
 def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Problems of hundreds of steps and of units, for runs of their synchronisation on one CTA."""
+    """Return problems of hundreds of steps and of units, for runs of their synchronisation on one CTA."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         steps = steps_of_dims(checked, spec)
         units = unit_dims(checked)
         named = find_named_dims(checked)
         dims = sorted((d for d in checked.dims if d != "HK" and d in named), key=lambda d: not steps[d])
         inner, outer = [d for d in dims if d not in units], [d for d in dims if d in units]
-        far = [x for pair in itertools.zip_longest(inner, outer) for x in pair if x is not None]  # one of each first
+        far = [x for pair in itertools.zip_longest(inner, outer) for x in pair if x is not None]  # alternating
         counts = {d: _FAR[d not in units] for d in far}
         draws = [Draw(f"{NAME}: {n} of {d}", _sizes(checked, steps, {d: n})) for d, n in counts.items()]
         return list(fitting_in_memory(checked, spec, draws))
@@ -145,14 +163,14 @@ def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
 
 def fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
     """Yield the draws that the specification admits, also ones too large for a run with data."""
-    kept, large = fitting(checked, spec, draws)
-    yield from kept
+    admitted, large = fitting(checked, spec, draws)
+    yield from admitted
     for _, _, draw in large:
         yield draw
 
 
 def unit_dims(checked: Checked) -> set[str]:
-    """Run-time dims that the number of units of work is computed from."""
+    """Return run-time dims from which the number of units of work is computed."""
     if checked.tiles is None:
         return set()
     names = names_read(checked.tiles.count)
@@ -166,7 +184,10 @@ def unit_dims(checked: Checked) -> set[str]:
 
 
 def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
-    """Dims in pairs, the second falling as the first rises: a dim of steps within a unit beside one that makes units, where there are both."""
+    """Yield problems for pairs of dims, the second count falling as the first rises.
+
+    A dim of steps within a unit is paired with one of units, where there are both.
+    """
     steps, units, named = steps_of_dims(checked, spec), unit_dims(checked), find_named_dims(checked)
     inner = [d for d in checked.dims if d not in units and d != "HK" and d in named]
     outer = sorted((d for d in checked.dims if d in units and d != "HK"), key=lambda d: not steps[d])
@@ -181,20 +202,20 @@ def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterato
 
 
 def _many_units(checked: Checked, draw: Draw) -> bool:
-    """Return whether the first dim of a name makes units, not steps within one."""
+    """Return whether the first dim of a name is of units, not of steps within one."""
     return draw.name.split(" of ")[1].split(" ")[0] in unit_dims(checked)
 
 
 def _counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
-    """Steps of a dim, and of another one beside it."""
+    """Yield steps of a dim, and of a second dim."""
     if level == "full":
         yield from zip(COUNTS, reversed(COUNTS))
         yield from _MORE.items()
-    yield from (_BESIDE | (_REST if paired else {})).items()
+    yield from (_SECOND_COUNTS | (_REST if paired else {})).items()
 
 
 def _pairs(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[tuple[str, str | None]]:
-    """Each dim in one pair at least; at level full each with each."""
+    """Yield pairs of dims, each dim at least once; at level full all pairs."""
     dims = [*inner, *outer]
     if level == "full":
         yield from ((a, b) for i, a in enumerate(dims) for b in dims[i + 1 :])
@@ -209,7 +230,7 @@ def _pairs(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[t
 
 
 def _sizes(checked: Checked, steps: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
-    """Even counts end with a whole step, odd ones with a part of one; all other dims are 1."""
+    """Return lengths: even counts end with a whole step, odd ones with a part; all other dims are 1."""
     return with_heads({d: _length(counts[d], max(1, steps[d])) if d in counts else 1 for d in checked.dims})
 
 
@@ -218,7 +239,10 @@ def _length(count: int, step: int) -> int:
 
 
 def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
-    """Blocks of keys beside heads, tiles of queries beside batches; at level full also blocks beside tiles, and groups of heads."""
+    """Yield blocks of keys with heads, tiles of queries with batches.
+
+    At level full also blocks with tiles, and groups of heads.
+    """
 
     def case(name: str, at: Lengths) -> Case:
         return Case(f"{NAME}: {name}", at)
@@ -234,5 +258,8 @@ def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
         if level == "full":
             yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))
     for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
-        of = (m, 1) if n % 2 and m % 2 else (1, m)  # of a batch, or heads
-        yield case(f"{n} tiles across {m} {'heads' if of[1] == m else 'of a batch'}", Lengths(*of, 1, _length(n, BM), BN // 2 + n))
+        batch_and_heads = (m, 1) if n % 2 and m % 2 else (1, m)  # batch entries, or heads
+        yield case(
+            f"{n} tiles across {m} {'heads' if batch_and_heads[1] == m else 'of a batch'}",
+            Lengths(*batch_and_heads, 1, _length(n, BM), BN // 2 + n),
+        )

@@ -1,4 +1,4 @@
-"""Synchronisation of a problem, run alone: for launches that would be slow with data."""
+"""Runs of the synchronisation of a problem alone, for launches that would be slow with data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ from .spec_dispatch import AnyCase, launch_of
 
 @dataclass(frozen=True)
 class SynchronisationRun:
-    """A launch that ran without a fault. alone: without data; else `reason` says why control flow needed them."""
+    """A launch that ran without a fault.
+
+    alone: without data; otherwise `reason` explains why control flow needed data.
+    """
 
     report: RunReport
     alone: bool
@@ -55,99 +58,119 @@ def run_synchronisation(
     schedule: Schedule | None = None,
     budget: float | None = None,
 ) -> SynchronisationRun:
-    """Run a problem with its synchronisation alone: deadlocks, overruns, phases, byte counts, values in flight, missing fences and races.
+    """Run a problem's synchronisation alone.
 
-    draw: lengths of the kernel's dims, or of an attention; they may be far beyond those of problems with data. Elements of tensors are made only where
-    control flow reads them. A kernel whose control flow hangs on what it computes is run with data if the problem is small enough.
+    It finds deadlocks, overruns, phases, byte counts, values in flight, missing fences and races.
 
-    Raises CuirError: the fault, as `run` tells it; V202 where data are needed and the problem is too large for them; U125 for more memory than there is.
+    draw: lengths of the kernel's dims, or of an attention; they may far exceed those of problems with data. Elements of
+    tensors are made only where control flow reads them. A kernel whose control flow depends on what it computes is run
+    with data if the problem is small enough.
+    Raises CuirError: the fault, as `run` reports it; V202 where data are needed and the problem is too large for them;
+    U125 for more memory than there is.
     """
-    found = control_slice(checked)
+    control = control_slice(checked)
     try:
         if isinstance(draw, Case) and isinstance(spec, FunctionSpecification):
             draw = from_case(checked, spec, draw)
-        if found.refusal is None:
+        if control.refusal is None:
             arguments = make_arguments(checked, spec, draw)
             return SynchronisationRun(run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget), True)
         if max((elements_of(t, collect_sizes(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
-            raise CuirError([found.refusal])
-        given = launch_of(checked.program, checked, spec, draw)
-        report = run(checked, given.arguments(), grid=grid, schedule=schedule, budget=budget)
+            raise CuirError([control.refusal])
+        launch = launch_of(checked.program, checked, spec, draw)
+        report = run(checked, launch.arguments(), grid=grid, schedule=schedule, budget=budget)
         return SynchronisationRun(report, False, needs_data(checked))
     except CuirError as error:
         raise with_note(error, f"in the case {draw}, run for its synchronisation") from error
     except (MemoryError, RuntimeError) as error:
-        if (told := memory_error(error)) is not None:
-            raise told from error
+        if (converted := memory_error(error)) is not None:
+            raise converted from error
         raise
 
 
 def collect_sizes(checked: Checked, draw: AnyCase) -> dict[str, int]:
-    """Lengths of the kernel's run-time dims and its integer consts for a problem; dims that an attention problem does not name are 1."""
-    at = {n: getattr(draw.lengths, n) for n in LENGTHS} if isinstance(draw, Case) else dict(draw.sizes)
-    return {**known_sizes(checked), **{d: at.get(d, 1) for d in checked.dims}}
+    """Return lengths of the kernel's run-time dims and its integer consts for a problem.
+
+    Dims that an attention problem does not name are 1.
+    """
+    lengths = {n: getattr(draw.lengths, n) for n in LENGTHS} if isinstance(draw, Case) else dict(draw.sizes)
+    return {**known_sizes(checked), **{d: lengths.get(d, 1) for d in checked.dims}}
 
 
 def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Any]:
-    """Arguments whose elements have values only where control flow reads them. Raises CuirError X108, U125, and what the specification raises."""
+    """Return arguments whose elements have values only where control flow reads them.
+
+    Raises CuirError X108, U125, and as the specification.
+    """
     sizes = collect_sizes(checked, draw)
     require_memory(checked, sizes)
     generator = torch.Generator().manual_seed(draw.seed)
     values: dict[str, Any] = {s.name: _scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
-    wanted = control_slice(checked).inputs
+    needed = control_slice(checked).inputs
     if isinstance(spec, Specification):
         values |= _collect_captured(checked, spec, draw)
-    elif spec.inputs is not None and (wanted or any(s.dtype == I32 for s in checked.scalars)):
+    elif spec.inputs is not None and (needed or any(s.dtype == I32 for s in checked.scalars)):
         values |= _call_inputs(checked, spec, sizes, generator, values)
     shapes = [(t, x) for t in checked.tensors if isinstance(x := values.get(t.name), torch.Tensor)]
     sizes |= {d: int(x.shape[i]) for t, x in shapes for i, d in enumerate(t.dims) if isinstance(d, str)}
     for t in checked.tensors:
         if t.scratch or t.name in values:
             continue
-        if t.name in wanted and t.dtype == I32:
-            raise CuirError.of("X108", f"`{checked.name}` reads `{t.name}`, integers whose meaning its signature does not say", checked.origin.span,
-                               f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})")  # fmt: skip
+        if t.name in needed and t.dtype == I32:
+            raise CuirError.of(
+                "X108",
+                f"`{checked.name}` reads `{t.name}`, integers whose meaning its signature does not say",
+                checked.origin.span,
+                f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})",
+            )
         values[t.name] = (
-            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in wanted else _make_empty(checked, t, sizes)
+            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in needed else _make_empty(checked, t, sizes)
         )
     return values
 
 
 def _collect_captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
     """Return the tensors that mods capture, as kernel arguments."""
-    at = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
-    return captured_arguments(checked.program, checked.origin, spec, at, consts=checked.consts)
+    lengths = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
+    return captured_arguments(checked.program, checked.origin, spec, lengths, consts=checked.consts)
 
 
 def _call_inputs(
     checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Call the specification's `inputs`; values by the kernel's names. Tensor parameters get zeros."""
+    """Call the specification's `inputs`; return values by the kernel's names. Tensor parameters get zeros."""
     assert spec.inputs is not None
     names = {t.name.lower(): t for t in checked.tensors} | {s.name.lower(): s for s in checked.scalars}
-    asked = {p.lower() for p in inspect.signature(spec.inputs).parameters}
+    requested = {p.lower() for p in inspect.signature(spec.inputs).parameters}
     drawn: dict[str, Any] = dict(scalars)
     for t in checked.tensors:
-        if t.name.lower() in asked:
+        if t.name.lower() in requested:
             if elements_of(t, sizes) > MOST_ELEMENTS:
-                raise CuirError.of("V202", f"`inputs` of `{spec.name}` asks for `{t.name}`, which has {elements_of(t, sizes):,} elements in this problem", checked.origin.span,
-                                   "such a launch is run with data")  # fmt: skip
+                raise CuirError.of(
+                    "V202",
+                    f"`inputs` of `{spec.name}` asks for `{t.name}`, which has {elements_of(t, sizes):,} elements in this problem",
+                    checked.origin.span,
+                    "such a launch is run with data",
+                )
             drawn[t.name] = torch.zeros(shape_of_tensor(t, sizes), dtype=TORCH[t.dtype])
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in spec.made(sizes, generator, drawn).items():
         p = names.get(name.lower())
         if p is not None:
-            made[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
-    return made
+            values[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+    return values
 
 
 def _make_empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> torch.Tensor:
-    """A tensor without values, of which the system gives no memory before somebody writes it; rows as engines need them."""
+    """Return a tensor without values, for which no memory is committed before it is written.
+
+    Rows are aligned as copy engines need them.
+    """
     shape = shape_of_tensor(t, sizes)
     if t.name not in find_copied_tensors(checked) or len(shape) < 2:
         return torch.empty(shape, dtype=TORCH[t.dtype])
-    each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
-    return torch.empty([*shape[:-1], -(-shape[-1] // each) * each], dtype=TORCH[t.dtype])[..., : shape[-1]]
+    multiple = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)
+    return torch.empty([*shape[:-1], -(-shape[-1] // multiple) * multiple], dtype=TORCH[t.dtype])[..., : shape[-1]]
 
 
 __all__ = ["SynchronisationRun", "collect_sizes", "make_arguments", "needs_data", "run_synchronisation"]

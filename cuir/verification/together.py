@@ -1,4 +1,7 @@
-"""Special values that meet: infinities in several tensors at once, with scalars at 0 and 1; whole rows of -inf; rows beyond what exponentials admit."""
+"""Special values that occur together.
+
+Infinities in several tensors, with scalars at 0 and 1; whole rows of -inf; rows beyond what exponentials admit.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,23 @@ import torch
 from ..spec.functions import Value
 from .special_values import HIDDEN_COLUMNS, rows_of
 
-_MEETING = (0.0, 1.0)  # values of scalars that make an infinity NaN, or leave it out
-_SHARE = 1 / 4  # of the elements that whole rows of -inf change: so many finite ones
-_GROWN = 1e3  # times the largest number of the plain outputs: steeper rows that give more are left out
-_RANGES = (100.0, 200.0)  # by which rows fall or rise within a block; exp ends at 88
+_MEETING = (0.0, 1.0)  # values of scalars that make an infinity NaN, or remove it
+_SHARE = 1 / 4  # share of the elements changed by whole rows of -inf that must be finite
+_GROWN = 1e3  # the largest output, relative to the plain outputs: steeper rows with larger outputs are dropped
+_RANGES = (100.0, 200.0)  # the range of rows within a block; exp overflows at 88
 _FALLING, _RISING, _SUMS = "falling", "rising", "sums"
 
 Outputs = Mapping[str, torch.Tensor]
-Tried = Callable[[Mapping[str, Value]], Outputs | None]
+Evaluate = Callable[[Mapping[str, Value]], Outputs | None]
 Defined = Callable[[Outputs, Outputs | None, float], bool]
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Infinities that enter at once. values: of each tensor; empty: tensors that have whole rows of -inf besides; scalars: their values then."""
+    """Infinities that occur together.
+
+    values: of each tensor; empty: tensors that also have whole rows of -inf; scalars: their values then.
+    """
 
     values: Mapping[str, tuple[float, ...]]
     empty: tuple[str, ...] = ()
@@ -32,8 +38,11 @@ class Meeting:
 
 
 def meet(meeting: Meeting, tensors: Mapping[str, torch.Tensor], turn: int, generator: torch.Generator) -> dict[str, Value]:
-    """Values of the tensors and scalars of a meeting; in tensors of one shape half of the places are the same."""
-    made: dict[str, Value] = {**meeting.scalars}
+    """Return values of the tensors and scalars of a meeting.
+
+    In tensors of one shape half of the places are the same.
+    """
+    inputs: dict[str, Value] = {**meeting.scalars}
     shared: dict[tuple[int, ...], torch.Tensor] = {}
     for n, values in meeting.values.items():
         x = tensors[n]
@@ -42,12 +51,12 @@ def meet(meeting: Meeting, tensors: Mapping[str, torch.Tensor], turn: int, gener
             shared[tuple(x.shape)] = torch.rand(x.shape, generator=generator) < 1 / 32
         places = (shared[tuple(x.shape)] | (torch.rand(x.shape, generator=generator) < 1 / 32)) & odd
         drawn = torch.tensor(values or (0.0,), dtype=torch.float64)[torch.randint(len(values) or 1, x.shape, generator=generator)]
-        made[n] = torch.where(places & bool(values), drawn.to(x.dtype), x)
+        inputs[n] = torch.where(places & bool(values), drawn.to(x.dtype), x)
     for n in meeting.empty:
-        y = made.get(n, tensors[n])
+        y = inputs.get(n, tensors[n])
         assert isinstance(y, torch.Tensor)
-        made[n] = empty_rows(y, turn)
-    return made
+        inputs[n] = empty_rows(y, turn)
+    return inputs
 
 
 def empty_rows(x: torch.Tensor, turn: int) -> torch.Tensor:
@@ -57,100 +66,107 @@ def empty_rows(x: torch.Tensor, turn: int) -> torch.Tensor:
 
 def find_meetings(
     tensors: Mapping[str, torch.Tensor],
-    alone: Mapping[str, tuple[float, ...]],
+    single: Mapping[str, tuple[float, ...]],
     scalars: Mapping[str, Sequence[Value]],
-    tried: Tried,
+    evaluate: Evaluate,
     defined: Defined,
 ) -> tuple[Meeting, ...]:
-    """Find which infinities may enter at once, as the scalars are and with them at 0 and 1, by what the specification gives.
+    """Find which infinities may occur together, by what the specification gives.
 
-    alone: those that each tensor may have by itself.
+    With the scalars as they are and at 0 and 1. single: those that each tensor may have alone.
     """
     edges = [dict.fromkeys((n for n in scalars if v in scalars[n]), v) for v in _MEETING]
     edges += [{n: v} for n in scalars for v in _MEETING if v in scalars[n] and len(scalars) > 1]
     settings: list[dict[str, Value]] = [{}, *({n: _like(scalars[n], v) for n, v in e.items()} for e in edges if e)]
-    found = list[Meeting]()
+    meetings = list[Meeting]()
     for setting in settings:
-        plain = tried(setting)
+        plain = evaluate(setting)
         if plain is None:
             continue
 
-        def given(meeting: Meeting) -> Outputs | None:
-            return tried(meet(meeting, tensors, 0, torch.Generator().manual_seed(0)))
+        def evaluate_meeting(meeting: Meeting) -> Outputs | None:
+            return evaluate(meet(meeting, tensors, 0, torch.Generator().manual_seed(0)))
 
         def holds(meeting: Meeting, plain: Outputs = plain) -> bool:
-            found = given(meeting)
-            return defined(plain, found, _SHARE) or _is_same(plain, found)
+            meetings = evaluate_meeting(meeting)
+            return defined(plain, meetings, _SHARE) or _is_same(plain, meetings)
 
         each = {n: tuple(v for v in (-math.inf, math.inf) if holds(Meeting({n: (v,)}, (), setting))) for n in tensors}
-        sided = [n for n in tensors if not _is_same(*(given(Meeting({n: (v,)}, (), setting)) or {} for v in (-math.inf, math.inf)))]
-        values = {n: kept for n, kept in each.items() if n in sided and kept and (not setting or math.inf not in kept)}
+        sided = [
+            n for n in tensors if not _is_same(*(evaluate_meeting(Meeting({n: (v,)}, (), setting)) or {} for v in (-math.inf, math.inf)))
+        ]
+        values = {n: accepted for n, accepted in each.items() if n in sided and accepted and (not setting or math.inf not in accepted)}
         masks = [n for n in sided if not setting or n in values]  # beside scalars: where -inf leaves out, and inf gives no number
         empty = tuple(n for n in masks if tensors[n].dim() > 1 and holds(Meeting({}, (n,), setting)))
-        below = {n: (-math.inf,) for n, kept in values.items() if -math.inf in kept}
+        below = {n: (-math.inf,) for n, accepted in values.items() if -math.inf in accepted}
         whole = (Meeting(below, empty, setting), Meeting(values, empty, setting), Meeting(below, (), setting), Meeting(values, (), setting))
         new = setting or len(values) > 1 or empty
         if (
             new
-            and (kept := next((m for m in whole if (m.values or m.empty) and _says_something(plain, given(m))), None))
-            and kept not in found
+            and (accepted := next((m for m in whole if (m.values or m.empty) and _says_something(plain, evaluate_meeting(m))), None))
+            and accepted not in meetings
         ):
-            found.append(kept)
-    return tuple(found)
+            meetings.append(accepted)
+    return tuple(meetings)
 
 
-def _is_same(plain: Outputs, found: Outputs | None) -> bool:
-    return found is not None and all(n in found and torch.equal(x.nan_to_num(7.5), found[n].nan_to_num(7.5)) for n, x in plain.items())
+def _is_same(plain: Outputs, outputs: Outputs | None) -> bool:
+    return outputs is not None and all(
+        n in outputs and torch.equal(x.nan_to_num(7.5), outputs[n].nan_to_num(7.5)) for n, x in plain.items()
+    )
 
 
-def _says_something(plain: Outputs, found: Outputs | None) -> bool:
+def _says_something(plain: Outputs, outputs: Outputs | None) -> bool:
     """Return whether each output has a finite number, and a share of the elements that differ is not NaN."""
-    if found is None or not all(bool(x.isfinite().any()) for x in found.values()):
+    if outputs is None or not all(bool(x.isfinite().any()) for x in outputs.values()):
         return False
-    differs = [(~((x == plain[n]) | (x.isnan() & plain[n].isnan())), x.isnan()) for n, x in found.items() if x.shape == plain[n].shape]
+    differs = [(~((x == plain[n]) | (x.isnan() & plain[n].isnan())), x.isnan()) for n, x in outputs.items() if x.shape == plain[n].shape]
     changed, open_ = sum(int(d.sum()) for d, _ in differs), sum(int((d & nan).sum()) for d, nan in differs)
     return open_ <= (1 - _SHARE) * changed
 
 
 def _like(values: Sequence[Value], v: float) -> Value:
-    """The number, or the boolean that equals it."""
+    """Return the number, or the boolean that equals it."""
     return next(x for x in values if x == v)
 
 
 def make_steep(x: torch.Tensor, form: str, turn: int) -> torch.Tensor:
-    """Rows that fall or rise by 100 or by 200 within a block; every third row stays. sums: those of rows that fall or rise already, by as many times more."""
+    """Return rows that fall or rise by 100 or by 200 within a block; every third row stays.
+
+    sums: rows that fall or rise already are scaled to that range.
+    """
     columns = x.shape[-1]
     number = (rows_of(x) + turn) % 3
-    wanted = torch.tensor([*_RANGES, 0.0], dtype=torch.float64)[number]
+    range_of_row = torch.tensor([*_RANGES, 0.0], dtype=torch.float64)[number]
     if form == _SUMS:
         block = x.double()[..., : min(columns, HIDDEN_COLUMNS)]
         width = (block[..., -1:] - block[..., :1]).abs()
-        factor = torch.where((width > 0) & (number < 2), wanted / width.clamp(min=1e-6), 1.0)
-        return _clamped(x.double() * factor.clamp(min=1.0), x.dtype)
+        factor = torch.where((width > 0) & (number < 2), range_of_row / width.clamp(min=1e-6), 1.0)
+        return _clamp(x.double() * factor.clamp(min=1.0), x.dtype)
     steps = x.double().abs()
-    steps = steps / steps[..., : min(columns, HIDDEN_COLUMNS)].sum(-1, keepdim=True).clamp(min=1e-6) * wanted
+    steps = steps / steps[..., : min(columns, HIDDEN_COLUMNS)].sum(-1, keepdim=True).clamp(min=1e-6) * range_of_row
     y = steps.cumsum(-1) * (-1 if form == _FALLING else 1)
-    return _clamped(torch.where(number < 2, y, x.double()), x.dtype)
+    return _clamp(torch.where(number < 2, y, x.double()), x.dtype)
 
 
-def _clamped(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _clamp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     largest = torch.finfo(dtype).max
     return x.clamp(-largest, largest).to(dtype)
 
 
-def find_steep(tensors: Mapping[str, torch.Tensor], tried: Tried, plain: Outputs) -> tuple[tuple[str, str], ...]:
-    """Find which tensors may have rows that fall, or rise, so far that the outputs stay numbers of about their size."""
+def find_steep(tensors: Mapping[str, torch.Tensor], evaluate: Evaluate, plain: Outputs) -> tuple[tuple[str, str], ...]:
+    """Find tensors whose rows may fall, or rise, so far that the outputs stay numbers of about their size."""
     forms = [(n, form) for form in (_FALLING, _RISING) for n, x in tensors.items() if x.shape[-1] > 1]
-    return tuple((n, form) for n, form in forms if _stays(plain, tried({n: make_steep(tensors[n], form, 0)})))
+    return tuple((n, form) for n, form in forms if _stays(plain, evaluate({n: make_steep(tensors[n], form, 0)})))
 
 
-def find_steep_sums(tensors: Mapping[str, torch.Tensor], tried: Tried) -> tuple[tuple[str, str], ...]:
-    """Find tensors that the specification gives, all of whose rows fall or rise, as running sums of logarithms do."""
-    plain = tried({})
+def find_steep_sums(tensors: Mapping[str, torch.Tensor], evaluate: Evaluate) -> tuple[tuple[str, str], ...]:
+    """Find tensors of the specification whose rows all fall or rise, such as running sums of logarithms."""
+    plain = evaluate({})
     if plain is None:
         return ()
     steady = [n for n, x in tensors.items() if x.dim() and x.shape[-1] > 3 and _is_monotone(x)]
-    return tuple((n, _SUMS) for n in steady if _stays(plain, tried({n: make_steep(tensors[n], _SUMS, 0)})))
+    return tuple((n, _SUMS) for n in steady if _stays(plain, evaluate({n: make_steep(tensors[n], _SUMS, 0)})))
 
 
 def _is_monotone(x: torch.Tensor) -> bool:
@@ -158,11 +174,11 @@ def _is_monotone(x: torch.Tensor) -> bool:
     return bool((steps <= 0).all() or (steps >= 0).all()) and bool((steps != 0).any())
 
 
-def _stays(plain: Outputs, found: Outputs | None) -> bool:
+def _stays(plain: Outputs, outputs: Outputs | None) -> bool:
     """Return whether outputs stay finite where they were, and of about their size."""
-    if found is None:
+    if outputs is None:
         return False
-    for n, x in found.items():
+    for n, x in outputs.items():
         most = plain[n].double()[plain[n].isfinite()].abs().max().item() if bool(plain[n].isfinite().any()) else 0.0
         if x.shape != plain[n].shape or bool((~x.isfinite() & plain[n].isfinite()).any()):
             return False

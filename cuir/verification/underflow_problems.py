@@ -1,4 +1,4 @@
-"""Problems whose inputs are so small that products of them underflow: long in each dim that additions to an output sum."""
+"""Problems with inputs so small that their products underflow: long in each dim that additions sum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from .problems import is_attention
 from .steps import steps_of_dims, with_heads
 from .underflowing_sums import KIND
 
-_PARTS = 256  # steps of the dim that is summed
-_TINY = 2.0**-30  # beyond all drawn numbers
+_PARTS = 256  # steps of the summed dim
+_TINY = 2.0**-30  # smaller than all drawn numbers
 
 
 def underflow_draws(checked: Checked, spec: FunctionSpecification, added: set[str]) -> list[Draw]:
-    """One problem for each dim that the kernel sums by additions to an output of f32. added: names of outputs that it adds to."""
+    """Return one problem for each dim that the kernel sums by additions to an f32 output.
+
+    added: names of outputs that it adds to.
+    """
     if is_attention(checked.origin) or not any(t.dtype == F32 and not t.written and not t.scratch for t in checked.tensors):
         return []
     steps, draws = steps_of_dims(checked, spec), list[Draw]()

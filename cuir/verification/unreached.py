@@ -1,4 +1,4 @@
-"""Lines of a kernel that its consts leave out, that no run has reached, or loops that never turned twice: of what stands there little is known. Owns no run."""
+"""Lines of a kernel that its consts omit or that no run has reached, and loops without a second turn."""
 
 from __future__ import annotations
 
@@ -10,64 +10,75 @@ from ..syntax.nodes import Assign, AugAssign, Call, ExprStmt, For, Literal, Stmt
 from ..syntax.walk import walk
 
 __all__ = ["forget_entered", "short_loops", "unreached"]
-ENOUGH = 3  # turns: the first, one that follows another, the last
-_SIMPLE = (Assign, AugAssign, ExprStmt)  # what does something; branches and loops are known by what they hold
+ENOUGH = 3  # turns: the first, one after another, the last
+_SIMPLE = (Assign, AugAssign, ExprStmt)  # simple statements; branches and loops are covered by their bodies
 
 
 Lines = list[tuple[int, int]]  # first and last of each range
 
 
-def unreached(checked: Checked, *others: Checked) -> tuple[Lines, Lines]:
-    """Lines of statements of the roles that the consts leave out of the kernel; and lines of it that no run has executed since forget_entered(). others: the same roles, with other functions."""
+def unreached(checked: Checked, *variants: Checked) -> tuple[Lines, Lines]:
+    """Return lines of the roles that the consts omit, and lines that no run has executed.
+
+    Runs count since forget_entered(). variants: the same roles, with other functions.
+    """
     origin = checked.origin
-    there = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
-    part = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if n.span.source is origin.span.source}
+    lines = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
+    compiled_lines = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if n.span.source is origin.span.source}
     reached = {
         n.span.line
-        for one in (checked, *others)
-        for block in list_entered_blocks(one)
+        for kernel in (checked, *variants)
+        for block in list_entered_blocks(kernel)
         for s in block
         if isinstance(s, _SIMPLE)
-        for n in walk(s)  # an argument stands where its function was called
+        for n in walk(s)  # an argument has the line of its function's call
         if n.span.source is origin.span.source
     }
-    left_out = [line not in part and line not in reached for line in there]
-    return _ranges(there, left_out), _ranges(there, [line in part and line not in reached for line in there])
+    left_out = [line not in compiled_lines and line not in reached for line in lines]
+    return _ranges(lines, left_out), _ranges(lines, [line in compiled_lines and line not in reached for line in lines])
 
 
-def short_loops(checked: Checked, *others: Checked, below: int = 2) -> list[int]:
-    """Lines of loops that runs since forget_entered() came to, and that made fewer turns each time, though not the consts alone say how many. others: the same roles, with other functions."""
+def short_loops(checked: Checked, *variants: Checked, below: int = 2) -> list[int]:
+    """Return lines of loops that runs entered, and that made fewer turns than `below` each time.
+
+    Runs count since forget_entered(). Without loops whose trip count the consts decide. variants: the same roles, with
+    other functions.
+    """
     source = checked.origin.span.source
     most: dict[int, int] = {}
-    for turns in (t for one in (checked, *others) for t in list_loop_turns(one) if t.stmt.span.source is source and not _fixed(t.stmt)):
+    for turns in (
+        t for kernel in (checked, *variants) for t in list_loop_turns(kernel) if t.stmt.span.source is source and not _is_fixed(t.stmt)
+    ):
         line = turns.stmt.span.line
         most[line] = max(most.get(line, -1), turns.most)
-    return sorted(line for line, n in most.items() if 0 < n < below)  # a body that was not entered is known as that
+    return sorted(line for line, n in most.items() if 0 < n < below)  # bodies that were not entered are reported as such
 
 
 def unentered_loops(checked: Checked) -> list[int]:
-    """Lines of loops without a turn in all runs, or that none has come to."""
+    """Return lines of loops without a turn in all runs, or that no run has reached."""
     source = checked.origin.span.source
     entered = {t.stmt.span.line for t in list_loop_turns(checked) if t.most > 0}
-    there = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if isinstance(n, For) and n.span.source is source}
-    return sorted(there - entered)
+    loop_lines = {
+        n.span.line for role in checked.roles for s in role.body for n in walk(s) if isinstance(n, For) and n.span.source is source
+    }
+    return sorted(loop_lines - entered)
 
 
-def _fixed(loop: For) -> bool:
-    """Whether the number of turns is known without a launch."""
+def _is_fixed(loop: For) -> bool:
+    """Return whether the trip count is known without a launch."""
     if not isinstance(loop.iter, Call):
         return False
     return all(isinstance(a.operand if isinstance(a, Unary) else a, Literal) for a in loop.iter.args)
 
 
-def _ranges(lines: list[int], wanted: list[bool]) -> Lines:
-    """Of the wanted ones; what stands between two of them does nothing by itself."""
+def _ranges(lines: list[int], selected: list[bool]) -> Lines:
+    """Return ranges of the selected lines; what lies between two of them has no effect."""
     ranges: Lines = []
     before = False
-    for line, is_wanted in zip(lines, wanted):
-        if is_wanted:
+    for line, is_selected in zip(lines, selected):
+        if is_selected:
             ranges = [*ranges[:-1], (ranges[-1][0], line)] if before else [*ranges, (line, line)]
-        before = is_wanted
+        before = is_selected
     return ranges
 
 

@@ -26,27 +26,30 @@ from .steps import adds_work, steps_of_dims, with_heads
 from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
-LANES = 32  # CTAs, which run as one batch
+LANES = 32  # CTAs that run as one batch
 # batch, key heads, heads of each: beyond 16 and 32 of each, groups that are powers of two and not, rows of heads longer than 40 and 64
 _QUICK = ((17, 3, 1), (2, 9, 5), (1, 12, 7), (1, 3, 12), (2, 4, 32), (1, 40, 1), (1, 8, 8))
 _FULL = ((1025, 1, 1), (2, 16, 3), (2, 21, 6), (1, 8, 12), (3, 33, 3), (1, 128, 1), (1, 1, 31), (67, 2, 5), (1, 4, 30), (260, 1, 2))
-_SINGLE = (41, 130)  # elements of a dim without steps, beside few of the others
+_SINGLE = (41, 130)  # elements of a dim without steps, with few of the others
 _SINGLE_FULL = (17, 33, 68, 257, 1025)
-_MANY_DIMS = 3  # with more of them, each is long once at level quick
-_LONG = (70_001, 2_603)  # elements of a dim with steps: more than 2^16, and than 2^16 / 40
+_MANY_DIMS = 3  # with more dims, each is long once at level quick
+_LONG = (70_001, 2_603)  # elements of a dim with steps: more than 2^16, and more than 2^16 / 40
 _LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
-_UNITS = {"quick": 400, "full": 20_000}  # of one problem
+_UNITS = {"quick": 400, "full": 20_000}  # units of one problem
 _CHEAP_UNITS = 5_000  # at level quick, of a kernel without products
 _CHEAP = {"quick": 40_000, "full": 250_000}  # calls of a dim's steps
-_FEW, _AROUND = 1025, (5, 21)  # beside so many heads or rows, elements of dims with steps: so many that a softmax is of several keys
-_GROWN = 1.5  # of the length asked for: what the specification may make of it
-_LARGEST = 40_000_000  # elements of an intermediate result of a function
-_PROBED = (256, 512)  # elements of a dim by which their growth is found
-LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: nothing is said of the kernel
+_FEW, _AROUND = 1025, (5, 21)  # with so many heads or rows, elements of dims with steps: enough for a softmax of several keys
+_GROWN = 1.5  # the largest length that the specification may give, relative to the requested one
+_LARGEST = 40_000_000  # the largest number of elements of an intermediate result of a function
+_PROBED = (256, 512)  # elements of a dim at which growth is measured
+LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: no verdict on the kernel
 
 
 def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
-    """Problems of the sizes that users have; what the specification's `sizes` or memory refuses is left out."""
+    """Return problems of the sizes that users have.
+
+    Without those that the specification's `sizes` or memory refuses.
+    """
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         return list(_make_draws(checked, spec, level))
     cases = [
@@ -60,7 +63,7 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
         cases.append(Case(f"{NAME}: {_LONG[-1]:,} queries", Lengths(1, 1, 1, _LONG[-1], 5)))
     if not isinstance(spec, FunctionSpecification):
         return list(cases)
-    found: list[AnyCase] = []
+    admitted: list[AnyCase] = []
     for case in cases:
         try:
             draw = from_case(checked, spec, case)
@@ -68,12 +71,12 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
             if error.diagnostics[0].code != "X108":
                 raise
             continue
-        found += fitting(checked, spec, [draw])[0]
-    return found
+        admitted += fitting(checked, spec, [draw])[0]
+    return admitted
 
 
 def is_user_case(case: AnyCase) -> bool:
-    """Return whether the name of a problem says that this module made it."""
+    """Return whether a problem is of this module, by its name."""
     return case.name.startswith(NAME)
 
 
@@ -94,22 +97,28 @@ def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> It
             short = _AROUND[n % 2] if max(sizes.values()) <= _FEW else 1 + n % 2
             least = {d: short if steps[d] and d not in sizes else 1 for d in checked.dims}
             draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}), scalars=usual_scale(checked))
-            if (kept := _admitted(checked, spec, draw, max(counts[0].values()))) is not None:
-                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, kept))
+            if (admitted := _admit(checked, spec, draw, max(counts[0].values()))) is not None:
+                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, admitted))
                 break
     yield from _ends(checked, spec, steps, level)
 
 
-def _admitted(checked: Checked, spec: FunctionSpecification, draw: Draw, most: int) -> Draw | None:
-    """The problem as the specification has it, unless it makes it much longer, or grows too large itself."""
-    kept = fitting(checked, spec, [draw])[0]
-    if not kept or max(kept[0].sizes.values()) > _GROWN * max(most, _LONG[-1], *draw.sizes.values()):
+def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, most: int) -> Draw | None:
+    """Return the problem as the specification admits it.
+
+    None if that makes it much longer, or too large.
+    """
+    admitted = fitting(checked, spec, [draw])[0]
+    if not admitted or max(admitted[0].sizes.values()) > _GROWN * max(most, _LONG[-1], *draw.sizes.values()):
         return None
-    return kept[0] if max(kept[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, kept[0]) else None
+    return admitted[0] if max(admitted[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, admitted[0]) else None
 
 
 def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
-    """Each dim at its longest where that costs little: tables of integers beside it, the largest of which are drawn; rows that rise and fall."""
+    """Yield each dim at its longest where that is cheap.
+
+    With integer tables of other dims, the largest of which are drawn; rows that rise and fall.
+    """
     calls = list(checked.calls())
     products = any(c.op.traits.product for c in calls)
     units = unit_dims(checked)
@@ -118,23 +127,23 @@ def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int
         cost = -(-LONGEST // steps[d]) * len(calls) if walked else 0
         if cost > _CHEAP[level] or (products and walked and level == "quick"):
             continue
-        beside = other_lengths(checked, d)
-        for sizes in beside if spec.inputs is not None or level == "full" else ():
+        other_sizes = other_lengths(checked, d)
+        for sizes in other_sizes if spec.inputs is not None or level == "full" else ():
             draw = Draw(
                 f"{NAME}: {d} to its end", with_heads({**dict.fromkeys(checked.dims, 1), **sizes, d: LONGEST}), scalars=usual_scale(checked)
             )
-            if (kept := _admitted(checked, spec, draw, LONGEST)) is not None and kept.sizes[d] >= LONGEST:
-                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, kept))
+            if (admitted := _admit(checked, spec, draw, LONGEST)) is not None and admitted.sizes[d] >= LONGEST:
+                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, admitted))
                 break
         if has_long_rows(checked, d) and "growing" in applicable(checked, spec):
             two = {x: 2 if steps[x] else 1 for x in checked.dims}
             draw = Draw(f"{NAME}: {d} rises", with_heads({**two, d: LONGEST}), "growing", seed_of(checked, d), scalars=usual_scale(checked))
-            if (kept := _admitted(checked, spec, draw, LONGEST)) is not None and kept.sizes[d] >= LONGEST:
-                yield kept
+            if (admitted := _admit(checked, spec, draw, LONGEST)) is not None and admitted.sizes[d] >= LONGEST:
+                yield admitted
 
 
 def _list_counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iterator[list[dict[str, int]]]:
-    """Sizes of some dims, the others as short as they may be; of each list the first that fits."""
+    """Yield sizes of some dims, the others as short as possible; of each list the first that fits is used."""
     single = [d for d in checked.dims if not steps[d]]
     grouped = {"H", "HK"} <= set(single)
     plain = [d for d in single if not (grouped and d in ("H", "HK"))]
@@ -143,10 +152,10 @@ def _list_counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iter
             yield [{**({"B": b} if "B" in plain else {}), "HK": hk, "H": g}]
     sizes = (*_SINGLE, *_SINGLE_FULL) if level == "full" else _SINGLE if len(plain) <= _MANY_DIMS else _SINGLE[:1]
     for i, d in enumerate(plain):
-        others = [x for x in plain if x != d]
+        other_dims = [x for x in plain if x != d]
         for n, size in enumerate(sizes):
-            beside = {others[(i + n) % len(others)]: 3} if others else {}
-            yield [{d: size, **beside}]
+            second = {other_dims[(i + n) % len(other_dims)]: 3} if other_dims else {}
+            yield [{d: size, **second}]
     units = _UNITS[level] if level == "full" or any(c.op.traits.product for c in checked.calls()) else _CHEAP_UNITS
     for d in (d for d in checked.dims if steps[d]):
         long = _LONG_FULL if level == "full" else _LONG
@@ -154,7 +163,7 @@ def _list_counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iter
 
 
 class _Sizes(Undisturbed):
-    """Remember the largest result of PyTorch's operations."""
+    """Mode that remembers the largest result of PyTorch's operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,21 +180,21 @@ class _Sizes(Undisturbed):
 def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
     """Return whether results within the function stay small, extrapolated from two short problems."""
     longest = max(draw.sizes, key=lambda d: draw.sizes[d])
-    found = []
+    measured = []
     for n in _PROBED:
         small = fitting(checked, spec, [replace(draw, sizes={**draw.sizes, longest: n})])[0]
         if not small or small[0].sizes[longest] == draw.sizes[longest]:
             return False
         sizes = _Sizes()
         try:
-            given = function_launch(checked, spec, small[0])
+            launch = function_launch(checked, spec, small[0])
             with sizes:
-                spec.exact(readable(checked, given), list(given.before))
+                spec.exact(readable(checked, launch), list(launch.before))
         except CuirError:
             return False
-        found.append((sizes.largest, small[0].sizes[longest]))
-    (before, at), (after, then) = found
-    if then <= at:
+        measured.append((sizes.largest, small[0].sizes[longest]))
+    (before, short), (after, long) = measured
+    if long <= short:
         return False
-    power = max(0.0, math.log(max(1, after) / max(1, before)) / math.log(then / at))
-    return after * (draw.sizes[longest] / then) ** power <= _LARGEST
+    power = max(0.0, math.log(max(1, after) / max(1, before)) / math.log(long / short))
+    return after * (draw.sizes[longest] / long) ** power <= _LARGEST

@@ -1,6 +1,7 @@
 """Error of float32 for a function, with that of the language's operations and of TF32.
 
-PyTorch evaluates the function in float32 as it is, with each operation off by as much as the language's may be, and with factors of products in TF32.
+PyTorch evaluates the function in float32 as it is, with each operation perturbed by the error that the language's may
+have, and with factors of products in TF32.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from ..ops.meaning.tiles import force_exact_products, split_operands
 from ..spec.functions import FunctionSpecification, Value
 from .decisive import jumps_in_torch
 
-TURNS = 3  # evaluations with other signs of the errors
+TURNS = 3  # the number of evaluations with other signs of the errors
 _ULP = 2.0**-23
-_OFF = 4 * _ULP  # a quotient is a reciprocal and a product; sums have another order
-_OFF_ABSOLUTE = 2.0**-20  # tanh and logarithms where they are near 0
+_RELATIVE_ERROR = 4 * _ULP  # a quotient is a reciprocal and a product; sums have other orders
+_ABSOLUTE_ERROR = 2.0**-20  # tanh and logarithms where they are near 0
 _FLOATS = (torch.float32, torch.float64)
 
 # Operations that round nothing: they choose, move or negate.
@@ -125,7 +126,7 @@ _EXACT = frozenset(
         "fmin",
     ]
 )
-# Operations whose result may be off by that much though it is near 0.
+# Operations whose result may have that absolute error near 0.
 _ABSOLUTE = frozenset(
     [
         "log",
@@ -151,8 +152,8 @@ _ABSOLUTE = frozenset(
         "acos",
     ]
 )
-# Operations that the language has as such; any other is made of logarithms and powers, whose errors grow with the exponent.
-_OWN = frozenset(
+# Operations of the language; others use logarithms and powers, whose errors grow with the exponent.
+_LANGUAGE_OPERATIONS = frozenset(
     [
         "add",
         "add_",
@@ -187,12 +188,12 @@ _OWN = frozenset(
     ]
 )
 
-# Operations that add up any number of terms: a kernel may do so in another order, of blocks and within them.
+# Operations that sum any number of terms: a kernel may use another order, of blocks and within them.
 _SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
 
-# Products, and where their factors stand among the arguments.
+# Products, and the position of their factors among the arguments.
 _FACTORS = dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "convolution"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
-# Operations that decide by a float operand and give floats, and where that stands among the arguments.
+# Operations that decide by a float operand and return floats, and the position of that operand.
 _STEPS = {
     **dict.fromkeys(("sgn", "sign", "floor", "ceil", "round", "trunc", "frac", "hardshrink", "threshold"), 0),
     **dict.fromkeys(("threshold_backward", "hardtanh_backward", "leaky_relu_backward", "softshrink_backward", "hardshrink_backward"), 1),
@@ -201,68 +202,81 @@ _STEPS = {
     "heaviside": 0,
     "copysign": 1,
 }
-_TF32 = 0.7 * 2.0**-10  # relative: how far the number of TF32 may be that an operand is taken as
+_TF32 = 0.7 * 2.0**-10  # relative error of an operand rounded to TF32
 
 
 class SingleError:
-    """Evaluations of one function for one problem; those with errors are made when they are asked for.
+    """Evaluations of one function for one problem; those with errors are computed on demand.
 
-    steps: what is decided within an operation (a sign, a slope on either side of a corner) stays as well: operands lie there exactly.
+    steps: decisions within an operation (a sign, a slope on either side of a corner) stay as well: operands lie there
+    exactly.
     """
 
-    def __init__(self, spec: FunctionSpecification, given: Mapping[str, Value], outputs: Sequence[str], steps: bool = False):
-        self.spec, self.given, self.outputs = spec, given, outputs
-        self.decided = _Noted(steps)
+    def __init__(self, spec: FunctionSpecification, inputs: Mapping[str, Value], outputs: Sequence[str], steps: bool = False):
+        self.spec, self.inputs, self.outputs = spec, inputs, outputs
+        self.decided = _DecisionLog(steps)
         self.jumped: list[torch.Tensor] = []
-        with (mode := _Decisions(self.decided, self.jumped)):
-            self.plain = spec.single(given, outputs)
-        self.overflows = mode.overflows  # whether some operation gave infinity for finite numbers
+        with (mode := _RecordDecisions(self.decided, self.jumped)):
+            self.plain = spec.single(inputs, outputs)
+        self.overflows = mode.overflows  # some operation gave infinity for finite numbers
         self._off: list[dict[str, torch.Tensor]] | None = None
         self._between: list[dict[str, torch.Tensor]] | None = None
         self._ordered: dict[str, torch.Tensor] | None = None
         self._tf32: list[dict[str, torch.Tensor]] | None = None
 
     def tf32(self) -> list[dict[str, torch.Tensor]]:
-        """The outputs where products take their operands as numbers of TF32: as the tensor core rounds them, then with other roundings."""
+        """Return the outputs with operands of products rounded to TF32.
+
+        As the tensor core rounds them, then with other roundings.
+        """
         if self._tf32 is None:
             self._tf32 = []
             for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-                with force_exact_products(), _OfTF32(self.decided, generator):
-                    self._tf32.append(self.spec.single(dict(self.given), self.outputs))
+                with force_exact_products(), _RoundFactors(self.decided, generator):
+                    self._tf32.append(self.spec.single(dict(self.inputs), self.outputs))
         return self._tf32
 
     def tf32_undecided(self) -> list[dict[str, torch.Tensor]]:
-        """`tf32`, where each evaluation takes its own decisions."""
+        """Return `tf32` with separate decisions in each evaluation."""
         evaluations = []
         for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-            with force_exact_products(), _OfTF32(_Noted(False), generator):
-                evaluations.append(self.spec.single(dict(self.given), self.outputs))
+            with force_exact_products(), _RoundFactors(_DecisionLog(False), generator):
+                evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
         return evaluations
 
     def turned(self) -> dict[str, torch.Tensor]:
-        """Return elements of the outputs, as bool tensors, that hang on decisions which the errors of operations turn; inputs are exact."""
-        found: dict[str, torch.Tensor] = {}
-        for seed in range(TURNS):
-            alike, own = self._computed(seed, self.decided, self.jumped), self._computed(seed, _Noted(False), ())
-            for n, x in own.items():
-                differs = ~((x == alike[n]) | (x.isnan() & alike[n].isnan()))
-                found[n] = found[n] | differs if n in found else differs
-        return found
+        """Return elements of the outputs that depend on decisions which the errors of operations change.
 
-    def _computed(self, seed: int, decided: _Noted, jumped: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        with _Off(decided, torch.Generator().manual_seed(seed), jumped=jumped):
-            return self.spec.single(dict(self.given), self.outputs)
+        As bool tensors; inputs are exact.
+        """
+        changed: dict[str, torch.Tensor] = {}
+        for seed in range(TURNS):
+            same_decisions, free_decisions = self._evaluate(seed, self.decided, self.jumped), self._evaluate(seed, _DecisionLog(False), ())
+            for n, x in free_decisions.items():
+                differs = ~((x == same_decisions[n]) | (x.isnan() & same_decisions[n].isnan()))
+                changed[n] = changed[n] | differs if n in changed else differs
+        return changed
+
+    def _evaluate(self, seed: int, decided: _DecisionLog, jumped: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        with _PerturbOperations(decided, torch.Generator().manual_seed(seed), jumped=jumped):
+            return self.spec.single(dict(self.inputs), self.outputs)
 
     def ordered(self) -> dict[str, torch.Tensor]:
-        """Which elements of the outputs hang on the order of a sum, as bool tensors: some order of its terms leaves float32, and infinities of both signs then give NaN."""
+        """Return elements of the outputs that depend on the order of a sum, as bool tensors.
+
+        Some order of its terms overflows float32, and infinities of both signs then give NaN.
+        """
         if self._ordered is None:
-            with _AnyOrder(self.decided):
-                outputs = self.spec.single(self.given, self.outputs)
+            with _MarkOrderOverflow(self.decided):
+                outputs = self.spec.single(self.inputs, self.outputs)
             self._ordered = {n: x.isnan() for n, x in outputs.items()}
         return self._ordered
 
     def off(self) -> list[dict[str, torch.Tensor]]:
-        """The outputs of evaluations in which inputs and every operation are off by a few units in the last place. What is decided by comparisons stays as in `plain`."""
+        """Return the outputs of evaluations in which inputs and every operation have errors of a few ulps.
+
+        Comparisons keep the decisions of `plain`.
+        """
         if self._off is None:
             self._off = [self._once(seed) for seed in range(TURNS)]
         return self._off
@@ -274,34 +288,37 @@ class SingleError:
         return self._between
 
     def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
-        """The outputs of evaluations in which every operation is off by as much as rounding to a dtype of 16 bits may put it: other roundings than those that happened to PyTorch."""
+        """Return the outputs of evaluations in which every operation has a rounding error of a 16-bit dtype.
+
+        Other roundings than those that happened to PyTorch.
+        """
         evaluations = []
         for seed in range(TURNS):
-            with _Off(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
-                evaluations.append(self.spec.single(dict(self.given), self.outputs))
+            with _PerturbOperations(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
+                evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
         return evaluations
 
     def _once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        given = {
-            n: _perturbed(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-            for n, x in self.given.items()
+        perturbed = {
+            n: _perturb(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for n, x in self.inputs.items()
         }
-        with _Off(self.decided, generator, jumped=jumped):
-            return self.spec.single(given, self.outputs)
+        with _PerturbOperations(self.decided, generator, jumped=jumped):
+            return self.spec.single(perturbed, self.outputs)
 
 
-def _perturbed(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
-    """Each number off by the error that an operation of that name may have, up or down."""
-    if name in _OWN:
-        return _off_by(x, generator, x.abs() * _OFF)
+def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
+    """Perturb each number by the error that an operation of that name may have, up or down."""
+    if name in _LANGUAGE_OPERATIONS:
+        return _perturb_by(x, generator, x.abs() * _RELATIVE_ERROR)
     exponent = torch.where(x == 0, 0.0, x.abs().log2().abs()).nan_to_num(0.0, 0.0, 0.0)
-    most = x.abs() * (_OFF + 2 * _ULP * exponent)
-    return _off_by(x, generator, most + _OFF_ABSOLUTE if name in _ABSOLUTE else most)
+    most = x.abs() * (_RELATIVE_ERROR + 2 * _ULP * exponent)
+    return _perturb_by(x, generator, most + _ABSOLUTE_ERROR if name in _ABSOLUTE else most)
 
 
-def _named(name: str, args: Sequence[Any]) -> str:
-    """The operation that a kernel would use: a small power is products."""
+def _kernel_operation(name: str, args: Sequence[Any]) -> str:
+    """Return the operation that a kernel would use: a small power is products."""
     return "mul" if name in ("pow", "pow_") and len(args) > 1 and args[1] in (2, 3, 4) else name
 
 
@@ -309,12 +326,12 @@ def _has_floats(args: Sequence[Any]) -> bool:
     return any((isinstance(a, torch.Tensor) and a.dtype in _FLOATS) or (isinstance(a, (list, tuple)) and _has_floats(a)) for a in args)
 
 
-def _endless(x: Any) -> bool:
+def _has_infinity(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in _FLOATS and bool(x.isinf().any())
 
 
-def _decision(x: Any) -> bool:
-    """Whether a result is no float tensor: a comparison, a position, a number that Python reads."""
+def _is_decision(x: Any) -> bool:
+    """Return whether a result is not a float tensor: a comparison, a position, a number that Python reads."""
     return isinstance(x, (bool, int, float)) or (isinstance(x, torch.Tensor) and not x.is_floating_point())
 
 
@@ -323,14 +340,14 @@ def _is_float(x: Any) -> bool:
 
 
 class Undisturbed(TorchDispatchMode):
-    """A mode that needs nothing of torch.compile, whose import takes seconds."""
+    """A mode that does not load torch.compile, whose import takes seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
 
-class _Noted(list[Any]):
+class _DecisionLog(list[Any]):
     """Decisions in their order; steps: operands that decide within an operation, too."""
 
     def __init__(self, steps: bool):
@@ -338,14 +355,14 @@ class _Noted(list[Any]):
         self.steps = steps
 
     def place(self, func: Any) -> int | None:
-        """Return where the operand stands that decides within an operation, None for other operations."""
+        """Return the position of the operand that decides within an operation; None for other operations."""
         return _STEPS.get(func.overloadpacket.__name__) if self.steps else None
 
 
-class _Decisions(Undisturbed):
-    """Notes what is decided by floats."""
+class _RecordDecisions(Undisturbed):
+    """Mode that records decisions by floats."""
 
-    def __init__(self, decided: _Noted, jumped: list[torch.Tensor]):
+    def __init__(self, decided: _DecisionLog, jumped: list[torch.Tensor]):
         super().__init__()
         self.decided, self.jumped, self.overflows = decided, jumped, False
 
@@ -354,135 +371,150 @@ class _Decisions(Undisturbed):
             self.decided.append(args[place].detach().clone())
         result = func(*args, **(kwargs or {}))
         if _has_floats(args):
-            self._noted(result)
+            self._record(result)
             if jumps_in_torch(func.overloadpacket.__name__, args, kwargs or {}, result) and _is_float(result):
                 self.jumped.append(result.clone())
             if not self.overflows and not func.is_view and func.overloadpacket.__name__ not in _EXACT:
-                self.overflows = _endless(result) and not any(map(_endless, args))
+                self.overflows = _has_infinity(result) and not any(map(_has_infinity, args))
         return result
 
-    def _noted(self, result: Any) -> None:
+    def _record(self, result: Any) -> None:
         if isinstance(result, (list, tuple)):
             for x in result:
-                self._noted(x)
-        elif _decision(result):
+                self._record(x)
+        elif _is_decision(result):
             self.decided.append(result)
 
 
-class _Again(Undisturbed):
-    """Takes the decisions as they were noted."""
+class _ReplayDecisions(Undisturbed):
+    """Mode that replays recorded decisions."""
 
-    def __init__(self, decided: _Noted):
+    def __init__(self, decided: _DecisionLog):
         super().__init__()
         self.decided, self.next = decided, 0
 
-    def _placed(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
-        """Return the arguments with the operand that decides as it was noted."""
+    def _replay_operand(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments with the deciding operand as it was recorded."""
         place = self.decided.place(func)
-        return args if place is None else (*args[:place], self._decided(args[place]), *args[place + 1 :])
+        return args if place is None else (*args[:place], self._replay(args[place]), *args[place + 1 :])
 
-    def _decided(self, x: Any) -> Any:
-        """What was decided without errors, if it was asked in the same order."""
-        at, self.next = self.next, self.next + 1
-        if at < len(self.decided):
-            known = self.decided[at]
-            if type(known) is type(x) and (not isinstance(x, torch.Tensor) or (known.shape == x.shape and known.dtype == x.dtype)):
-                return known
+    def _replay(self, x: Any) -> Any:
+        """Return the recorded decision, if the order of decisions is the same."""
+        index, self.next = self.next, self.next + 1
+        if index < len(self.decided):
+            recorded = self.decided[index]
+            if type(recorded) is type(x) and (not isinstance(x, torch.Tensor) or (recorded.shape == x.shape and recorded.dtype == x.dtype)):
+                return recorded
         return x
 
-    def _changed(self, func: Any, args: Sequence[Any], result: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
-        """The result of an operation: decisions as noted, its floats changed."""
+    def _change(self, func: Any, args: Sequence[Any], result: Any, change: Callable[[torch.Tensor], torch.Tensor] | None) -> Any:
+        """Return the result of an operation: decisions as recorded, floats changed."""
         computed = _has_floats(args)
 
-        def judged(x: Any) -> Any:
+        def replace(x: Any) -> Any:
             if isinstance(x, (list, tuple)):
-                return type(x)(map(judged, x)) if not hasattr(x, "_fields") else type(x)(*map(judged, x))
-            if computed and _decision(x):
-                return self._decided(x)
+                return type(x)(map(replace, x)) if not hasattr(x, "_fields") else type(x)(*map(replace, x))
+            if computed and _is_decision(x):
+                return self._replay(x)
             if change is None or not computed or not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS:
                 return x
             return x.copy_(change(x)) if any(x is a for a in args) else change(x)
 
-        return judged(result)
+        return replace(result)
 
 
-class _AnyOrder(_Again):
-    """Puts NaN for each sum of which the terms' magnitudes add up to more than the dtype holds: if they do not, no order leaves it."""
+class _MarkOrderOverflow(_ReplayDecisions):
+    """Mode that puts NaN for each sum whose terms' magnitudes add up to more than the dtype holds.
+
+    Otherwise no order of the terms overflows.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = self._placed(func, args)
+        args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _SUMS:
-            return self._changed(func, args, result, None)
+            return self._change(func, args, result, None)
         most = func(*map(_magnitude, args), **(kwargs or {}))
-        return self._changed(func, args, result, lambda x: torch.where(most.isinf(), torch.nan, x))
+        return self._change(func, args, result, lambda x: torch.where(most.isinf(), torch.nan, x))
 
 
 def _magnitude(x: Any) -> Any:
-    """Of finite numbers; others count 0."""
+    """Return the magnitude of finite numbers; 0 for others."""
     return x.abs().nan_to_num(0.0, 0.0, 0.0) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
-class _Off(_Again):
-    """Takes the decisions as they were noted, and puts each computed number off. unit: by up to so much of itself, evenly; left out: by what the language's operations may be off. jumped: what functions that jump gave, which stays."""
+class _PerturbOperations(_ReplayDecisions):
+    """Mode that replays recorded decisions and perturbs each computed number.
 
-    def __init__(self, decided: _Noted, generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
+    unit: the largest relative error, evenly distributed; without it the errors of the language's operations. jumped:
+    results of step functions, which stay.
+    """
+
+    def __init__(self, decided: _DecisionLog, generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
         super().__init__(decided)
         self.generator, self.unit, self.jumped, self.jumps = generator, unit, jumped, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = self._placed(func, args)
+        args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
-        name = _named(func.overloadpacket.__name__, args)
+        name = _kernel_operation(func.overloadpacket.__name__, args)
         if self.jumped and jumps_in_torch(name, args, kwargs or {}, result) and _is_float(result):
-            at, self.jumps = self.jumps, self.jumps + 1
-            if at < len(self.jumped) and self.jumped[at].shape == result.shape:
-                return result.copy_(self.jumped[at]) if any(result is a for a in args) else self.jumped[at].to(result.dtype, copy=True)
+            index, self.jumps = self.jumps, self.jumps + 1
+            if index < len(self.jumped) and self.jumped[index].shape == result.shape:
+                return (
+                    result.copy_(self.jumped[index]) if any(result is a for a in args) else self.jumped[index].to(result.dtype, copy=True)
+                )
         if self.unit and not (name in _EXACT or func.is_view):
-            return self._changed(func, args, result, lambda x: _evenly_off(x, self.generator, self.unit))
+            return self._change(func, args, result, lambda x: _perturb_evenly(x, self.generator, self.unit))
         if name in _SUMS:  # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
             most = func(*map(_magnitude, args), **(kwargs or {}))
-            return self._changed(func, args, result, lambda x: _off_by(x, self.generator, most * _of_order(name, args, x)))
+            return self._change(func, args, result, lambda x: _perturb_by(x, self.generator, most * _order_error(name, args, x)))
         exact = name in _EXACT or func.is_view
-        return self._changed(func, args, result, None if exact else lambda x: _perturbed(x, self.generator, name))
+        return self._change(func, args, result, None if exact else lambda x: _perturb(x, self.generator, name))
 
 
-class _OfTF32(_Again):
-    """Takes the decisions as they were noted, and the factors of products as numbers of TF32. generator: of other roundings than the tensor core's."""
+class _RoundFactors(_ReplayDecisions):
+    """Mode that replays recorded decisions and rounds the factors of products to TF32.
 
-    def __init__(self, decided: _Noted, generator: torch.Generator | None):
+    generator: of roundings other than the tensor core's.
+    """
+
+    def __init__(self, decided: _DecisionLog, generator: torch.Generator | None):
         super().__init__(decided)
         self.generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = self._placed(func, args)
+        args = self._replay_operand(func, args)
         first = _FACTORS.get(func.overloadpacket.__name__)
         if first is not None:
             args = (*args[:first], *self._factors(*args[first : first + 2]), *args[first + 2 :])
-        return self._changed(func, args, func(*args, **(kwargs or {})), None)
+        return self._change(func, args, func(*args, **(kwargs or {})), None)
 
     def _factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if a.dtype != torch.float32:
             return a, b
         if self.generator is None:
             return split_operands(a, b, 1)
-        return _evenly_off(a, self.generator, _TF32), _evenly_off(b, self.generator, _TF32)
+        return _perturb_evenly(a, self.generator, _TF32), _perturb_evenly(b, self.generator, _TF32)
 
 
-def _of_order(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
-    """The error of a sum beside its terms' magnitudes: one by one, n roundings of which each may go either way come to about sqrt(n) / 6 units in the last place of the sum."""
-    given = next((a for a in args if isinstance(a, torch.Tensor)), x)
-    terms = given.numel() / max(1, x.numel()) if name in ("sum", "mean") else given.shape[-1] if given.dim() else 1
-    return _OFF + _ULP * math.sqrt(max(1.0, terms)) / 2
+def _order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
+    """Return the error of a sum relative to its terms' magnitudes.
+
+    n roundings, one by one and in either direction, add up to about sqrt(n) / 6 units in the last place of the sum.
+    """
+    operand = next((a for a in args if isinstance(a, torch.Tensor)), x)
+    terms = operand.numel() / max(1, x.numel()) if name in ("sum", "mean") else operand.shape[-1] if operand.dim() else 1
+    return _RELATIVE_ERROR + _ULP * math.sqrt(max(1.0, terms)) / 2
 
 
-def _evenly_off(x: torch.Tensor, generator: torch.Generator, unit: float) -> torch.Tensor:
-    """Each number off by up to so much of itself; infinities stay."""
+def _perturb_evenly(x: torch.Tensor, generator: torch.Generator, unit: float) -> torch.Tensor:
+    """Perturb each number by at most `unit` of itself, evenly; infinities stay."""
     by = (torch.rand(x.shape, generator=generator, dtype=x.dtype) * 2 - 1) * unit
     return torch.where(x.isinf(), x, x + x * by)
 
 
-def _off_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:
-    """Each number off by so much, up or down; infinities stay."""
+def _perturb_by(x: torch.Tensor, generator: torch.Generator, most: torch.Tensor) -> torch.Tensor:
+    """Perturb each number by `most`, up or down; infinities stay."""
     sign = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8).to(x.dtype) * 2 - 1
     return torch.where(x.isinf() | (most == 0), x, x + sign * most)  # a zero keeps its sign

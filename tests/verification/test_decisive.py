@@ -14,7 +14,7 @@ from cuir.checking.checker import check
 from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.verification import verify
-from cuir.verification.decisive import KIND, _draw_at_steps, jumps_in_torch, make_decisive_draws, find_undecided
+from cuir.verification.decisive import KIND, _draw_at_steps, find_undecided, jumps_in_torch, make_decisive_draws
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import ask_small
 from cuir.verification.report import VerifyReport

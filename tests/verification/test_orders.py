@@ -69,7 +69,7 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
     (case,) = (c for c in schedule_cases(checked, CAUSAL) if c.name == "persistent tiles")
     assert check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0) > 0  # nothing to find
     with pytest.raises(CuirError) as caught:
-        check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0, others=list(orders(parse(wrong), checked)))
+        check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0, orders=list(orders(parse(wrong), checked)))
     note = caught.value.diagnostics[0].notes[-1].message
     assert "with the tiles backwards: @func def tile(t): return tile_0((cdiv(M, BM) * H * B) - 1 - t)" in note
 

@@ -130,7 +130,7 @@ def test_smooth_scores_have_no_corners(mod: Mod) -> None:
 def test_a_number_that_f32_lacks_has_neighbours_alone() -> None:
     """There f32 and f64 decide otherwise, and a right program would be refused."""
     found = inputs_of(lambda s, b, h, i, j: torch.where(s > 0.3, s, s - 4.0))
-    assert found is not None and (found.reached, found.beside, found.total) == (0, 1, 1)
+    assert found is not None and (found.reached, found.near, found.total) == (0, 1, 1)
     assert "closely beside 1 more" in found.words
     scores = found.q.double() @ found.k.double().mT * found.scale
     assert ((scores - 0.3).abs() < 1e-3).all() and (scores < 0.3).any() and (scores > 0.3).any()
@@ -141,7 +141,7 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
     assert found is not None and found.reached == 0
     spec = Specification("score", None, lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
     decisions = Decisions(traced_apart(spec), spec, AT)
-    assert bool(decisions.decided(found.q.double() @ found.k.double().mT * found.scale).all())
+    assert bool(decisions.is_decided(found.q.double() @ found.k.double().mT * found.scale).all())
 
 
 def test_verify_tries_scores_at_corners(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,10 @@ class Driver:
         level: str,
         arguments_of: Callable[[Draw | Case, str], Mapping[str, Any]],
     ):
-        """arguments_of: gives inputs of a problem, among them the one of a name."""
+        """Prepare the search.
+
+        arguments_of: returns inputs of a problem, among them the one of a name.
+        """
         self.checked, self.spec, self.level, self.arguments_of = checked, spec, level, arguments_of
         self.effort = EFFORTS[level]
         self.coverage = Coverage(observed, [0] * len(observed.conditions))

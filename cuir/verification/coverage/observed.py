@@ -52,7 +52,7 @@ class Observed:
         return {key: now.get(key, set()) | self.earlier.get(key, set()) for key in (*now, *self.earlier)}
 
     def narrow(self) -> None:
-        """From now on watch only conditions with an unseen side, if these are considerably fewer.
+        """Watch only conditions with an unseen side from now on, if these are considerably fewer.
 
         Code is compiled anew for it.
         """

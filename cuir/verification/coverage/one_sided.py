@@ -17,12 +17,14 @@ from .waivers import MARK, collect_waivers, describe_useless_waivers
 def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[str]]:
     """Compute the figure of a verification, and messages about useless waivers."""
     waivers, sides = collect_waivers(_collect_sources(checked, coverage)), collect_sides(coverage)
-    counted = [s for s in sides if s.seen or not waivers.get(_line_of(s.condition))]
+    counted = [s for s in sides if s.is_seen or not waivers.get(_line_of(s.condition))]
     plain, of_data = [s for s in counted if not s.by_data], [s for s in counted if s.by_data]
     places = {place_of(s.condition) for s in sides}
     unseen = describe_unseen(coverage, sides, waivers)
     messages = describe_useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.unseen))
-    return Figure(len(places), len(plain), sum(s.seen for s in plain), len(of_data), sum(s.seen for s in of_data), tuple(unseen)), messages
+    return Figure(
+        len(places), len(plain), sum(s.is_seen for s in plain), len(of_data), sum(s.is_seen for s in of_data), tuple(unseen)
+    ), messages
 
 
 def describe_unseen(coverage: Coverage, sides: Iterable[Side], waivers: Mapping[tuple[Source, int], str]) -> list[OneSided]:

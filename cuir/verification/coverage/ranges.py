@@ -86,7 +86,7 @@ class _Scope:
         return bounds
 
     def _step(self, name: str, e: Expr) -> Bounds:
-        """Bound the step of a name: the other operand, if the expression adds to or subtracts from the name."""
+        """Bound the step of a name: the other operand of a sum or difference with the name."""
         operation = entry(self.checked, e)
         if operation is None or len(operation[1]) != 2 or operation[0].traits.linear not in ((1, 1), (1, -1)):
             return None

@@ -33,7 +33,7 @@ class Side:
         return all(t.condition.level > NUMBERS for t in self.instances)
 
     @property
-    def seen(self) -> bool:
+    def is_seen(self) -> bool:
         return not self.unseen
 
 
