@@ -16,7 +16,7 @@ from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
 from tests.strategies.effort import examples
 
 
-def explored(k: Skeleton) -> tuple[module.Found, Counter[frozenset]]:
+def explored(k: Skeleton) -> tuple[module.SearchResult, Counter[frozenset]]:
     """The exploration, and how often each class was completed."""
     classes: Counter[frozenset] = Counter()
 

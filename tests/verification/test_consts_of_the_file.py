@@ -123,7 +123,7 @@ def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() 
         program = parse(text)
         known = fill_consts(pick_kernel(program, None), {})
         verification: Any = SimpleNamespace(level="full", consts=known, program=program, kernel=None)
-        return [dict(c.consts) for c in _Verification.others(verification, check(program, None, known))[0]]
+        return [dict(c.consts) for c in _Verification.make_variants(verification, check(program, None, known))[0]]
 
     fixed = MEAN.replace("WIDTH", "128.0").replace("1024", "128")
     assert others(fixed) == []

@@ -70,7 +70,7 @@ def test_an_evaluation_says_what_it_compares_with() -> None:
     with (comparisons := Comparisons()):
         x = torch.tensor([1.0, 2.0])
         torch.where(x > 1.25, x, 0.0) + x.clamp(min=-4.5) + (torch.tensor([1, 2]) == -1)
-    assert set(comparisons.found.floats) == {1.25, -4.5} and comparisons.found.integers == (-1,)
+    assert set(comparisons.mentioned.floats) == {1.25, -4.5} and comparisons.mentioned.integers == (-1,)
 
 
 def test_a_kernel_says_what_it_compares_with() -> None:

@@ -41,7 +41,7 @@ def compared(launched: Callable[[Mapping[str, Any]], None]) -> Any:
 
 def test_a_right_kernel_agrees() -> None:
     found = compared(gpu())
-    assert found.apart == 0 and found.repeated == 2 and 0 < found.numbers.error < 1e-3
+    assert found.distance == 0 and found.repeated == 2 and 0 < found.numbers.error < 1e-3
     assert found.as_json()["case"] == str(CASE)
 
 

@@ -300,10 +300,10 @@ def test_seeded_schedules_can_be_asked_for() -> None:
 
 
 def test_results_are_compared_bit_for_bit() -> None:
-    from cuir.verification.schedules import _same
+    from cuir.verification.schedules import _is_same
 
     a = torch.tensor([1.0, float("nan"), -0.0])
-    assert _same(a, a.clone()) and not _same(a, torch.tensor([1.0, float("nan"), 0.0]))
+    assert _is_same(a, a.clone()) and not _is_same(a, torch.tensor([1.0, float("nan"), 0.0]))
 
 
 def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:

@@ -49,9 +49,9 @@ def test_a_side_that_one_instance_took_is_seen_unless_a_problem_for_another_was_
     masks = [0] * len(coverage.observed.conditions)
     masks[one.number] = 3
     coverage.observed.mark(masks)
-    assert [s.seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [True, True]
+    assert [s.is_seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [True, True]
     coverage.feasible[other.number, 0] = "a problem"  # type: ignore[assignment]
-    assert [s.seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [False, True]
+    assert [s.is_seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [False, True]
 
 
 def test_sides_that_no_launch_takes_are_not_counted() -> None:
