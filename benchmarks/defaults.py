@@ -297,9 +297,9 @@ def main() -> int:
     one.add_argument("--jobs", type=int)
     one.add_argument("--out", type=Path, help="lines of JSON, as they come")
     given = parser.parse_args()
-    from cuir.measure.gpu import no_gpu
+    from cuir.measure.gpu import explain_missing_gpu
 
-    if reason := no_gpu():
+    if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     chosen = {**GRID, **({"variants": given.only} if given.only else {}), **({"dims": given.dims} if given.dims else {})}

@@ -128,9 +128,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     given = parser.parse_args()
-    from cuir.measure.gpu import no_gpu
+    from cuir.measure.gpu import explain_missing_gpu
 
-    if reason := no_gpu():
+    if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     as_they_come(measured(given.dims, given.length, given.rounds), given.out)

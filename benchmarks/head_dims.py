@@ -149,9 +149,9 @@ def main() -> int:
     if given.table is not None:
         print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
         return 0
-    from cuir.measure.gpu import no_gpu
+    from cuir.measure.gpu import explain_missing_gpu
 
-    if reason := no_gpu():
+    if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     as_they_come(measured(given.dims, given.length, given.rounds, given.all), given.out)

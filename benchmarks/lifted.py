@@ -217,9 +217,9 @@ def main() -> int:
     if given.table is not None:
         print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
         return 0
-    from cuir.measure.gpu import no_gpu
+    from cuir.measure.gpu import explain_missing_gpu
 
-    if why := no_gpu():
+    if why := explain_missing_gpu():
         print(f"nothing measured: {why}", file=sys.stderr)
         return 1
     as_they_come(measured(given), given.out)

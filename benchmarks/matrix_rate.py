@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from cuir.measure.gpu import no_gpu
+from cuir.measure.gpu import explain_missing_gpu
 from cuir.measure.protocol import Call, median_ms
 
 SIZES = (4096, 8192, 16384)
@@ -28,7 +28,7 @@ def rates(
 
 
 def main() -> int:
-    if reason := no_gpu():
+    if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     for n, rate in rates():

@@ -99,7 +99,7 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
     from cuir.measure.protocol import time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
-    from cuir.tuning.device import Prepared
+    from cuir.tuning.device import PreparedProblem
 
     old = read(path)
     differing = [t for t in texts(variants) if old[t[0]]["source"] != t[4].source]
@@ -108,7 +108,7 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
     for name, _, consts, program, cuda in differing:
         kernels = {"old": CompiledKernel(compile_cuda(old_kernel(cuda, old[name]))), "new": CompiledKernel(compile_cuda(cuda))}
         for length in lengths:
-            case = Prepared(program, Shape(max(1, 16384 // length), 32, 32, length, length, int(consts["D"])), torch.float16)
+            case = PreparedProblem(program, Shape(max(1, 16384 // length), 32, 32, length, length, int(consts["D"])), torch.float16)
             arguments = case.arguments(cuda.checked.consts)
             wrong = {n: why for n, k in kernels.items() if (why := case.judge(k, cuda.checked.consts))}
             times, failed = time_in_turns({n: partial(k, **arguments) for n, k in kernels.items()}, rounds)
@@ -144,9 +144,9 @@ def main() -> int:
     elif given.do == "differ":
         differ(given.file, given.variant, given.compile)
     else:
-        from cuir.measure.gpu import no_gpu
+        from cuir.measure.gpu import explain_missing_gpu
 
-        if reason := no_gpu():
+        if reason := explain_missing_gpu():
             print(f"nothing measured: {reason}", file=sys.stderr)
             return 1
         as_they_come(timed(given.file, given.variant, given.length, given.rounds), given.out)

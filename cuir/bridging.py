@@ -168,9 +168,9 @@ class _Job:
 
             find_nvcc()
         if run == "yes":
-            from .measure.gpu import need_gpu
+            from .measure.gpu import require_gpu
 
-            need_gpu('leave out --run (in Python run="yes") to do everything else')
+            require_gpu('leave out --run (in Python run="yes") to do everything else')
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
@@ -319,9 +319,9 @@ class _Job:
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         from .bench.compare import compare
-        from .measure.gpu import no_gpu
+        from .measure.gpu import explain_missing_gpu
 
-        reason = no_gpu()
+        reason = explain_missing_gpu()
         if demand == "no" or (demand == "auto" and reason):
             self.skip("run", reason if demand == "auto" else "not asked for")
             if demand == "auto":

@@ -37,9 +37,9 @@ def main() -> int:
     if given.table is not None:
         print(markdown([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
         return 0
-    from cuir.measure.gpu import no_gpu
+    from cuir.measure.gpu import explain_missing_gpu
 
-    if reason := no_gpu():
+    if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     cells = [

@@ -15,7 +15,7 @@ from ..measure.problem import Expectation, Shape, count_kept_pairs
 from ..measure.protocol import Call, describe_error, median_ms, raise_if_lost, time_in_turns
 from ..measure.worker import Tell
 from ..syntax.types import DTYPES
-from ..tuning.device import Prepared
+from ..tuning.device import PreparedProblem
 from ..tuning.space import label, plain
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def family(name: str) -> str:
 def measure_cell(
     cell: Cell, transferred: Any, dtype: str, settings: Sequence[Mapping[str, Const]], peers: Sequence[str], rounds: int = 3,
     reference: Reference | None = None, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
-    prepare: Callable[..., Prepared] = Prepared, launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
+    prepare: Callable[..., PreparedProblem] = PreparedProblem, launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
 ) -> dict[str, Any]:  # fmt: skip
     """Our kernel with each setting, the peers and the reference. Returns the cell's row.
 

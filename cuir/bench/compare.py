@@ -11,7 +11,7 @@ from ..calls.binding import TORCH
 from ..checking.checked import Checked
 from ..measure.problem import Shape
 from ..text.diagnostics import CuirError
-from ..tuning.device import Prepared, make_ragged_shape
+from ..tuning.device import PreparedProblem, make_ragged_shape
 from .cells import OURS, Cell, measure_cell
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PEERS = ("cudnn", "fa2", "dense", "flex")
 
 
 def compare(
-    checked: Checked, transferred: TransferResult, *, prepare: Callable[..., Prepared] = Prepared, launch: Callable[..., Any] | None = None, **options: Any
+    checked: Checked, transferred: TransferResult, *, prepare: Callable[..., PreparedProblem] = PreparedProblem, launch: Callable[..., Any] | None = None, **options: Any
 ) -> dict[str, Any]:  # fmt: skip
     """Checks the kernel against float64, on a ragged problem with grouped heads and on the problem that is timed, and times it beside PyTorch's.
 

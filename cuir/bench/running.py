@@ -12,7 +12,7 @@ from typing import Any
 from ..checking.checked import Const
 from ..measure.worker import WorkerLost
 from ..text.diagnostics import CuirError
-from ..tuning.compiling import Built, Job
+from ..tuning.compiling import BuildResult, Job
 from ..tuning.space import plain
 from .cells import BUILD_SECONDS, Cell
 from .reference import FAMILY
@@ -46,7 +46,7 @@ class Told:
 
 
 def run_cells(
-    cells: Sequence[Cell], results: Results, plan: Callable[[Cell], Planned], compile: Callable[[Sequence[Job]], Iterator[tuple[int, Built]]],
+    cells: Sequence[Cell], results: Results, plan: Callable[[Cell], Planned], compile: Callable[[Sequence[Job]], Iterator[tuple[int, BuildResult]]],
     prime: Prime, ask: Ask, *, dtype: str, peers: Sequence[str], reference: str | None = None, rounds: int, limit: float, tell: Callable[[Told], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:  # fmt: skip

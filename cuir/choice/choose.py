@@ -26,7 +26,7 @@ from .work import Work
 Source = Literal["given", "tuned", "table", "model", "start"]
 Numbers = Mapping[str, int | float]
 SOURCES: tuple[Source, ...] = ("tuned", "table", "start", "model")  # in order of precedence
-COMPUTED = ("T", "D", "DV", "PARTS")  # const parameters that determine the result, not the schedule
+RESULT_CONSTS = ("T", "D", "DV", "PARTS")  # const parameters that determine the result, not the schedule
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Choice:
     @property
     def setting(self) -> Consts:
         """The consts of the schedule."""
-        return {n: v for n, v in self.consts.items() if n not in COMPUTED}
+        return {n: v for n, v in self.consts.items() if n not in RESULT_CONSTS}
 
     def __str__(self) -> str:
         return f"{label(self.setting) or 'the defaults of its signature'}: {self.why}"
@@ -89,7 +89,7 @@ def choose(
         mask: For a program that reads block lists, the mask of which they are made (`TransferResult.mask`).
     """
     device, fixed = device or Device.current(), dict(fixed)
-    tunable = {p.name for p in pick_kernel(program, kernel).params if isinstance(p.type, ConstType)} - set(COMPUTED)
+    tunable = {p.name for p in pick_kernel(program, kernel).params if isinstance(p.type, ConstType)} - set(RESULT_CONSTS)
     requested = {n: v for n, v in fixed.items() if n in tunable}
     T, D = fixed.get("T"), fixed.get("D")
 

@@ -22,7 +22,7 @@ RATE = 4096.0  # operations of the tensor cores, a cycle and multiprocessor
 EXPONENTIALS = 16.0  # a cycle and multiprocessor
 LANES = 128.0  # instructions of a thread, a cycle and multiprocessor
 CLOCK = 1.755e6  # cycles a millisecond
-PAIRED = (128, 192)  # queries of two warpgroups and of three
+MULTI_WARPGROUP_ROWS = (128, 192)  # queries of two warpgroups and of three
 MAX_PAIR_RATIO = 0.85  # a smaller tile replaces a measured setting if it visits at most this share of the setting's pairs
 MODELLED_PARAMETERS = frozenset({"BM", "BN", "QBUF", "STAGED", "AHEAD"})  # const parameters of kernels that model and tables cover
 
@@ -218,7 +218,7 @@ def rank_smaller_tiles(
         s
         for s in rank_candidates(work, shape, numbers, sms, requested)
         if _tile(s) < tile
-        and s["BM"] in PAIRED
+        and s["BM"] in MULTI_WARPGROUP_ROWS
         and count_tile_pairs(work, shape, numbers, s) <= max_area
         and predict_milliseconds(Terms.of(work, shape, numbers, {**requested, **s}, sms), Coefficients.load()) < bound
     ]

@@ -218,14 +218,14 @@ def verify(
 
 def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
     """The path of the sanitizer, if one is asked for. Raises CuirError for what is missing, before anything runs."""
-    from ..measure.gpu import need_gpu
+    from ..measure.gpu import require_gpu
     from .verifying_gpu import find_sanitizer
 
     if sanitizer is not None and not gpu:
         raise CuirError.of("U100", "--sanitizer is for a run on a GPU", hint="--gpu --sanitizer memcheck")
     if not gpu:
         return ""
-    need_gpu("leave out --gpu to verify on the CPU alone")
+    require_gpu("leave out --gpu to verify on the CPU alone")
     return find_sanitizer(sanitizer) if sanitizer is not None else ""
 
 

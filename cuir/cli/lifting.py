@@ -260,13 +260,13 @@ def _beside(
     lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
 ) -> dict[str, Any] | None:
     """The lifted kernel beside the source itself, where a GPU is there; else why not."""
-    from ..measure.gpu import no_gpu
+    from ..measure.gpu import explain_missing_gpu
     from ..spec.specification import Specification
 
     verdict = lifted.last.verdict
     if not lifted.ok or verdict is None or verdict.program is None:
         return None
-    why_not = no_gpu() or ("" if expert is not None else "the source has no launch description (NAME.launch.toml)")
+    why_not = explain_missing_gpu() or ("" if expert is not None else "the source has no launch description (NAME.launch.toml)")
     why_not = why_not or ("" if str(consts["T"]) == "f16" else "sources are launched with f16")
     if why_not or expert is None or not isinstance(spec, Specification):
         return {"skipped": why_not or "the specification is a function of all inputs, not of a mask and scores"}

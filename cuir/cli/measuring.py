@@ -54,14 +54,14 @@ def tune(
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
     from ..checking.defaults import USUAL_DTYPE
-    from ..measure.gpu import no_gpu
+    from ..measure.gpu import explain_missing_gpu
     from ..measure.problem import Shape as ShapeType
     from .asking import asked
     from .inputs import expert_for
     from .proposing import tune_programs
 
     shapes = [ShapeType.parse(s) for s in shape or ()]
-    missing = "" if dry_run else no_gpu()
+    missing = "" if dry_run else explain_missing_gpu()
     if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
         named = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
         raise CuirError.of(
@@ -259,7 +259,7 @@ def bench(
     from ..bench.reference import Reference
     from ..bench.results import read
     from ..bridging import attention_consts
-    from ..measure.gpu import need_gpu, versions
+    from ..measure.gpu import require_gpu, versions
     from .inputs import agreeing, expert_for, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
@@ -295,7 +295,7 @@ def bench(
     outside = Reference(reference) if reference is not None else None
     if out is not None:
         results_file(out)
-    need_gpu(
+    require_gpu(
         "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
     )
     known = versions()

@@ -94,9 +94,9 @@ def places(name: str) -> dict[str, str]:
     """The places, `file:line` by consumer, that give an entry its meaning in the interpreter and in the lowering."""
     from ..lowering.cuda.registry import IN_THE_IR
     from ..lowering.ir.build import build
-    from ..lowering.targets import text_or_printer
+    from ..lowering.targets import find_emitter
 
-    lowered = text_or_printer(name) or (build if name in IN_THE_IR else None)
+    lowered = find_emitter(name) or (build if name in IN_THE_IR else None)
     by_consumer = {"interpreter": interpreter_places().get(name), "lowering": _where(lowered) if lowered is not None else None}
     return {consumer: place for consumer, place in by_consumer.items() if place is not None}
 

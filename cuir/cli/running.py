@@ -40,11 +40,11 @@ def run_kernel(
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
-        from ..measure.gpu import need_gpu
+        from ..measure.gpu import require_gpu
         from ..runtime.loader import require_loader
 
         require_loader(loader)
-        need_gpu(f"leave out {typed} to run it in the interpreter")
+        require_gpu(f"leave out {typed} to run it in the interpreter")
         _require_package(loader)
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):

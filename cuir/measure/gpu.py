@@ -11,7 +11,7 @@ from ..ops.limits import runs
 from ..text.diagnostics import CuirError
 
 
-def no_gpu() -> str:
+def explain_missing_gpu() -> str:
     """Return why kernels cannot run here; empty if they can."""
     if not torch.cuda.is_available():
         return "no CUDA device (torch.cuda.is_available() is False)"
@@ -19,14 +19,14 @@ def no_gpu() -> str:
     return "" if runs((major, minor), "wgmma") else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
 
 
-def need_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
+def require_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
     """Check that a GPU runs kernels with wgmma.
 
     `otherwise` names for the hint what works without one.
 
     Raises: CuirError U501 if there is none.
     """
-    reason = no_gpu()
+    reason = explain_missing_gpu()
     if reason:
         raise CuirError.of(
             "U501",

@@ -11,12 +11,12 @@ import torch
 
 Call = Callable[[], Any]
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200
-ROUND = 150.0  # milliseconds of a round for each contender, whatever its speed
-WARM, LEAST, MOST = 0.25, 3, 1000  # share of a round that warms the clocks up; least and most timed calls
-BEHIND = 1.05  # a contender this much slower than the best of its family is dropped
+ROUND_MS = 150.0  # milliseconds of a round for each contender, whatever its speed
+WARM_UP_SHARE, MIN_CALLS, MAX_CALLS = 0.25, 3, 1000  # share of a round that warms the clocks up; least and most timed calls
+DROP_RATIO = 1.05  # a contender this much slower than the best of its family is dropped
 
 
-def median_ms(call: Call, milliseconds: float = ROUND) -> float:
+def median_ms(call: Call, milliseconds: float = ROUND_MS) -> float:
     """Return the median milliseconds of a call over as many calls as fit.
 
     The L2 cache is overwritten before each (as triton.testing.do_bench does).
@@ -44,14 +44,14 @@ def time_calls(call: Call, count: int) -> list[float]:
     return [start.elapsed_time(stop) for start, stop in events]
 
 
-def plan_round(call_ms: float, milliseconds: float = ROUND) -> tuple[int, int]:
+def plan_round(call_ms: float, milliseconds: float = ROUND_MS) -> tuple[int, int]:
     """Return (calls to warm up, calls to time) of a contender that takes `call_ms` milliseconds a call.
 
     `call_ms` includes the time between calls.
     """
     call_ms = max(call_ms, 1e-3)
-    warm = min(MOST, int(WARM * milliseconds / call_ms))
-    return warm, min(MOST, max(LEAST, int((1 - WARM) * milliseconds / call_ms) - LEAST))
+    warm = min(MAX_CALLS, int(WARM_UP_SHARE * milliseconds / call_ms))
+    return warm, min(MAX_CALLS, max(MIN_CALLS, int((1 - WARM_UP_SHARE) * milliseconds / call_ms) - MIN_CALLS))
 
 
 def time_in_turns(
@@ -84,7 +84,7 @@ def time_in_turns(
             if measured and name not in failed:
                 best[family(name)] = min(measured[0], best.get(family(name), measured[0]))
         for name, call in order_turn(list(calls.items()), turn, rounds):
-            if name in failed or (turn and times[name][0] > BEHIND * best[family(name)]):
+            if name in failed or (turn and times[name][0] > DROP_RATIO * best[family(name)]):
                 continue
             begins(name)
             try:

@@ -29,7 +29,7 @@ from .space import Consts, defaults, find_violation, from_plain, plain
 GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings
 MAX_DISTANCE = 6.0  # greatest distance at which a class serves another
 TILE = 128  # rows of a tile when work is counted
-NOTHING: Mapping[str, Const] = MappingProxyType({})
+NO_CONSTS: Mapping[str, Const] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Key:
     parts: int = 0
 
     @staticmethod
-    def of(arch: str, program: Program, dtype: str, shape: Shape, fixed: Mapping[str, Const] = NOTHING) -> Key:
+    def of(arch: str, program: Program, dtype: str, shape: Shape, fixed: Mapping[str, Const] = NO_CONSTS) -> Key:
         """Return the key of a program and shape.
 
         `fixed` are given consts; others have the values of the signature.
@@ -170,7 +170,7 @@ def find_nearest_record(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
     return near[1] if near is not None and near[0] <= MAX_DISTANCE else None
 
 
-def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", fixed: Mapping[str, Const] = NOTHING) -> Consts:
+def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", fixed: Mapping[str, Const] = NO_CONSTS) -> Consts:
     """Return the fastest setting that `cuir tune` has found on this GPU for a program and such shapes.
 
     It is empty if none was found. Use it as in

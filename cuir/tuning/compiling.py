@@ -17,7 +17,7 @@ MEMORY_OF_A_JOB = 3 << 30  # bytes of nvcc for one kernel at most
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """Result of compiling one setting.
 
     Attributes:
@@ -43,7 +43,7 @@ class Built:
         """True if the setting compiles without spills and serialised products."""
         return not self.refused and not self.spills and not self.serialised
 
-    def flaw(self) -> str:
+    def describe_flaw(self) -> str:
         """Return the first flaw as a message; empty if there is none."""
         if self.refused:
             return self.refused
@@ -65,7 +65,7 @@ def default_jobs() -> int:
 Job = tuple[str, str | None, Mapping[str, Const]]  # a program's text, its kernel, consts
 
 
-def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[int, Built]]:
+def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[int, BuildResult]]:
     """Compile programs with settings, and yield (index, result) in the order of completion.
 
     `jobs` is the number of processes (default: one a core, as far as memory permits).
@@ -87,7 +87,7 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
+def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> BuildResult:
     from ..checking.checker import check
     from ..lowering import lower
     from ..runtime.nvcc import compile_cuda
@@ -96,6 +96,6 @@ def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> Built:
     try:
         resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources
     except CuirError as error:
-        return Built(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
+        return BuildResult(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
     spills, serialised = resources.spill_stores + resources.spill_loads, len(resources.serialised)
-    return Built("", spills, serialised, resources.registers, resources.seconds, resources.exponentials, resources.warnings)
+    return BuildResult("", spills, serialised, resources.registers, resources.seconds, resources.exponentials, resources.warnings)

@@ -19,12 +19,12 @@ from ..syntax.printer import show
 from ..syntax.rewrite import with_children
 from ..syntax.types import DType
 from ..text.diagnostics import CuirError, Diagnostic
-from .compiling import Built
-from .search import BETTER
+from .compiling import BuildResult
+from .search import GAIN_RATIO
 from .space import plain
 
 Status = Literal["refused", "wrong", "hangs", "fault", "slower", "faster", "unconfirmed", "unranked"]
-Compile = Callable[[str, str, Mapping[str, Const]], Built]
+Compile = Callable[[str, str, Mapping[str, Const]], BuildResult]
 
 
 class TextDevice(Protocol):
@@ -47,7 +47,7 @@ class Contender:
     kernel: str
     consts: Mapping[str, Const]
     shared_bytes: int
-    built: Built | None = None
+    built: BuildResult | None = None
 
     @staticmethod
     def of(program: Program, kernel: str | None, fixed: Mapping[str, Const]) -> Contender:
@@ -173,7 +173,7 @@ class Contest:
                     times.append(self._time(contender))
             if any(t != t for t in (*times_of_entry, *times_of_best)):
                 return replace(entry, status="hangs", why="no answer while it was timed")
-            faster = statistics.median(times_of_entry) < BETTER * statistics.median(times_of_best)
+            faster = statistics.median(times_of_entry) < GAIN_RATIO * statistics.median(times_of_best)
             if not faster or is_repetition:
                 break
         return replace(entry, status="faster" if faster else "slower", milliseconds=tuple(times_of_entry), best=tuple(times_of_best))

@@ -24,7 +24,7 @@ CHECK_SECONDS, TIME_SECONDS = 60.0, 60.0  # limits for launches, which take mill
 RAGGED = (2, 2, 1000, 1100)  # batch, heads for each key head, queries, keys: no multiple of any tile
 
 
-class Prepared:
+class PreparedProblem:
     """A problem with poisoned outputs, and its expected results."""
 
     def __init__(self, transferred: Any, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
@@ -88,7 +88,7 @@ class LocalDevice:
         self.transferred, self.kernel, self.shape = transferred, kernel, shape
         self.kernels: dict[str, Any] = {}
         torch_dtype = TORCH[DTYPES[dtype]]
-        self.cases = [Prepared(transferred, s, torch_dtype) for s in (make_ragged_shape(shape), shape)]
+        self.cases = [PreparedProblem(transferred, s, torch_dtype) for s in (make_ragged_shape(shape), shape)]
 
     def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
         """Return the compiled kernel of a setting."""

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from ..checking.checked import Const
 from ..syntax.nodes import Program
 from .cache import Journal
-from .compiling import Built
+from .compiling import BuildResult
 from .space import Consts, Space, defaults, find_violation, from_plain, label, plain
 
 FINALISTS = 4
-BETTER = 0.995  # a time below this share of the best one is a gain, others are noise
+GAIN_RATIO = 0.995  # a time below this share of the best one is a gain, others are noise
 
 
 class Device(Protocol):
@@ -31,7 +31,7 @@ class Device(Protocol):
         """Return the median milliseconds of many launches; NaN if there is no figure."""
 
 
-Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, Built]]]
+Compile = Callable[[Sequence[Consts]], Iterator[tuple[int, BuildResult]]]
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Outcome:
     status: str = "waiting"
     why: str = ""
     milliseconds: list[float] = field(default_factory=list)
-    built: Built | None = None
+    built: BuildResult | None = None
     recorded: bool = False
 
     @staticmethod
@@ -192,14 +192,14 @@ class _Search:
     def descend(self) -> None:
         """Vary one axis after another around the best setting so far, until a whole pass brings no gain."""
         changed = True
-        while changed and self.best is not None and self.in_time():
+        while changed and self.best is not None and self.is_in_time():
             changed = False
             for axis in self.space.axes:
                 before = self.best
                 self.process(self.space.vary(axis, self.best.consts))
                 changed |= self.best is not before
 
-    def in_time(self) -> bool:
+    def is_in_time(self) -> bool:
         """Return whether the time limit is not reached."""
         self.complete &= self.clock() - self.started < self.limit
         return self.complete
@@ -257,7 +257,7 @@ class _Search:
 
     def build(self, outcomes: list[Outcome]) -> None:
         """Compile candidates."""
-        if not outcomes or not self.in_time():
+        if not outcomes or not self.is_in_time():
             return
         self.report(f"compile {len(outcomes)}")
         results = self.compile([{**self.fixed, **o.consts} for o in outcomes])
@@ -265,7 +265,7 @@ class _Search:
             outcomes[index].built = built
             self.set_status(outcomes[index], "refused" if built.refused else "compiled", built.refused)
             self.report(f"compile {number} of {len(outcomes)}")
-            if not self.in_time():
+            if not self.is_in_time():
                 break
 
     def select_clean(self, outcomes: list[Outcome]) -> list[Outcome]:
@@ -279,14 +279,14 @@ class _Search:
             good = [o for o in outcomes if o.built is not None and (o.built.serialised, o.built.spills) == least]
         for o in outcomes:
             if all(o is not g for g in good) and o.built is not None:
-                self.set_status(o, "flawed", o.built.flaw())
+                self.set_status(o, "flawed", o.built.describe_flaw())
         return good
 
     def examine(self, outcomes: list[Outcome]) -> None:
         """Compare candidates with float64."""
         assert self.device is not None
         for number, outcome in enumerate(outcomes, 1):
-            if not self.in_time():
+            if not self.is_in_time():
                 return
             self.report(f"run {number} of {len(outcomes)} against float64: {label(outcome.consts)}")
             status, why = self.device.check({**self.fixed, **outcome.consts})
@@ -300,7 +300,7 @@ class _Search:
         times: dict[int, list[float]] = {}
         for turn in range(self.rounds):
             for outcome in turns:
-                if not self.in_time() and not all(times.get(id(o)) for o in turns):
+                if not self.is_in_time() and not all(times.get(id(o)) for o in turns):
                     return
                 self.report(f"time, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
                 self.time(outcome, times)
@@ -327,7 +327,7 @@ class _Search:
         )
         if best is None or best is self.best:
             return
-        if self.best is None or self.best.status != "timed" or best.median < BETTER * self.best.median:
+        if self.best is None or self.best.status != "timed" or best.median < GAIN_RATIO * self.best.median:
             self.best = best
             if self.keep is not None:
                 self.keep(best)

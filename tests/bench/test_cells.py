@@ -19,15 +19,15 @@ from cuir.measure.problem import Shape, compute_expectation
 from cuir.spec.specification import Lengths, lengths_of
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.tuning.device import Prepared
+from cuir.tuning.device import PreparedProblem
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)
 ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
 SETTING = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 
 
-def on_cpu(transferred: object, shape: Shape, dtype: torch.dtype) -> Prepared:
-    return Prepared(transferred, shape, dtype, "cpu")
+def on_cpu(transferred: object, shape: Shape, dtype: torch.dtype) -> PreparedProblem:
+    return PreparedProblem(transferred, shape, dtype, "cpu")
 
 
 def interpreted(program: object) -> Callable:

@@ -10,7 +10,7 @@ from cuir.bench.cells import Cell
 from cuir.bench.results import Results, markdown, read, summary
 from cuir.bench.running import REPEATS, Planned, Told, run_cells
 from cuir.measure.worker import Worker, WorkerLost
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 from tests.bench.test_cells import SETTING, SHAPE
 from tests.bench.test_reference import FILE
 from tests.bench.test_results import CELLS, HEAD, Priming, go, row
@@ -111,7 +111,7 @@ def test_a_reference_that_hangs_on_one_row(tmp_path: Path) -> None:
         return Planned(cell, "text", "flash_fwd", (SETTING,))
 
     with Worker([sys.executable, "-c", SMALL], {"PYTHONPATH": str(ROOT)}) as worker:
-        assert run_cells([one], Results(path, HEAD), plan, lambda work: iter([(0, Built())]), Priming,
+        assert run_cells([one], Results(path, HEAD), plan, lambda work: iter([(0, BuildResult())]), Priming,
                          lambda request, seconds: worker.ask({"origin": "flash_fwd_sm90", **request}, seconds), dtype="f16", peers=(), reference=str(tmp_path),
                          rounds=2, limit=600.0, tell=lambda told: None)  # fmt: skip
     head, (found,) = read(path)

@@ -18,7 +18,7 @@ from cuir.bench.results import Results, markdown, means, ours, peers, place, rat
 from cuir.bench.running import Planned, Told, run_cells
 from cuir.bench.suites import cell
 from cuir.measure.worker import WorkerLost
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 
 HEAD = {"suite": "smoke", "device": "a GPU", "driver": "1", "torch": "2", "cuda": "13", "date": "2026-01-01", "command": "cuir bench smoke"}
 CELLS = [cell("causal", "llama2-7b", n) for n in (1024, 2048, 4096)]
@@ -65,7 +65,7 @@ class Priming:
 
 def go(results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, **options: object) -> bool:
     def compile(work: object) -> object:
-        return ((i, Built(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
+        return ((i, BuildResult(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
 
     def plan(one: Cell) -> Planned:
         return Planned(one, "text", "flash_fwd", SETTINGS)

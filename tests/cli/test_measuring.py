@@ -14,7 +14,7 @@ import torch
 from cuir.bench.suites import cell
 from cuir.cli.measuring import _command
 from cuir.measure.worker import WorkerLost
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
@@ -200,9 +200,9 @@ class Answers:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Answers.asked.clear()
-    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda *_: None)
+    monkeypatch.setattr("cuir.measure.gpu.require_gpu", lambda *_: None)
     monkeypatch.setattr("cuir.measure.worker.Worker", Answers)
-    monkeypatch.setattr("cuir.tuning.compile_all", lambda work, jobs: ((i, Built()) for i, _ in enumerate(work)))
+    monkeypatch.setattr("cuir.tuning.compile_all", lambda work, jobs: ((i, BuildResult()) for i, _ in enumerate(work)))
     monkeypatch.chdir(tmp_path)
 
 

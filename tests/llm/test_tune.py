@@ -12,7 +12,7 @@ import corpus
 from cuir import CuirError, parse
 from cuir.spec.specification import Specification
 from cuir.syntax.types import F16
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 from cuir.tuning.search import Outcome
 from llm.apart import Apart
 from llm.budget import Budget
@@ -113,7 +113,7 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
 
 def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
-    built = Built(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
+    built = BuildResult(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
     found = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
     feedback = script.asked[1][-1].text
     assert (
@@ -149,7 +149,7 @@ def test_what_is_wrong_on_the_gpu_is_not_kept(unverified: list, status: str, cod
 def test_what_does_not_compile_is_told(unverified: list) -> None:
     script = Script([STAGES, STAGES])
     tune(
-        tuning(Device(), compile=lambda text, kernel, consts: Built("L004: too many" if consts["STAGES"] == 3 else "")),
+        tuning(Device(), compile=lambda text, kernel, consts: BuildResult("L004: too many" if consts["STAGES"] == 3 else "")),
         script,
         Budget(),
         attempts=2,

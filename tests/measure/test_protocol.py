@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.measure.protocol import LEAST, MOST, ROUND, plan_round, time_in_turns
+from cuir.measure.protocol import MAX_CALLS, MIN_CALLS, ROUND_MS, plan_round, time_in_turns
 
 
 def test_every_round_times_each_once() -> None:
@@ -78,6 +78,6 @@ def test_a_family_whose_best_fails_later_goes_on() -> None:
 @given(st.floats(0, 1e4))
 def test_a_round_takes_the_same_time_for_all(each: float) -> None:
     warm, count = plan_round(each)
-    assert LEAST <= count <= MOST and 0 <= warm <= MOST
-    if ROUND / MOST <= each <= ROUND / (4 * LEAST):  # neither too many calls nor too few
-        assert (warm + count + LEAST) * each <= ROUND and (warm + count + LEAST + 2) * each >= ROUND
+    assert MIN_CALLS <= count <= MAX_CALLS and 0 <= warm <= MAX_CALLS
+    if ROUND_MS / MAX_CALLS <= each <= ROUND_MS / (4 * MIN_CALLS):  # neither too many calls nor too few
+        assert (warm + count + MIN_CALLS) * each <= ROUND_MS and (warm + count + MIN_CALLS + 2) * each >= ROUND_MS

@@ -168,7 +168,7 @@ def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: s
     r, built = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
     assert r.warnings == built.warnings == (word,) and r.serialised == (r.warnings if costs else ())
     assert ("1 warnings" in r.summary()) == costs and f"{'warning' if costs else 'note'}: {word}" in r.as_text()
-    assert built.serialised == costs and built.clean == (not costs) and bool(built.flaw()) == costs
+    assert built.serialised == costs and built.clean == (not costs) and bool(built.describe_flaw()) == costs
 
 
 def test_exponentials_are_counted_between_waits() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import corpus
 from cuir.tuning import Space
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 
 TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 SPACE = Space(
@@ -33,11 +33,11 @@ class FakeDevice:
 
 
 class FakeCompiler:
-    def __init__(self, built: Callable[[Mapping], Built] = lambda consts: Built()):
+    def __init__(self, built: Callable[[Mapping], BuildResult] = lambda consts: BuildResult()):
         self.built = built
         self.seen: list[dict] = []
 
-    def __call__(self, settings: Sequence[Mapping]) -> Iterator[tuple[int, Built]]:
+    def __call__(self, settings: Sequence[Mapping]) -> Iterator[tuple[int, BuildResult]]:
         for index in reversed(range(len(settings))):  # processes end in any order
             self.seen.append(dict(settings[index]))
             yield index, self.built(settings[index])

@@ -11,7 +11,7 @@ import pytest
 from cuir import CuirError, Program, check, parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 from cuir.tuning.contest import Contender, Contest, compare_interfaces, with_defaults
 
 PROGRAM = """
@@ -45,8 +45,8 @@ def contender(rows: int) -> Contender:
     return Contender.of(with_defaults(parse(PROGRAM), None, {"ROWS": rows, **FIXED}), None, FIXED)
 
 
-def built(text: str, kernel: str, consts: Mapping) -> Built:
-    return Built(refused="L002: no") if consts["ROWS"] == 448 else Built(registers=90, spills=8 if consts["ROWS"] == 320 else 0)
+def built(text: str, kernel: str, consts: Mapping) -> BuildResult:
+    return BuildResult(refused="L002: no") if consts["ROWS"] == 448 else BuildResult(registers=90, spills=8 if consts["ROWS"] == 320 else 0)
 
 
 def test_a_faster_program_takes_the_place_of_the_best_and_a_slower_one_does_not() -> None:
@@ -57,7 +57,7 @@ def test_a_faster_program_takes_the_place_of_the_best_and_a_slower_one_does_not(
     assert won.status == "faster" and won.speedup == 2.0 and contest.best.consts["ROWS"] == 128 and len(won.milliseconds) == 6
     assert contest.enter(contender(192)).status == "slower" and contest.best.consts["ROWS"] == 128
     assert contest.enter(contender(256)).status == "slower", "a gain within the noise is none"
-    assert [e.status for e in contest.entries] == ["faster", "slower", "slower"] and contest.best.built == Built(registers=90)
+    assert [e.status for e in contest.entries] == ["faster", "slower", "slower"] and contest.best.built == BuildResult(registers=90)
 
 
 def test_a_faster_program_whose_longer_proof_fails_is_not_kept() -> None:
@@ -93,7 +93,7 @@ def test_without_a_gpu_nothing_is_ranked_and_nothing_kept() -> None:
     contest = Contest(contender(64), None, built)
     assert contest.open().milliseconds == ()
     entry = contest.enter(contender(320))
-    assert entry.status == "unranked" and entry.contender.built == Built(registers=90, spills=8) and contest.best.consts["ROWS"] == 64
+    assert entry.status == "unranked" and entry.contender.built == BuildResult(registers=90, spills=8) and contest.best.consts["ROWS"] == 64
     assert entry.as_json()["spills"] == 8 and entry.as_json()["milliseconds"] == []
 
 

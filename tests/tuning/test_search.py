@@ -12,7 +12,7 @@ from cuir import CuirError, Program
 from cuir.syntax.types import F16
 from cuir.tuning import Space, tune
 from cuir.tuning.cache import Journal
-from cuir.tuning.compiling import Built
+from cuir.tuning.compiling import BuildResult
 from cuir.tuning.search import Outcome
 from cuir.tuning.space import plain
 from tests.tuning.fakes import SPACE, FakeCompiler, FakeDevice, cost, nan
@@ -51,8 +51,8 @@ def test_what_is_not_right_is_never_timed(program: Program, status: str) -> None
 
 
 def test_spills_and_serialised_products_are_left_out(program: Program) -> None:
-    def built(consts: Mapping) -> Built:
-        return Built(spills=8) if consts["BN"] == 96 else Built(serialised=1) if consts["BN"] == 64 else Built()
+    def built(consts: Mapping) -> BuildResult:
+        return BuildResult(spills=8) if consts["BN"] == 96 else BuildResult(serialised=1) if consts["BN"] == 64 else BuildResult()
 
     report = tune(program, None, {**FIXED, "STAGES": 2}, SPACE, FakeDevice(cost), FakeCompiler(built), exhaustive=True)
     assert report.best is not None and report.best.consts["BN"] == 128 and {o.why for o in report.outcomes if o.status == "flawed"} == {
@@ -62,13 +62,15 @@ def test_spills_and_serialised_products_are_left_out(program: Program) -> None:
 
 def test_if_all_spill_the_least_is_taken(program: Program) -> None:
     report = tune(
-        program, None, {**FIXED, "STAGES": 2}, SPACE, FakeDevice(cost), FakeCompiler(lambda c: Built(spills=c["BN"])), exhaustive=True
+        program, None, {**FIXED, "STAGES": 2}, SPACE, FakeDevice(cost), FakeCompiler(lambda c: BuildResult(spills=c["BN"])), exhaustive=True
     )
     assert report.best is not None and report.best.consts["BN"] == 64
 
 
 def test_what_does_not_compile_is_said(program: Program) -> None:
-    report = tune(program, None, FIXED, SPACE, FakeDevice(cost), FakeCompiler(lambda c: Built("L010: no") if c["BM"] == 128 else Built()))
+    report = tune(
+        program, None, FIXED, SPACE, FakeDevice(cost), FakeCompiler(lambda c: BuildResult("L010: no") if c["BM"] == 128 else BuildResult())
+    )
     assert found(report)["BM"] == 64 and report.count("refused") >= 3
 
 
@@ -135,7 +137,7 @@ def test_an_interrupted_search_goes_on(program: Program, tmp_path: Path) -> None
 
 def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> None:
     """Figures for one value that was given do not serve another; settings with flaws are told with theirs, and compiled again."""
-    path, spills = tmp_path / "journal.jsonl", lambda consts: Built(spills=8 * (consts["BN"] == 96))
+    path, spills = tmp_path / "journal.jsonl", lambda consts: BuildResult(spills=8 * (consts["BN"] == 96))
     for stages in (2, 3):
         device, compiler = FakeDevice(cost), FakeCompiler(spills)
         tune(program, None, {**FIXED, "STAGES": stages}, SPACE, device, compiler, journal=Journal(path))

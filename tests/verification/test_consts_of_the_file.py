@@ -146,7 +146,7 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
         raise _Reached
 
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    monkeypatch.setattr("cuir.measure.gpu.need_gpu", lambda *_: None)
+    monkeypatch.setattr("cuir.measure.gpu.require_gpu", lambda *_: None)
     monkeypatch.setattr(running, "_require_package", lambda *_: None)
     monkeypatch.setattr(Device, "here", staticmethod(lambda: list_shipped_devices()["NVIDIA H200"]))
     monkeypatch.setattr(running, "make_arguments", stop)

@@ -23,7 +23,7 @@ from .operators import strip, summand
 from .writer import Writer, identifier
 
 WARPS = 4  # of a warpgroup
-Prepared = tuple[list[str], list[tuple[str, Span | None]]]  # variables with their types, and the lines that set them
+PreparedScalars = tuple[list[str], list[tuple[str, Span | None]]]  # variables with their types, and the lines that set them
 
 
 class KernelContext:
@@ -43,7 +43,7 @@ class KernelContext:
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
         self.exchanged_tensors = find_exchanged(checked)
-        self.prepared: Prepared = [], []  # numbers for handing out work items, computed before the CTA's first wait
+        self.prepared: PreparedScalars = [], []  # numbers for handing out work items, computed before the CTA's first wait
         self.frame: dict[SSAValue, str] = {
             op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)
         }
@@ -86,7 +86,7 @@ class KernelContext:
         """Record a choice of the compiler for its report, once for each text and line."""
         self.choices[f"line {span.line}: {text}" if span else text] = None
 
-    def index(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool] = ()) -> str:
+    def make_offset(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool] = ()) -> str:
         """Return the offset of an element inside the tensor, in elements.
 
         Args:
@@ -113,11 +113,11 @@ class KernelContext:
         """Return the condition that indices lie in the tensor."""
         return " && ".join(self.make_bounds_tests(tensor, indices))
 
-    def tensor_read(self, tensor: str, offset: str) -> str:
+    def make_tensor_read(self, tensor: str, offset: str) -> str:
         """Return the element at an offset, as registers hold it."""
         return from_memory(self.tensors[tensor].dtype, f"{identifier(tensor)}[{offset}]")
 
-    def guarded_read(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool]) -> str:
+    def make_guarded_read(self, tensor: str, indices: Sequence[str], uniform: Sequence[bool]) -> str:
         """Return an element of 32 bits, or 0 outside of the tensor.
 
         The read has no branch, so that many are in flight at once.

@@ -71,7 +71,7 @@ class Elements:
             facts.near(op),
             bool(op.kind.logarithm or op.kind.root) and is_integral(op.arguments[0]),
             few,
-            not few and bool(op.kind.chooses) and any(_cost(a) >= BRANCH_COST_THRESHOLD for a in op.arguments[1:]),
+            not few and bool(op.kind.chooses) and any(_estimate_cost(a) >= BRANCH_COST_THRESHOLD for a in op.arguments[1:]),
         )
         return emit(cx, *map(text, op.arguments))
 
@@ -88,7 +88,7 @@ class Elements:
         assert isinstance(op, Operation)
         if isinstance(op, ops.Perform):
             return self.places.gather(op, lambda v: self.element(v, at))
-        return self.computed(op, at)
+        return self.compute(op, at)
 
     def read(self, s: Storage, t: TileT, at: Position) -> str:
         """Return an element of an array."""
@@ -105,7 +105,7 @@ class Elements:
             return f"(row + 8 * {r})"
         return f"(row + {frag.slab} * ({r} / 2) + 8 * ({r} % 2))"
 
-    def _limit(self, op: ops.Apply, at: Position) -> str | None:
+    def _compare_with_limit(self, op: ops.Apply, at: Position) -> str | None:
         """Return the comparison of a column with a number for each row, or None if `op` is no such comparison.
 
         The thread's first column is subtracted from the limit before the loop; the remaining column is constant once the
@@ -147,7 +147,7 @@ class Elements:
             self.out.line(f"const {ctype} {name} = {values};" if len(texts) == 1 else f"const {ctype} {name}[{len(texts)}] = {{{values}}};")
         return name if len(texts) == 1 else f"{name}[{index or at.r}]"
 
-    def computed(self, op: Operation, at: Position) -> str:
+    def compute(self, op: Operation, at: Position) -> str:
         """Return an element of an operation's result, stored or not."""
         if (emit := self.scope.kernel.target.element(op.name)) is not None:
             return emit(self, op, at)
@@ -158,17 +158,17 @@ class Elements:
         if op.kind.index_of == "column":
             assert isinstance(op.result.type, TileT)
             return f"(col + {at.k})" if op.result.type.shape[1] > 1 else "0"
-        if op.kind.compares in BELOW and (text := self._limit(op, at)):
+        if op.kind.compares in BELOW and (text := self._compare_with_limit(op, at)):
             return text
         if op in self.reciprocals:
             return self.reciprocals[op]
         return self.apply(op, lambda v: self.element(v, at))
 
 
-def _cost(value: SSAValue) -> int:
+def _estimate_cost(value: SSAValue) -> int:
     """Estimate the instructions that a value takes where it is read."""
     op = value.owner
-    return op.kind.cost + sum(map(_cost, op.arguments)) if is_inlined(value) and isinstance(op, ops.Apply) else 0
+    return op.kind.cost + sum(map(_estimate_cost, op.arguments)) if is_inlined(value) and isinstance(op, ops.Apply) else 0
 
 
 def _is_column(value: SSAValue) -> bool:

@@ -53,13 +53,13 @@ class KernelPrinter(KernelContext):
         body.depth = 1
         frame = Writer()
         self.out = frame
-        self._declarations()
+        self._emit_declarations()
         declared = self.out
         self.out = body
-        self._roles()
+        self._emit_roles()
         frame = Writer()
         self.out = frame
-        head, shared_bytes = self._head(declared)
+        head, shared_bytes = self._emit_head(declared)
         checked = self.checked
         prelude = self.target.render("\n".join([*head, body.text(), frame.text()]), self.functions)
         top = Writer()
@@ -92,20 +92,20 @@ class KernelPrinter(KernelContext):
             tuple(self.choices),
         )
 
-    def _declarations(self) -> None:
+    def _emit_declarations(self) -> None:
         """Emit the scalars of the frame, which all roles read."""
         self.out.depth = 1
-        self._scalars(self.kernel.body.block, Elements(_Frame(self)))
+        self._emit_scalars(self.kernel.body.block, Elements(_Frame(self)))
         self.out.span = None
 
-    def _scalars(self, block: Block, texts: Elements) -> None:
+    def _emit_scalars(self, block: Block, texts: Elements) -> None:
         """Emit the scalars of a block; those of a branch are declared before it."""
         out = self.out
         for op in block.ops:
             if isinstance(op, ops.If):
                 out.mark(self.span(op))
                 for value in op.results:
-                    out.line(f"{CTYPE[dtype_of(value)]} {self._scalar(value)};")
+                    out.line(f"{CTYPE[dtype_of(value)]} {self._name_scalar(value)};")
                 with out.block(f"if ({strip(texts.scalar(op.condition))})"):
                     self._emit_side(op, op.then.block, texts)
                 with out.block("else"):
@@ -113,20 +113,20 @@ class KernelPrinter(KernelContext):
             elif isinstance(op, (ops.Apply, ops.Perform)) and is_scalar(op.results[0]) and not is_inlined(op.results[0]):
                 out.mark(self.span(op))
                 text = texts.apply(op, texts.scalar) if isinstance(op, ops.Apply) else texts.places.element(op.arg("place"))
-                out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {self._scalar(op.results[0])} = {strip(text)};")
+                out.line(f"[[maybe_unused]] const {CTYPE[dtype_of(op.results[0])]} {self._name_scalar(op.results[0])} = {strip(text)};")
             elif isinstance(op, machine.Note):
                 self.record_choice(op.text.data, self.span(op))
             elif isinstance(op, ops.Units):
                 out.line(f"const int tile_count = {strip(texts.scalar(op.count))};")
 
     def _emit_side(self, branch: ops.If, block: Block, texts: Elements) -> None:
-        self._scalars(block, texts)
+        self._emit_scalars(block, texts)
         end = block.last_op
         assert isinstance(end, ops.Yield)
         for value, chosen in zip(branch.results, end.values, strict=True):
             self.out.line(f"{self.frame[value]} = {strip(texts.scalar(chosen))};")
 
-    def _scalar(self, value: SSAValue) -> str:
+    def _name_scalar(self, value: SSAValue) -> str:
         """Return a new name for a scalar of the frame."""
         base = name = identifier((value.name_hint or "v").replace(".", "_"))
         count = 1
@@ -137,7 +137,7 @@ class KernelPrinter(KernelContext):
         self.frame[value] = name
         return name
 
-    def _head(self, declared: Writer) -> tuple[list[str], int]:
+    def _emit_head(self, declared: Writer) -> tuple[list[str], int]:
         """Emit all that comes before the roles to `self.out`.
 
         Returns: The lines of the signature, and the bytes of shared memory.
@@ -185,7 +185,7 @@ class KernelPrinter(KernelContext):
             stages = b.stages or 1
             out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
             count = self.count_arrivals(b)
-            init = self.target.say("init mbarrier", identifier(b.name) + (" + i" if stages > 1 else ""), count)
+            init = self.target.format_phrase("init mbarrier", identifier(b.name) + (" + i" if stages > 1 else ""), count)
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else init)
             offset += 8 * stages
         if self.queue is not None:
@@ -199,24 +199,24 @@ class KernelPrinter(KernelContext):
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
-                    out.line(self.target.say("prefetch map", m.name))
+                    out.line(self.target.format_phrase("prefetch map", m.name))
                 for text in inits:
                     out.line(text)
                 if inits:
-                    out.line(self.target.say("fence of inits"))
+                    out.line(self.target.format_phrase("fence of inits"))
         cluster = checked.cluster > 1
         if inits and cluster:
-            out.line(self.target.say("arrive in cluster"))
+            out.line(self.target.format_phrase("arrive in cluster"))
         out.lines += declared.lines  # computed while other CTAs arrive
         out.spans += declared.spans
         if self.queue is not None:
             queues.prepare(self, self.queue)
         if inits:
-            out.line(self.target.say("wait for cluster") if cluster else "__syncthreads();")
+            out.line(self.target.format_phrase("wait for cluster") if cluster else "__syncthreads();")
         return head, offset
 
     # ---- roles
-    def _roles(self) -> None:
+    def _emit_roles(self) -> None:
         out = self.out
         groups: dict[int, list[ops.Role]] = {}
         for role in self.kernel.roles:
@@ -228,22 +228,22 @@ class KernelPrinter(KernelContext):
             test = f"warpgroup == {first}" if last == first + 1 else f"warpgroup >= {first} && warpgroup < {last}"
             head = f"if ({test})" if n == 0 else f"else if ({test})" if n < len(order) - 1 else "else"
             if len(order) == 1:
-                self._group(members)
+                self._emit_group(members)
             else:
                 with out.block(head):
-                    self._group(members)
+                    self._emit_group(members)
         if self.checked.cluster > 1:
             if awaits_all_signals(self.kernel):
                 out.line("// no CTA signals another that is done")
             else:
-                out.line(f"__syncwarp();\n{self.target.say('sync of cluster')}  // no CTA leaves while another may signal it")
+                out.line(f"__syncwarp();\n{self.target.format_phrase('sync of cluster')}  // no CTA leaves while another may signal it")
 
-    def _group(self, members: Sequence[ops.Role]) -> None:
+    def _emit_group(self, members: Sequence[ops.Role]) -> None:
         """Emit the roles that share warpgroups, and so registers."""
         out, launch = self.out, count_pool_registers(self.checked.threads) // self.checked.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
         if registers is not None and registers != launch and len(self.checked.roles) > 1:
-            out.line(self.target.say("more registers" if registers > launch else "fewer registers", registers))
+            out.line(self.target.format_phrase("more registers" if registers > launch else "fewer registers", registers))
         for k, role in enumerate(members):
             printer = RolePrinter(self, role, role.symbol.data in self.single)
             last, warp = role.warp.data + role.workers.data, role.warp.data
@@ -254,19 +254,19 @@ class KernelPrinter(KernelContext):
             else:
                 test = f"{position} < {last}" if warp == 0 else f"{position} >= {warp} && {position} < {last}"
             if printer.single:
-                test += f" && {self.target.say('elect')}"
+                test += f" && {self.target.format_phrase('elect')}"
             out.span = None
             out.line(f"// ---- role {role.symbol.data}")
             if whole and not printer.single:
-                printer.body()
+                printer.emit_body()
                 continue
             with out.block(f"{'else ' if k else ''}if ({test})"):
-                printer.body()
+                printer.emit_body()
         if self.queue is not None and self.queue.spare.data // WARPS in range(members[0].warpgroup.data, find_end_warpgroup(members)):
             out.span = None
             out.line("// ---- a spare warp hands out the units of work")
             spare = self.queue.spare.data
-            with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && {self.target.say('elect')})"):
+            with out.block(f"else if (warpgroup == {spare // WARPS} && warp == {spare % WARPS} && {self.target.format_phrase('elect')})"):
                 queues.hand_out(RolePrinter(self, self.queue, True), self.queue)
 
 

@@ -200,7 +200,7 @@ class Places:
         name, indices = self.elements(value)
         if name in self.kernel.checked.shared:
             return f"cuir::get<{MEMORY[dtype_of(value)]}>({self.shared_element(name, indices)})"
-        return self.kernel.tensor_read(name, self.kernel.index(name, [self.scalar(i) for i in indices]))
+        return self.kernel.make_tensor_read(name, self.kernel.make_offset(name, [self.scalar(i) for i in indices]))
 
     def shared_element(self, name: str, indices: Sequence[SSAValue]) -> str:
         """Return the address of an element of a shared array."""
@@ -225,8 +225,8 @@ class Places:
         texts = [text(i) for i in indices]
         tensor = self.kernel.tensors[name]
         if tensor.dtype.itemsize == 4:
-            return self.kernel.guarded_read(name, texts, [is_scalar(i) for i in indices])
-        read = self.kernel.tensor_read(name, self.kernel.index(name, texts, [is_scalar(i) for i in indices]))
+            return self.kernel.make_guarded_read(name, texts, [is_scalar(i) for i in indices])
+        read = self.kernel.make_tensor_read(name, self.kernel.make_offset(name, texts, [is_scalar(i) for i in indices]))
         return f"({self.kernel.make_bounds_test(name, texts)} ? {read} : {self.zero(name)})"
 
     def zero(self, tensor: str) -> str:

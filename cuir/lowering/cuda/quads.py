@@ -36,7 +36,7 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
     root = value.owner if isinstance(value, SSAValue) and is_inlined(value) else value
     if not isinstance(root, Operation) or t.layout.data != "full":
         return False
-    sites = list(dict.fromkeys(_sites(root)))
+    sites = list(dict.fromkeys(_find_sites(root)))
     if not sites:
         return False
     packed: str | None = None
@@ -46,19 +46,19 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
             source = root.arguments[0].owner
             assert isinstance(source, Operation)
             root = source
-    loops = _Loops(elements, elements.scope.fragment(t), lambda: strip(elements.computed(root, LOOP)))
-    small = loops.small_arguments(sites[0], target, packed) if len(sites) == 1 else False
+    loops = _Loops(elements, elements.scope.fragment(t), lambda: strip(elements.compute(root, LOOP)))
+    small = loops.emit_small_arguments(sites[0], target, packed) if len(sites) == 1 else False
     with elements.out.block("else") if small else nullcontext():
-        loops.shared(sites, target, packed)
+        loops.emit_shared(sites, target, packed)
     return True
 
 
-def _sites(op: Operation) -> Iterator[Site]:
+def _find_sites(op: Operation) -> Iterator[Site]:
     """Yield the divisions and functions of angles that are computed with an operation, operands first."""
     for operand in op.operands:
         t = operand.type
         if isinstance(t, TileT) and t.layout.data == "full" and is_inlined(operand) and isinstance(operand.owner, Operation):
-            yield from _sites(operand.owner)
+            yield from _find_sites(operand.owner)
     if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
         yield op
     if isinstance(op, ops.Apply) and op.kind.quarters is not None and can_share(op.result.type):
@@ -74,20 +74,20 @@ class _Loops:
     def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
         self.elements, self.out, self.frag, self.text = elements, elements.out, frag, text
 
-    def line(self, line: str, positions: list[tuple[str, str]]) -> None:
+    def emit_line(self, line: str, positions: list[tuple[str, str]]) -> None:
         """Emit a line of a loop over i_, after the positions that it reads."""
         for name, declaration in positions:
             if re.search(rf"\b{name}\b", line):
                 self.out.line(declaration)
         self.out.line(line)
 
-    def shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
+    def emit_shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
         """Emit the loop over groups of four with their shared values."""
         divisors: list[tuple[str, str, str]] = []
         self.elements.reciprocals = {}
         for site in sites:
             array = self.out.temp("d")
-            divisors.append((array, strip(_argument(self.elements, site, LOOP)), _get_function_of_four(site)))
+            divisors.append((array, strip(_get_argument(self.elements, site, LOOP)), _get_function_of_four(site)))
             self.elements.reciprocals[site] = f"{array}[e_]"
         text = self.text()
         self.elements.reciprocals = {}
@@ -98,7 +98,7 @@ class _Loops:
                 self.out.line(f"float {array}[4];  // elements of one row")
                 with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
                     self.out.line(index)
-                    self.line(f"{array}[e_] = {divisor};", places)
+                    self.emit_line(f"{array}[e_] = {divisor};", places)
                 self.out.line(f"{function}({array});")
             array_name = target.name
             if packed:
@@ -106,14 +106,14 @@ class _Loops:
                 self.out.line(f"float {array_name}[4];")
             with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
                 self.out.line(index)
-                self.line(f"{array_name}[{'e_' if packed else 'i_'}] = {text};", places)
+                self.emit_line(f"{array_name}[{'e_' if packed else 'i_'}] = {text};", places)
             if packed:
                 first = "4 * (g_ / 2) + g_ % 2 + 2 * h_"
                 self.out.line(
                     f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({array_name}[2 * h_], {array_name}[2 * h_ + 1]);"
                 )
 
-    def small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
+    def emit_small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
         """Emit polynomials where no thread of the warp has a greater argument, and return whether it did.
 
         The arguments of the tanh must be stored already; they would be computed twice otherwise.
@@ -127,12 +127,12 @@ class _Loops:
         loop = f"#pragma unroll\nfor (int i_ = 0; i_ < {self.frag.count}; ++i_)"
         self.out.line(f"float {most} = 0.f;  // the greatest magnitude")
         with self.out.block(loop):
-            self.line(f"{most} = fmaxf({most}, fabsf({self.elements.element(site.x, LOOP)}));", places)
+            self.emit_line(f"{most} = fmaxf({most}, fabsf({self.elements.element(site.x, LOOP)}));", places)
         factor = "" if site.factor is None else f" * fabsf({strip(self.elements.scalar(site.factor))})"
         with self.out.block(f"if (!__any_sync(~0u, !({most}{factor} < {SMALL}f)))"):
             self.out.line("// polynomials, where no thread of the warp has a greater argument")
             with self.out.block(loop):
-                self.line(f"{target.name}[i_] = {text};", places)
+                self.emit_line(f"{target.name}[i_] = {text};", places)
         return True
 
 
@@ -146,7 +146,7 @@ def _get_function_of_four(site: Site) -> str:
     return f"cuir::reciprocals<{'true' if nans else 'false'}>"
 
 
-def _argument(elements: Elements, site: Site, at: Position) -> str:
+def _get_argument(elements: Elements, site: Site, at: Position) -> str:
     """Return the argument of a site for an element: a divisor, or an angle."""
     if isinstance(site, ops.Apply):
         return elements.element(site.arguments[0], at)

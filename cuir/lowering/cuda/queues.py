@@ -13,7 +13,7 @@ from ...syntax.types import F32
 from ..ir import machine
 from ..ir.inlining import is_inlined
 from ..ir.types import dtype_of
-from .context import WARPS, KernelContext, Prepared
+from .context import WARPS, KernelContext, PreparedScalars
 from .operators import strip
 from .role import RolePrinter
 from .units import ctype, next_item, strides
@@ -22,7 +22,7 @@ from .units import ctype, next_item, strides
 def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[str]:
     """Emit the queue at an offset of shared memory, and return the initialisation of its barriers."""
     kernel.out.line(f"auto* const slots = reinterpret_cast<cuir::Slots{ctype(queue)}*>(smem + {offset});")
-    count, init = queue.slots.data, functools.partial(kernel.target.say, "init mbarrier")
+    count, init = queue.slots.data, functools.partial(kernel.target.format_phrase, "init mbarrier")
     inits = [f"for (int i = 0; i < {count}; ++i) {{ {init('&slots->full[i]', 1)} {init('&slots->empty[i]', queue.readers.data)} }}"]
     if queue.ahead.data:
         inits.append(init("&slots->ahead", queue.ahead.data))
@@ -50,7 +50,7 @@ def prepare(kernel: KernelContext, queue: machine.Queue) -> None:
     out.span = None
 
 
-def _take_scalars(role: RolePrinter, queue: machine.Queue) -> Prepared:
+def _take_scalars(role: RolePrinter, queue: machine.Queue) -> PreparedScalars:
     """Take the lines that compute the queue's scalars out of the text.
 
     Returns: Declarations of the scalars, to be emitted with the lines, and the lines.
@@ -65,7 +65,7 @@ def _take_scalars(role: RolePrinter, queue: machine.Queue) -> Prepared:
     ]
     for op in local_ops:
         role.declared.pop(op, None)
-    role.block(block)
+    role.emit_block(block)
     declared = [f"{'unsigned' if isinstance(op, machine.Inverse) else s.ctype} {s.name}" for op, s in defined]
     return declared, role.out.take(begin)
 
@@ -87,7 +87,7 @@ def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
         out.line(f"int {unit}[{queue.words.data}] = {{{t}}};")
         if hand.words:
             with out.block(f"if ({t} < tile_count)"):
-                role.block(hand.body.block)
+                role.emit_block(hand.body.block)
                 for i, word in enumerate(hand.words, 1):
                     out.line(f"{unit}[{i}] = {_make_word(role, word)};")
         out.span = None

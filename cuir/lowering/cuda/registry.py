@@ -60,7 +60,7 @@ class Printers:
         for family in families:
             for table, entries in vars(family).items():
                 for name, function in entries.items():
-                    _enter(getattr(result, table), name, function)
+                    _register(getattr(result, table), name, function)
         return result
 
     def prints(self, *names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
@@ -68,28 +68,28 @@ class Printers:
 
         def register(function: Print) -> Print:
             for name in names:
-                _enter(self.printers, name, Printer(function, batch))
+                _register(self.printers, name, Printer(function, batch))
             return function
 
         return register
 
     def text_of(self, name: str) -> Callable[[F], F]:
         """Register the function that follows as the text of an operation on numbers."""
-        return functools.partial(_enter, self.texts, name)
+        return functools.partial(_register, self.texts, name)
 
     def element_of(self, name: str) -> Callable[[F], F]:
         """Register the function that follows as the text of an element of an elementwise operation.
 
         It takes `Elements`, the operation and a position.
         """
-        return functools.partial(_enter, self.elements, name)
+        return functools.partial(_register, self.elements, name)
 
     def choice(self, name: str) -> Callable[[F], F]:
         """Register the function that follows as an instruction for a step of another printer."""
-        return functools.partial(_enter, self.choices, name)
+        return functools.partial(_register, self.choices, name)
 
 
-def _enter(table: dict[str, Any], name: str, function: F) -> F:
+def _register(table: dict[str, Any], name: str, function: F) -> F:
     if name in table:
         raise ValueError(f"two printers for {name}")
     table[name] = function
@@ -102,7 +102,7 @@ prints, element_of = COMMON.prints, COMMON.element_of
 
 
 @functools.cache
-def common() -> Printers:
+def load_common() -> Printers:
     """Return the printers that every card shares, once all their modules are imported."""
     from . import primitives
 

@@ -26,7 +26,7 @@ from .tiles import TileEmitter
 from .units import emit_unit_loop
 
 FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are
-UNROLLED = 16  # turns of a loop that are written out, at most
+MAX_UNROLLED_TURNS = 16  # turns of a loop that are written out, at most
 
 
 def _only_computes(block: Block) -> bool:
@@ -56,7 +56,7 @@ class RolePrinter(RoleScope):
         self.out.line(f"{s.ctype} {s.name}[{s.count}];" if s.count else f"{s.ctype} {s.name};")
 
     # ---- the text
-    def body(self) -> None:
+    def emit_body(self) -> None:
         """Emit the role."""
         self.elements.start_statement()
         block = self.role.body.block
@@ -67,10 +67,10 @@ class RolePrinter(RoleScope):
         if any(True for _ in self.worker.uses):
             self.out.line(f"const int {self.name(self.worker)} = {self.kernel.worker_index(self.role)};")
         at = len(self.out.lines)
-        self.block(block)
+        self.emit_block(block)
         self.out.insert(at, self.start)
 
-    def block(self, block: Block) -> None:
+    def emit_block(self, block: Block) -> None:
         """Emit the operations of a block, in batches that are printed together."""
         skipped: set[Operation] = set()
         for op in block.ops:
@@ -81,32 +81,32 @@ class RolePrinter(RoleScope):
             for s in (s for part in batch for s in self.declared.get(part, [])):
                 self.declare(s)
             skipped |= set(batch)
-            self.statement(op, batch)
+            self.emit_statement(op, batch)
 
-    def statement(self, op: Operation, batch: Sequence[Operation]) -> None:
+    def emit_statement(self, op: Operation, batch: Sequence[Operation]) -> None:
         """Emit an operation with the synchronisation that precedes it."""
         if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and is_inlined(op.results[0])):
             return
         self.elements.start_statement()
         self.out.mark(self.span(op))
         if any(part in self.joins for part in batch):
-            self.join()
+            self.emit_join()
         elif any(part in self.joins_of_warps for part in batch):
             self.out.line("__syncwarp();")
         if isinstance(op, ops.Apply):
-            self._apply(op)
+            self._emit_apply(op)
         elif isinstance(op, ops.Perform):
-            self._perform(op, batch)
+            self._emit_perform(op, batch)
         elif isinstance(op, ops.If):
-            self._if(op)
+            self._emit_if(op)
         elif isinstance(op, ops.For):
-            self._for(op)
+            self._emit_for(op)
         elif isinstance(op, ops.ForUnits):
-            self._for_units(op)
+            self._emit_for_units(op)
         else:
-            self._machine(op)
+            self._emit_machine(op)
 
-    def _machine(self, op: Operation) -> None:
+    def _emit_machine(self, op: Operation) -> None:
         """Emit an operation that only the machine has."""
         printer = self.target.printer(op.name)
         for result in op.results:
@@ -118,7 +118,7 @@ class RolePrinter(RoleScope):
         else:  # elementwise
             self.elements.assign(self.storage(op.results[0]), op.results[0], op)
 
-    def _apply(self, op: ops.Apply) -> None:
+    def _emit_apply(self, op: ops.Apply) -> None:
         s = self.storage(op.result)
         printer = self.target.printer(op.op)
         if isinstance(op.result.type, ScalarT):
@@ -132,7 +132,7 @@ class RolePrinter(RoleScope):
         else:
             self.elements.assign(s, op.result, op)
 
-    def _perform(self, op: ops.Perform, batch: Sequence[Operation]) -> None:
+    def _emit_perform(self, op: ops.Perform, batch: Sequence[Operation]) -> None:
         printer = self.target.printer(op.op)
         if printer is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` as a statement", self.span(op))
@@ -147,48 +147,48 @@ class RolePrinter(RoleScope):
         printer(self, op) if len(batch) == 1 else printer(self, op, batch)
 
     # ---- control flow
-    def _if(self, op: ops.If) -> None:
-        self.branch(op, strip(self.elements.scalar(op.condition)))
+    def _emit_if(self, op: ops.If) -> None:
+        self.emit_branch(op, strip(self.elements.scalar(op.condition)))
 
-    def branch(self, op: ops.Branch, condition: str) -> None:
+    def emit_branch(self, op: ops.Branch, condition: str) -> None:
         """Emit a branch and the values of its results."""
         with self.out.block(f"if ({condition})"):
-            self._region(op.then.block, op.results)
-        if len(op.orelse.block.ops) > 1 or self._moves(op.results, last(op.orelse).values):
+            self._emit_region(op.then.block, op.results)
+        if len(op.orelse.block.ops) > 1 or self._collect_moves(op.results, last(op.orelse).values):
             with self.out.block("else"):
-                self._region(op.orelse.block, op.results)
+                self._emit_region(op.orelse.block, op.results)
 
-    def _region(self, block: Block, targets: Sequence[SSAValue]) -> None:
-        self.block(block)
+    def _emit_region(self, block: Block, targets: Sequence[SSAValue]) -> None:
+        self.emit_block(block)
         end = block.last_op
         assert isinstance(end, ops.Yield)
-        self.move(targets, end.values)
+        self.emit_moves(targets, end.values)
 
-    def _for(self, op: ops.For) -> None:
-        self.move(op.inner, op.carried)
+    def _emit_for(self, op: ops.For) -> None:
+        self.emit_moves(op.inner, op.carried)
         counter = self.name(op.turn)
         start, step = strip(self.elements.scalar(op.start)), op.step.data
         stop = self.elements.scalar(op.stop)  # keeps its parentheses: a choice binds less than a comparison
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
         if not self.single or self.few_registers:
-            few = start.isdigit() and stop.isdigit() and 0 < len(range(int(start), int(stop), step)) <= UNROLLED
+            few = start.isdigit() and stop.isdigit() and 0 < len(range(int(start), int(stop), step)) <= MAX_UNROLLED_TURNS
             # copies of a body with products cost more than the branch, or need too many registers; without products,
             # reads of different turns do not wait for one another
             unrolled = few and not self.few_registers and _only_computes(op.body.block)
             self.out.line("#pragma unroll" if unrolled else "#pragma unroll 1")
         with self.out.block(f"for (int {counter} = {start}; {counter} {sign} {stop}; {move})"):
-            self._region(op.body.block, op.inner)
-        self.move(op.results, op.inner)
+            self._emit_region(op.body.block, op.inner)
+        self.emit_moves(op.results, op.inner)
 
-    def _for_units(self, op: ops.ForUnits) -> None:
-        self.move(op.inner, op.carried)
+    def _emit_for_units(self, op: ops.ForUnits) -> None:
+        self.emit_moves(op.inner, op.carried)
         with emit_unit_loop(self, op):
-            self._region(op.body.block, op.inner)
-        self.move(op.results, op.inner)
+            self._emit_region(op.body.block, op.inner)
+        self.emit_moves(op.results, op.inner)
 
     # ---- values where paths meet
-    def _moves(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> list[tuple[Storage, SSAValue]]:
+    def _collect_moves(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> list[tuple[Storage, SSAValue]]:
         """Return the variables that need a new value, with its source."""
         moves = []
         for target, source in zip(targets, sources, strict=True):
@@ -197,11 +197,11 @@ class RolePrinter(RoleScope):
                 moves.append((to, source))
         return moves
 
-    def move(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> None:
+    def emit_moves(self, targets: Sequence[SSAValue], sources: Sequence[SSAValue]) -> None:
         """Emit the assignment of variables, as if all at once: none is written before it is read."""
-        self._emit_moves(self._moves(targets, sources))
+        self._emit_ordered_moves(self._collect_moves(targets, sources))
 
-    def _emit_moves(self, remaining: list[tuple[Storage, SSAValue]]) -> None:
+    def _emit_ordered_moves(self, remaining: list[tuple[Storage, SSAValue]]) -> None:
         """Emit moves in an order that reads each variable before it is overwritten.
 
         A copy to a temporary breaks a cycle.
@@ -218,11 +218,11 @@ class RolePrinter(RoleScope):
             self.declare(saved)
             self.elements.start_statement()
             self.elements.assign(saved, source)
-            self._emit_moves(remaining)
-            self._copy(to, saved)
+            self._emit_ordered_moves(remaining)
+            self._emit_copy(to, saved)
             return
 
-    def _copy(self, to: Storage, source: Storage) -> None:
+    def _emit_copy(self, to: Storage, source: Storage) -> None:
         if not to.count:
             self.out.line(f"{to.name} = {source.name};")
             return

@@ -83,7 +83,7 @@ class RoleScope(Scope):
         """Condition of the threads that issue the worker's asynchronous stores."""
         return "if (lane == 0) " if self.stores_by_warps else self.first_lane
 
-    def join(self) -> None:
+    def emit_join(self) -> None:
         """Emit a barrier of the worker's lanes: work before it happens before work after it."""
         if self.single:
             return

@@ -42,31 +42,31 @@ class Storages:
 
     def __init__(self, role: Operation, threads: int, reserved_names: set[str]):
         self.variables, self.threads, self.names = Variables(role), threads, reserved_names
-        self._made: dict[Variable, Storage] = {}
+        self._by_variable: dict[Variable, Storage] = {}
         for variable in self.variables.of.values():
-            if variable not in self._made:
-                self._made[variable] = self._make(variable)
+            if variable not in self._by_variable:
+                self._by_variable[variable] = self._make_variable(variable)
 
     def __getitem__(self, value: SSAValue) -> Storage:
-        return self._made[self.variables.of[value]]
+        return self._by_variable[self.variables.of[value]]
 
     def get(self, value: SSAValue) -> Storage | None:
         """Return the storage of a value, or None if the value is not stored."""
         variable = self.variables.of.get(value)
-        return None if variable is None else self._made[variable]
+        return None if variable is None else self._by_variable[variable]
 
     def declare_elsewhere(self, value: SSAValue) -> Storage:
         """Return the storage of a value and declare it elsewhere than at its definition."""
         variable = self.variables.of[value]
-        self._made[variable] = replace(self._made[variable], constant=False)
-        return self._made[variable]
+        self._by_variable[variable] = replace(self._by_variable[variable], constant=False)
+        return self._by_variable[variable]
 
-    def _make(self, variable: Variable) -> Storage:
+    def _make_variable(self, variable: Variable) -> Storage:
         t, hints = variable.members[0].type, [m.name_hint for m in variable.members if m.name_hint]
         assert isinstance(t, (ScalarT, TileT))
-        return make_storage(t, self.threads, self._name(max(hints, key=hints.count) if hints else "v"), variable.constant)
+        return make_storage(t, self.threads, self._make_name(max(hints, key=hints.count) if hints else "v"), variable.constant)
 
-    def _name(self, stem: str) -> str:
+    def _make_name(self, stem: str) -> str:
         base = identifier(stem.replace(".", "_"))
         name, n = base, 1
         while name in self.names:

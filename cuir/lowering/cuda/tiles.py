@@ -22,7 +22,7 @@ from .storage import Storage, make_storage
 class TileEmitter(Elements):
     """Emitter of the tiles of a role."""
 
-    def loop(self, t: TileT, body: Callable[[Position], str]) -> None:
+    def emit_loop(self, t: TileT, body: Callable[[Position], str]) -> None:
         """Emit an unrolled loop over a thread's values of a tile.
 
         `body` returns the text, and may emit what must precede the loop.
@@ -66,16 +66,16 @@ class TileEmitter(Elements):
         assert isinstance(t, TileT)
 
         def text_at(at: Position) -> str:
-            return self.element(value, at) if expression is None else self.computed(expression, at)
+            return self.element(value, at) if expression is None else self.compute(expression, at)
 
         if quads.assign_shared(self, target, t, value if expression is None else expression):
             return
         if target.packed:
-            self._into_packed(target, t, value, expression, text_at)
+            self._assign_packed(target, t, value, expression, text_at)
             return
-        self.loop(t, lambda at: f"{target.name}[{index_of(t, at)}] = {strip(text_at(at))};")
+        self.emit_loop(t, lambda at: f"{target.name}[{index_of(t, at)}] = {strip(text_at(at))};")
 
-    def _into_packed(
+    def _assign_packed(
         self, target: Storage, t: TileT, value: SSAValue, expression: Operation | None, text_at: Callable[[Position], str]
     ) -> None:
         head = f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_)"

@@ -87,7 +87,7 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
     """Emit the store of the array `value`, or its addition, for the case that `make_alignment_test` holds."""
     frag, kernel, out, name = role.fragment(t), role.kernel, role.out, identifier(to.tensor)
     inside = kernel.make_bounds_test(to.tensor, to.indices)
-    location = f"{name}[{kernel.index(to.tensor, to.indices, to.uniform)}]"
+    location = f"{name}[{kernel.make_offset(to.tensor, to.indices, to.uniform)}]"
     halves, x = packed(t), out.temp("x")
     steps, column = (-(-frag.groups // 4), f"{4 * GROUP} * g_ + {GROUP} * (lane % 4)") if halves else (frag.groups, f"{GROUP} * g_ + col")
     piece = f"cuir::eight<{frag.groups}>({value}, r_, g_, lane)" if halves else f"cuir::pair<{frag.groups}>({value}, r_, g_)"

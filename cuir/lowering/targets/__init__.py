@@ -25,7 +25,7 @@ def target_of(arch: str) -> Target:
     return target
 
 
-def text_or_printer(name: str) -> Callable[..., Any] | None:
+def find_emitter(name: str) -> Callable[..., Any] | None:
     """Return the function that emits a primitive on the first card that has one, or None."""
     for arch in TARGETS:
         target = target_of(arch)
@@ -52,4 +52,4 @@ def gaps() -> tuple[set[str], set[str]]:
     return missing, printed - entries.keys() - machine_names - set(IN_THE_IR)
 
 
-__all__ = ["Target", "gaps", "target_of", "text_or_printer"]
+__all__ = ["Target", "find_emitter", "gaps", "target_of"]

@@ -10,7 +10,7 @@ from ...ops.limits import Target as Limits
 from ..cuda import accumulators as accumulators  # enters its functions
 from ..cuda import prelude
 from ..cuda import reductions as reductions  # enters its functions
-from ..cuda.registry import Printer, Printers, common
+from ..cuda.registry import Printer, Printers, load_common
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Target:
         """Return the card's instructions for a step that also works without them, or None."""
         return self._lookup("choices", name)
 
-    def say(self, phrase: str, *arguments: object) -> str:
+    def format_phrase(self, phrase: str, *arguments: object) -> str:
         """Return a statement of the frame; a card without it is an internal error."""
         return next(t.phrases[phrase] for t in self.lineage if phrase in t.phrases).format(*arguments)
 
@@ -73,14 +73,14 @@ class Target:
 
     def names(self) -> set[str]:
         """Return the names of all primitives that the card prints."""
-        return {n for p in (common(), *(t.printers for t in self.lineage)) for table in (p.printers, p.texts) for n in table}
+        return {n for p in (load_common(), *(t.printers for t in self.lineage)) for table in (p.printers, p.texts) for n in table}
 
     def render(self, body: str, extra: Mapping[str, str]) -> str:
         """Return the device functions that a text uses."""
         return prelude.render(body, extra, self.all_parts)
 
     def _lookup(self, table: str, name: str) -> Any:
-        for printers in (*(t.printers for t in self.lineage), common()):
+        for printers in (*(t.printers for t in self.lineage), load_common()):
             entry = getattr(printers, table).get(name)
             if entry is not None:
                 return entry

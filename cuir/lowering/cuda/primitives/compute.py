@@ -19,7 +19,7 @@ def row_max(role: RolePrinter, op: ops.Apply) -> None:
     x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
     assert isinstance(t, TileT)
     if t.shape[1] == 1:
-        _copy(role, op)
+        _emit_copy(role, op)
     elif t.shape[0] == 1:
         role.out.line(f"{target}[0] = cuir::line_max({role.elements.array(x)});")
     else:
@@ -33,7 +33,7 @@ def row_sum(role: RolePrinter, op: ops.Apply) -> None:
     x, target, t = op.arguments[0], role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT) and isinstance(x.type, TileT)
     if x.type.shape[1] == 1:
-        _copy(role, op)
+        _emit_copy(role, op)
         return
     if x.type.shape[0] == 1:
         role.out.line(f"{target}[0] = cuir::line_sum({role.elements.array(x)});")
@@ -41,15 +41,15 @@ def row_sum(role: RolePrinter, op: ops.Apply) -> None:
     part = role.out.temp("part")
     array = role.elements.array(x)
     role.out.line(f"float {part}[{role.fragment(t).row_values}];\ncuir::row_part({array}, {part});")
-    role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({part}[{at.r}]);")
+    role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({part}[{at.r}]);")
 
 
-def _copy(role: RolePrinter, op: ops.Apply) -> None:
+def _emit_copy(role: RolePrinter, op: ops.Apply) -> None:
     """Emit a reduction along a dim of length 1."""
     target, t = role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
     array = role.elements.array(op.arguments[0])
-    role.elements.loop(t, lambda at: f"{target}[{index_of(t, at)}] = {array}[{index_of(t, at)}];")
+    role.elements.emit_loop(t, lambda at: f"{target}[{index_of(t, at)}] = {array}[{index_of(t, at)}];")
 
 
 @prints("col_max", "col_sum")
@@ -58,7 +58,7 @@ def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
     x, target, t = op.arguments[0], role.storage(op.result).name, op.arguments[0].type
     assert isinstance(t, TileT)
     if t.shape[0] == 1:
-        _copy(role, op)
+        _emit_copy(role, op)
         return
     largest = "true" if op.kind.column_reduction == "max" else "false"
     role.out.line(f"cuir::column_part<{largest}>({role.elements.array(x)}, {target});")
@@ -66,9 +66,9 @@ def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
         return
     area = role.exchange_area
     role.out.line(f"cuir::give_columns({target}, {area}, warp, lane);")
-    role.join()
+    role.emit_join()
     role.out.line(f"cuir::take_columns<{largest}>({target}, {area}, lane);")
-    role.join()  # before the next reduction writes there
+    role.emit_join()  # before the next reduction writes there
 
 
 @prints("tile.row_part")
@@ -82,7 +82,7 @@ def quad_sum(role: RolePrinter, op: rows.QuadSum) -> None:
     """Emit the sums over the four threads that share a row."""
     source, target, t = role.storage(op.x).name, role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
-    role.elements.loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({source}[{at.r}]);")
+    role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = cuir::quad_sum({source}[{at.r}]);")
 
 
 @prints("tile.nothing")

@@ -33,20 +33,20 @@ def division(role: RolePrinter, op: Division) -> None:
     s, t = role.storage(op.result), op.result.type
     if is_scalar(op.result):
         head = f"const {s.ctype} " if s.constant else ""
-        role.out.line(f"{head}{s.name} = {_text(role.elements, op, role.elements.scalar)};")
+        role.out.line(f"{head}{s.name} = {_make_text(role.elements, op, role.elements.scalar)};")
         return
     assert isinstance(t, TileT)
-    role.elements.loop(t, lambda at: f"{s.name}[{index_of(t, at)}] = {element(role.elements, op, at)};")
+    role.elements.emit_loop(t, lambda at: f"{s.name}[{index_of(t, at)}] = {element(role.elements, op, at)};")
 
 
 @element_of("tile.quotient")
 @element_of("tile.remainder")
 def element(elements: Elements, op: Division, at: Position) -> str:
     """Return an element of a quotient or of a remainder."""
-    return _text(elements, op, lambda value: elements.element(value, at))
+    return _make_text(elements, op, lambda value: elements.element(value, at))
 
 
-def _text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -> str:
+def _make_text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -> str:
     """Return a quotient or a remainder; `number` returns the text of an operand."""
     sign, function = ("/", "quotient") if isinstance(op, machine.Quotient) else ("%", "remainder")
     if op.signed is not None:

@@ -23,7 +23,7 @@ def limit(role: RolePrinter, op: indices.LimitOf) -> None:
         role.out.line(f"{'const int ' if s.constant else ''}{s.name} = {text};")
         return
     assert isinstance(t, TileT)
-    role.elements.loop(
+    role.elements.emit_loop(
         t,
         lambda at: (
             f"{s.name}[{index_of(t, at)}] = {function}({strip(role.elements.element(op.y, at))}, {strip(role.elements.element(op.x, at))});"

@@ -66,8 +66,8 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
         first = "0" if start is None else role.elements.scalar(start)
         texts.append(first if size == -1 else f"({summand(first)} + ({LANES} * c_ + lane))")
         scalars.append(size == -1)
-    read = kernel.tensor_read(tensor, kernel.index(tensor, texts, scalars))
-    role.elements.loop(t, lambda at: f"{target.name}[c_] = {kernel.make_bounds_test(tensor, texts)} ? {strip(read)} : 0;")
+    read = kernel.make_tensor_read(tensor, kernel.make_offset(tensor, texts, scalars))
+    role.elements.emit_loop(t, lambda at: f"{target.name}[c_] = {kernel.make_bounds_test(tensor, texts)} ? {strip(read)} : 0;")
 
 
 @prints("tile.exchange")
@@ -78,7 +78,7 @@ def exchange(role: RolePrinter, op: Exchange) -> None:
     """
     source, target, t = role.elements.array(op.x), role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
-    role.elements.loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {source}[k_ / {LANES}], k_ % {LANES} + col);")
+    role.elements.emit_loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {source}[k_ / {LANES}], k_ % {LANES} + col);")
 
 
 # ---- elements

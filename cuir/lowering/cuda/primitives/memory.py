@@ -48,10 +48,12 @@ def gather(role: RolePrinter, op: ops.Perform) -> None:
     if s.packed:
         values = role.out.temp("v")
         role.out.line(f"float {values}[{2 * s.count}];")
-        role.elements.loop(t, lambda at: f"{values}[{at.i}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};")
-        _pack(role, s, values, t)
+        role.elements.emit_loop(
+            t, lambda at: f"{values}[{at.i}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};"
+        )
+        _emit_pack(role, s, values, t)
         return
-    role.elements.loop(
+    role.elements.emit_loop(
         t, lambda at: f"{s.name}[{index_of(t, at)}] = {strip(role.places.gather(op, lambda v: role.elements.element(v, at)))};"
     )
 
@@ -64,7 +66,7 @@ def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> Non
     first, near = find_first_column(values[-1]) or (None, True)
     column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
     texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
-    location = kernel.index(name, texts, [*map(is_scalar, values[:-1]), False])
+    location = kernel.make_offset(name, texts, [*map(is_scalar, values[:-1]), False])
     with (
         out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"),
         out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {frag.groups}; ++g_)"),
@@ -91,7 +93,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
     if ref.transposed:
-        _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, col, row))
+        _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, col, row))
         return
     cols = t.shape[1]
     chunks = role.target.choice("load chunks") if t.layout.data == "chunks" else None
@@ -101,7 +103,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if ref.alloc.dtype != t.element:
         widened = role.target.choice("load widened")
         if widened is None or not widened(role, ref, base, target, t):
-            _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+            _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
         return
     operand = role.target.choice("load operand")
     if operand is not None and operand(role, op, ref, base, target.name):
@@ -119,7 +121,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if t.element == F32 and t.layout.data == "columns" and not ref.alloc.panelled and cols % 8 == 0:
         role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
         return
-    _load_elementwise(role, t, target, lambda row, col: _shared_read(ref, base, row, col))
+    _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
 
 
 def _moves_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
@@ -130,7 +132,7 @@ def _moves_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
     return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and t.shape[1] % 32 == 0
 
 
-def _shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
+def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
     local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
     text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
     return from_memory(ref.alloc.dtype, text)
@@ -141,7 +143,7 @@ def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> N
 
     def read(row: str, col: str) -> str:
         indices = role.places.box_indices(box, row, col)
-        return f"({kernel.make_bounds_test(box.tensor, indices)} ? {kernel.tensor_read(box.tensor, kernel.index(box.tensor, indices))} : {role.places.zero(box.tensor)})"
+        return f"({kernel.make_bounds_test(box.tensor, indices)} ? {kernel.make_tensor_read(box.tensor, kernel.make_offset(box.tensor, indices))} : {role.places.zero(box.tensor)})"
 
     _load_elementwise(role, t, target, read)
 
@@ -155,12 +157,12 @@ def _load_elementwise(role: RolePrinter, t: TileT, target: Storage, read: Callab
     def body(at: Position) -> str:
         return f"{array}[{index_of(t, at)}] = {read(*_make_place_texts(role, t, at))};"
 
-    role.elements.loop(t, body)
+    role.elements.emit_loop(t, body)
     if target.packed:
-        _pack(role, target, array, t)
+        _emit_pack(role, target, array, t)
 
 
-def _pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
+def _emit_pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None:
     """Emit the packing of an array of floats to pairs of halves."""
     role.out.line(
         f"#pragma unroll\nfor (int p_ = 0; p_ < {target.count}; ++p_) {target.name}[p_] = cuir::pack_{t.dtype.data}({array}[2 * p_], {array}[2 * p_ + 1]);"
@@ -196,7 +198,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
     if op in role.joins_inside:
-        role.join()
+        role.emit_join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
     chunks = role.target.choice("store chunks") if t.layout.data == "chunks" else None
@@ -223,7 +225,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         test = _make_owner_test(role, t, mask, at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
-    role.elements.loop(t, body)
+    role.elements.emit_loop(t, body)
 
 
 def _make_owner_test(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
@@ -244,13 +246,13 @@ def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: boo
     name, indices = role.places.elements(place)
     text = strip(role.elements.scalar(value))
     if not role.single:
-        role.join()
+        role.emit_join()
     if name in role.kernel.checked.shared:
         address = role.places.shared_element(name, indices)
         role.out.line(f"{role.first_lane}cuir::put<{MEMORY[dtype_of(value)]}>({address}, {text});")
-        role.join()
+        role.emit_join()
         return
-    location = f"{identifier(name)}[{role.kernel.index(name, [role.elements.scalar(i) for i in indices])}]"
+    location = f"{identifier(name)}[{role.kernel.make_offset(name, [role.elements.scalar(i) for i in indices])}]"
     dtype = role.kernel.tensors[name].dtype
     text = to_memory(dtype, text)
     role.out.line(f"{role.first_lane}atomicAdd(&{location}, {text});" if adds else f"{role.first_lane}{location} = {text};")
@@ -263,7 +265,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     name, indices = (box.tensor, []) if box else role.places.elements(place)
     dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
     if op in role.joins_inside:
-        role.join()
+        role.emit_join()
     half = packed(t)
     wide = find_wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
@@ -286,8 +288,8 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
         read = to_memory(dtype, read)
         test = _make_owner_test(role, t, mask, at)
         inside = f"if ({kernel.make_bounds_test(name, texts)}) "
-        location = f"{identifier(name)}[{kernel.index(name, texts, uniform)}]"
+        location = f"{identifier(name)}[{kernel.make_offset(name, texts, uniform)}]"
         return f"{test}{inside}" + (f"atomicAdd(&{location}, {read});" if adds else f"{location} = {read};")
 
     with role.out.block("else") if wide is not None else nullcontext():
-        role.elements.loop(t, body)
+        role.elements.emit_loop(t, body)

@@ -31,7 +31,7 @@ def barrier(role: RolePrinter, value: SSAValue) -> str:
     return f"{identifier(symbol(value))} + {role.elements.scalar(value.owner.starts[0])}"
 
 
-def _named(role: RolePrinter, op: ops.Perform, function: str) -> None:
+def _emit_named(role: RolePrinter, op: ops.Perform, function: str) -> None:
     value = op.arg("bar")
     name = symbol(value)
     number = str(role.kernel.named_barrier(name))
@@ -44,13 +44,13 @@ def _named(role: RolePrinter, op: ops.Perform, function: str) -> None:
 @prints("named_barrier.sync")
 def named_sync(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait at a named barrier."""
-    _named(role, op, "bar_sync")
+    _emit_named(role, op, "bar_sync")
 
 
 @prints("named_barrier.arrive")
 def named_arrive(role: RolePrinter, op: ops.Perform) -> None:
     """Emit an arrival at a named barrier."""
-    _named(role, op, "bar_arrive")
+    _emit_named(role, op, "bar_arrive")
 
 
 @prints("sync")

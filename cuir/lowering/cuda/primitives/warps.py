@@ -24,15 +24,15 @@ def warp_any(role: RolePrinter, op: ops.Apply) -> None:
     if not isinstance(x.type, TileT) or x.type.layout.data in ("one", "columns"):
         role.out.line(f"bool {(vote := role.out.temp('vote'))} = false;")
         if isinstance(x.type, TileT):
-            role.elements.loop(x.type, lambda at: f"{vote} |= {strip(role.elements.element(x, at))};")
+            role.elements.emit_loop(x.type, lambda at: f"{vote} |= {strip(role.elements.element(x, at))};")
         else:
             role.out.line(f"{vote} = {strip(role.elements.scalar(x))};")
-        role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {vote});")
+        role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {vote});")
         return
     slabs, votes = role.fragment(x.type).slabs, role.out.temp("votes")
     role.out.line(f"bool {votes}[{slabs}] = {{}};")
-    role.elements.loop(x.type, lambda at: f"{votes}[{at.r} / 2] |= {strip(role.elements.element(x, at))};")
-    role.elements.loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {votes}[{at.r} / 2]);")
+    role.elements.emit_loop(x.type, lambda at: f"{votes}[{at.r} / 2] |= {strip(role.elements.element(x, at))};")
+    role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {votes}[{at.r} / 2]);")
 
 
 @prints("tile.row_bound")
@@ -47,8 +47,8 @@ def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
     t, moves = op.vote.type, role.out.temp("vote")
     assert isinstance(t, TileT)
     role.out.line(f"bool {moves} = false;")
-    role.elements.loop(t, lambda at: f"{moves} |= {strip(role.elements.element(op.vote, at))};")
-    role.branch(op, f"__any_sync(~0u, {moves})")
+    role.elements.emit_loop(t, lambda at: f"{moves} |= {strip(role.elements.element(op.vote, at))};")
+    role.emit_branch(op, f"__any_sync(~0u, {moves})")
 
 
 @prints("tile.pinned")
@@ -58,7 +58,7 @@ def pinned(role: RolePrinter, op: warps.Pinned) -> None:
     It is hardly ever true, but no compiler can know that: the compiler knows only that an exponential, and so a sum of
     exponentials, is not negative.
     """
-    test = " || ".join(_unlikely(role, v) for v in op.values)
+    test = " || ".join(_make_unlikely_test(role, v) for v in op.values)
     if op.condition is None or op.barrier is None or op.parity is None:
         role.out.line(f"if (__any_sync(~0u, {test})) __nanosleep(0);")
         return
@@ -68,7 +68,7 @@ def pinned(role: RolePrinter, op: warps.Pinned) -> None:
         role.out.line(f"if (!cuir::try_wait({place}) && {condition}) cuir::wait({place});")
 
 
-def _unlikely(role: RolePrinter, value: SSAValue) -> str:
+def _make_unlikely_test(role: RolePrinter, value: SSAValue) -> str:
     """Return a condition on a value that is hardly ever true."""
     t, name = value.type, role.elements.array(value)
     assert isinstance(t, TileT)

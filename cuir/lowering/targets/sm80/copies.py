@@ -29,7 +29,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     out.line(f"const uint32_t {base} = {view.address};")
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
     if not role.single:
-        role.join()  # after earlier reads of the place by other lanes
+        role.emit_join()  # after earlier reads of the place by other lanes
     width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
     dim = tensor.dims[-1]
     whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
@@ -52,7 +52,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
         out.line(f"const int {first} = {thread} / {chunks}, {chunk} = {thread} % {chunks};")
         out.line(f"const uint32_t {place} = cuir::at<{view.alloc.rows}>({base}, {first}, 16 * {chunk});")
         column = f"{chunk} * {width}"
-        out.line(f"auto {source} = {box.tensor} + {kernel.index(box.tensor, role.places.box_indices(box, first, column))};")
+        out.line(f"auto {source} = {box.tensor} + {kernel.make_offset(box.tensor, role.places.box_indices(box, first, column))};")
         with out.block(f"#pragma unroll {turns if turns <= 16 else 4}\nfor (int n_ = 0; n_ < {turns}; ++n_)"):
             indices = role.places.box_indices(box, f"({first} + n_ * {turn})", column)
             out.line(f"const int left_ = {bytes_left(indices)};")
@@ -70,7 +70,9 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
             if view.alloc.panelled
             else f"{base} + r_ * {view.alloc.row_bytes} + 16 * c_"
         )
-        out.line(f"cuir::cp_async({to}, left_ > 0 ? {box.tensor} + {kernel.index(box.tensor, indices)} : {box.tensor}, left_ * {size});")
+        out.line(
+            f"cuir::cp_async({to}, left_ > 0 ? {box.tensor} + {kernel.make_offset(box.tensor, indices)} : {box.tensor}, left_ * {size});"
+        )
 
 
 @PRINTERS.prints("copy_commit")
@@ -83,4 +85,4 @@ def copy_commit(role: RolePrinter, op: ops.Perform) -> None:
 def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait for all but the last `n` async groups."""
     role.out.line(f"cute::cp_async_wait<{int(op.const('n'))}>();")
-    role.join()
+    role.emit_join()

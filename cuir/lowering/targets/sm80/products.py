@@ -37,7 +37,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
         if role.storage_or_none(c) is not target:
             role.elements.assign(target, c)
     else:
-        role.elements.loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
+        role.elements.emit_loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
     if a.type.element == F32:
         single.multiply(role, op, target.name)
         return

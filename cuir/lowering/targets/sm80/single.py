@@ -73,7 +73,7 @@ def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, 
     at = _emit_operand_places(role, ref, base, "row")
     with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; i_ += 8)"):
         slab, k = (f"i_ / {4 * frag.groups}", f"i_ / 4 % {frag.groups}") if frag.slabs > 1 else ("0", "i_ / 4")
-        place = _step(ref, at, k, f"{frag.slab * PANEL_BYTES} * ({slab})")
+        place = _make_step_address(ref, at, k, f"{frag.slab * PANEL_BYTES} * ({slab})")
         for half in range(2):
             parts = ", ".join(f"{name}[i_ + {2 * half + i}]" for i in (0, 1, 4, 5))
             out.line(f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * half}, {parts});")
@@ -90,7 +90,7 @@ def _emit_operand_places(role: RolePrinter, ref: SharedRef, base: str, row: str)
     return at
 
 
-def _step(ref: SharedRef, at: str, k: str, more: str) -> str:
+def _make_step_address(ref: SharedRef, at: str, k: str, more: str) -> str:
     """Return the address of a lane's columns in the steps k and k + 1, in operand order."""
     return f"{at}[({k}) / 2 % 2] + {ref.alloc.rows * PANEL_BYTES} * (({k}) / 4) + {more}"
 
@@ -117,7 +117,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     out.line(f"const uint32_t {base_b} = {right_view.address};")
     if ordered:
         at_b = _emit_operand_places(role, right_view, base_b, "lane / 4")
-        read_b = [f"cuir::load_pairs({_step(right_view, at_b, 'k_', f'{8 * PANEL_BYTES} * j_')}, x_[0], x_[1], x_[2], x_[3]);"]
+        read_b = [f"cuir::load_pairs({_make_step_address(right_view, at_b, 'k_', f'{8 * PANEL_BYTES} * j_')}, x_[0], x_[1], x_[2], x_[3]);"]
     elif right_view.transposed:
         read_b = [
             f"cuir::load_pair(cuir::at<{right_view.alloc.rows}>({base_b}, 8 * j_ + lane / 4, 32 * k_ + 8 * (lane % 4)), x_[0], x_[1]);"
@@ -134,7 +134,9 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
         base_a = out.temp("base")
         out.line(f"const uint32_t {base_a} = {left_view.address};")
         if ordered:
-            place = _step(left_view, _emit_operand_places(role, left_view, base_a, "row"), "k_", f"{frag.slab * PANEL_BYTES} * s_")
+            place = _make_step_address(
+                left_view, _emit_operand_places(role, left_view, base_a, "row"), "k_", f"{frag.slab * PANEL_BYTES} * s_"
+            )
             read_a = [
                 f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * h}, x_[{2 * h}], x_[{2 * h + 1}], x_[{2 * h + 4}], x_[{2 * h + 5}]);"
                 for h in range(2)

@@ -27,7 +27,7 @@ PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span) -> str:
+def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span) -> str:
     """Return the name of a tensor map, registering it if it is new.
 
     Raises: CuirError L003 if the tensor has too many dims.
@@ -43,7 +43,7 @@ def _tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swiz
     return kernel.maps[key].name
 
 
-def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
+def _split_into_panels(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
     """Return the copies that move a box panel by panel.
 
     Args:
@@ -61,7 +61,7 @@ def _panel_boxes(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tuple[st
         raise unsupported("a bulk copy to rows that are no whole panels of 128 bytes", span)
     width = PANEL_BYTES // view.alloc.dtype.itemsize if view.alloc.panelled else view.cols
     sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
-    name = _tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled, span)
+    name = _get_tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled, span)
     starts, offset = list(box.starts), view.offset
     if parts > 1:
         starts[-2] += f" + warp * {sizes[-2]}"
@@ -90,8 +90,8 @@ def _collect_copies(op: ops.Perform) -> Sequence[Operation]:
 @PRINTERS.prints("copy_async.bulk", batch=_collect_copies)
 def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
     """Emit bulk copies, issued by one lane."""
-    each = [(op, _copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
-    role.join()
+    each = [(op, _make_copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
+    role.emit_join()
     # the compiler knows that an elected lane is a single one
     with (
         nullcontext() if role.single else role.out.block("if (cute::elect_one_sync())" if role.threads == 32 else role.first_lane.rstrip())
@@ -102,9 +102,9 @@ def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] 
                 role.out.line(line)
 
 
-def _copies(role: RolePrinter, op: ops.Perform) -> list[str]:
+def _make_copies(role: RolePrinter, op: ops.Perform) -> list[str]:
     """Return the calls that issue a bulk copy."""
-    name, rank, pieces = _panel_boxes(role, op)
+    name, rank, pieces = _split_into_panels(role, op)
     bar = barrier(role, op.arg("bar"))
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[op.const('hint', 'evict_normal')]})"
     ctas = select_ctas(role.kernel.checked, op.const("cluster", False))
@@ -128,7 +128,7 @@ def _emit_on_one_lane(role: RolePrinter, lines: list[str]) -> None:
 def store_async(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a bulk store, by each warp for its rows if it wrote them, else by one lane."""
     split = role.stores_by_warps
-    name, rank, pieces = _panel_boxes(role, op, 4 if split else 1)
+    name, rank, pieces = _split_into_panels(role, op, 4 if split else 1)
     function = f"cute::SM90_TMA_{'REDUCE_ADD' if op.const('add') else 'STORE'}_{rank}::copy"
     lines = [f"{function}(&{name}, {address}, {coordinates});" for address, coordinates in pieces] + ["cute::tma_store_arrive();"]
     if split:
@@ -137,7 +137,7 @@ def store_async(role: RolePrinter, op: ops.Perform) -> None:
             for line in lines:
                 role.out.line(line)
         return
-    role.join()  # what all lanes wrote and fenced
+    role.emit_join()  # what all lanes wrote and fenced
     _emit_on_one_lane(role, lines)
 
 
@@ -148,4 +148,4 @@ def store_wait(role: RolePrinter, op: ops.Perform) -> None:
     if role.stores_by_warps:
         role.out.line("__syncwarp();")
     else:
-        role.join()
+        role.emit_join()

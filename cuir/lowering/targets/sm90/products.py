@@ -23,7 +23,7 @@ NAMES = {F16: "F16", BF16: "BF16", F8E4M3: "E4M3", F8E5M2: "E5M2"}  # of operand
 STEP = 32  # bytes of the inner dim that an instruction takes
 
 
-def _batch(op: ops.Perform) -> Sequence[Operation]:
+def _collect_batch(op: ops.Perform) -> Sequence[Operation]:
     """Return the products that follow with only places and scalars between them, and these."""
     batch: list[Operation] = [op]
     end = 1
@@ -40,7 +40,7 @@ def _batch(op: ops.Perform) -> Sequence[Operation]:
     return batch[:end]
 
 
-@PRINTERS.prints("mma_async", batch=_batch)
+@PRINTERS.prints("mma_async", batch=_collect_batch)
 def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
     """Emit a run of products (and scalars between them): fences of all operands, then the instructions."""
     out, steps = role.out, list(batch) or [first]
@@ -48,7 +48,7 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
     results: set[SSAValue] = set()
     for op in steps:  # scalars first: they are pure
         if not isinstance(op, ops.Perform):
-            role.statement(op, [op])
+            role.emit_statement(op, [op])
     for op in products:
         target = role.storage(op.results[0])
         if "c" in op.args:
@@ -72,12 +72,12 @@ def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT))
     frag = role.fragment(t)
     register = role.elements.array(a) if isinstance(a.type, TileT) else None
-    right_operand = _operand(role, op.arg("b"), op, transposed_is_k_major=True)
-    left_operand = None if register else _operand(role, a, op, transposed_is_k_major=False)
+    right_operand = _make_operand(role, op.arg("b"), op, transposed_is_k_major=True)
+    left_operand = None if register else _make_operand(role, a, op, transposed_is_k_major=False)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     major_a = "K" if left_operand is None or left_operand[0].k_major else "MN"
     cols = t.shape[1]
-    function = _function(role, cols, a.type.element, "RS" if register else "SS", major_a, "K" if right_operand[0].k_major else "MN")
+    function = _get_function(role, cols, a.type.element, "RS" if register else "SS", major_a, "K" if right_operand[0].k_major else "MN")
     per_slab = frag.groups * 4
     begin = "GMMA::ScaleOut::Zero"
     if "c" in op.args:
@@ -102,7 +102,7 @@ def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
     out.line("cute::warpgroup_commit_batch();")
 
 
-def _function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a: str, major_b: str) -> str:
+def _get_function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a: str, major_b: str) -> str:
     """Return the function for one shape of product, registering it.
 
     It takes the accumulators O .. O + cols / 2 of an array.
@@ -121,7 +121,7 @@ def _function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a: st
     return f"cuir::{name}"
 
 
-def _operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_k_major: bool) -> tuple[Operand, str]:
+def _make_operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_k_major: bool) -> tuple[Operand, str]:
     """Return an operand's layout and the text of its descriptor."""
     view = role.places.shared(value)
     if not view.alloc.panelled:
@@ -152,4 +152,4 @@ def wait(role: RolePrinter, op: ops.Perform) -> None:
     for name in dict.fromkeys([*(n for n in over if n not in written), *written]):
         out.line(f"cuir::fence_regs({name});")
     copied = [(r, x) for r, x in zip(op.results, op.arguments, strict=True) if r in live]
-    role.move([r for r, _ in copied], [x for _, x in copied])
+    role.emit_moves([r for r, _ in copied], [x for _, x in copied])
