@@ -82,7 +82,8 @@ class _Bar:
         self.before: list[int] = []  # and in the one before
         self.done = 0  # all steps that completed phases depend on
         self.used = -1  # the last phase that a copy landed in
-        self.over: list[tuple[int, int, int, int]] = []  # named: clock, fenced, progress and dependences of each generation
+        # named: clock, fenced, progress and dependences of each generation
+        self.over: list[tuple[int, int, int, int]] = []
 
 
 class Execution:
@@ -109,7 +110,8 @@ class Execution:
         self.engines: dict[tuple[int, int], int] = {}
         self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
         self.bars = [_Bar(b.count) for b in skeleton.bars]
-        self.defined: dict[tuple[int | str, str], int] = {}  # bytes of each array of a CTA whose last write was through it
+        # bytes of each array of a CTA whose last write was through it
+        self.defined: dict[tuple[int | str, str], int] = {}
         self.flying: dict[int, int] = {}  # agents of copies in flight -> what their landing depends on
         self.tickets = [0] * n
         self.units_taken = [0] * n

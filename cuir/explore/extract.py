@@ -281,7 +281,8 @@ class _Extractor:
         """Record the effects of evaluating an expression on memory and barriers."""
         handlers = self.handlers.get(key := Itself(e))
         if handlers is None:
-            handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]  # operands first
+            # operands first
+            handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]
         for handler in handlers:
             handler(worker)
 

@@ -136,7 +136,8 @@ class Skeleton:
     bars: list[Bar] = field(default_factory=list)
     landings: list[Landing] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
-    near: list[list[tuple[int, bool]]] = field(default_factory=list)  # regions that overlap each, and whether it covers them
+    # regions that overlap each, and whether it covers them
+    near: list[list[tuple[int, bool]]] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)  # of each region of shared memory, a bit for some of them
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)  # arrays over the same bytes as another
     handed: frozenset[str] = frozenset()  # tensors in which barriers order the CTAs of a cluster, too

@@ -100,7 +100,8 @@ class Places:
         self.barriers = {n: op.name for n, op in makes.items() if op.traits.makes == "barrier"}
         self.passed = self._passed()
         self.arrays = [n for n, op in makes.items() if op.traits.makes == "array"]
-        self.calls: list[tuple[Site, Call, Op]] = []  # statements that are a primitive's call, and values of assignments that are
+        # statements that are a primitive's call, and values of assignments that are
+        self.calls: list[tuple[Site, Call, Op]] = []
         for s in self.sites:
             value = s.node.value if isinstance(s.node, (ExprStmt, Assign)) else None
             op = self.op(value) if isinstance(value, Call) else None

@@ -106,7 +106,8 @@ class Trial:
             Lengths(2, 4, 2, 3, BN // 2),
             Lengths(1, 5, 1, 2 * BM, BN),
             Lengths(1, 3, 3, BM, 5 * BN),
-            Lengths(1, 1, 1, 3 * BM, 6 * BN),  # a window of a tile's size has left the first block, for some rows of a tile alone
+            # a window of a tile's size has left the first block, for some rows of a tile alone
+            Lengths(1, 1, 1, 3 * BM, 6 * BN),
         ]
         return [*problems, *((Case("many tiles", at), 1) for at in long)]
 

@@ -16,7 +16,8 @@ from ..text.diagnostics import CuirError
 WORDS = 2  # of 32 bits, in a seed
 _BITS = 0xFFFFFFFF
 _HALF = 1 << 31
-# Odd factors of the head, the query and the key. Those of query and key give each pair of a window of 51,000 x 51,000 another counter.
+# Odd factors of the head, the query and the key. Those of query and key give each pair of a window of 51,000 x 51,000
+# another counter.
 _HEADS = (0x9E3779B1, 0x85EBCA77)
 _QUERIES = (0x27D4EB2F, 0xC2B2AE3D)
 _KEYS = 0x9E3779B1

@@ -26,7 +26,8 @@ from .user_calls import refuse_function, user_call
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]
 Normalize = Literal["softmax", "sigmoid", "relu"]
-Evaluated = Callable[..., torch.Tensor | None]  # (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
+# (0 for the mask, 1 for the score; the lengths; the device; the scores) -> of all pairs
+Evaluated = Callable[..., torch.Tensor | None]
 LENGTHS = ("B", "H", "HK", "M", "N")
 OTHER_SEED = 0x5EED  # of global generators, for the second call of a function that draws from them
 SINK = "sink"  # the name under which the sink is captured
@@ -163,7 +164,8 @@ class Specification:
         captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
             result: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
-            if result is not value and isinstance(result, (int, float)):  # a function of the lengths is data of a launch, as a tensor is
+            # a function of the lengths is data of a launch, as a tensor is
+            if result is not value and isinstance(result, (int, float)):
                 result = torch.tensor(result, dtype=torch.float32 if isinstance(result, float) else torch.int32)
             captured[name] = result
         return captured

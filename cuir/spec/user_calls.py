@@ -35,7 +35,8 @@ _ENDERS = ("_exit", "abort", "execv", "execve")  # functions of `os` by which a 
 _OURS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "<")
 _PYTHON = (f"{Path(os.__file__).parent}/",)
 
-on_stuck: Callable[[CuirError | None], None] | None = None  # receives None for an interruption that was swallowed; does not return
+# receives None for an interruption that was swallowed; does not return
+on_stuck: Callable[[CuirError | None], None] | None = None
 
 Refusals = dict[int, tuple[object, CuirError]]  # by the id of a function, which is kept alive
 

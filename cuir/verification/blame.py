@@ -35,8 +35,10 @@ from ..variants import MAX_SCORES
 from .inputs import FunctionLaunch, readable
 from .problems import Launch
 
-_UNKNOWN = "as before the launch, or computed so,"  # replaced in the message once the watched run shows the cause of a NaN
-_MARKS = {2: 0x7E5A, 4: 0x7FC0515A}  # a NaN that no computation produces, by bytes: marks elements that no store reached
+# replaced in the message once the watched run shows the cause of a NaN
+_UNKNOWN = "as before the launch, or computed so,"
+# a NaN that no computation produces, by bytes: marks elements that no store reached
+_MARKS = {2: 0x7E5A, 4: 0x7FC0515A}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class _Watch:
     before: dict[str, torch.Tensor] = field(default_factory=dict)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
-    began: list[tuple[int, _Step, str]] = field(default_factory=list)  # where a NaN began: the number of stores before, the step, the name
+    # where a NaN began: the number of stores before, the step, the name
+    began: list[tuple[int, _Step, str]] = field(default_factory=list)
     overflowed: list[tuple[int, _Step, str]] = field(
         default_factory=list
     )  # the same of an overflow: finite numbers made an infinity, or a NaN by way of one

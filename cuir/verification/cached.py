@@ -77,7 +77,8 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
         order = torch.randperm(sizes["NP"], generator=generator)  # no page belongs to two sequences
         lengths = torch.randint(longest + 1, (B,), generator=generator)
         lengths[0] = longest
-        short = torch.randint(sizes["M"] + 1, (B,), generator=generator)  # queries before the first token, and sequences without tokens
+        # queries before the first token, and sequences without tokens
+        short = torch.randint(sizes["M"] + 1, (B,), generator=generator)
         lengths = torch.where(torch.rand(B, generator=generator) < 0.3, short.clamp(max=longest), lengths)
         captured = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], sizes["M"], longest))) if arguments is not None else {}
         begun = torch.randperm(B, generator=generator)

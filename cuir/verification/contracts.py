@@ -358,7 +358,8 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
     j = np.broadcast_to(np.asarray(run.call("kv_block", b, h, m[:, None], steps[None, :])), (len(r), len(steps)))
     sums = np.zeros((len(r), blocks * BN), int)
     sums[:, : lengths.N] = np.add.reduceat(keep, r, axis=0, dtype=int)
-    kept_pairs = np.take_along_axis(sums.reshape(len(r), blocks, BN).sum(2), j.clip(0, blocks - 1), 1)  # pairs of each step
+    # pairs of each step
+    kept_pairs = np.take_along_axis(sums.reshape(len(r), blocks, BN).sum(2), j.clip(0, blocks - 1), 1)
     rows = np.diff(r, append=lengths.M)[:, None]
     skipped, masked = steps < skip[:, None], steps < partial[:, None]
     wrong = (steps < n[:, None]) & np.where(skipped, kept_pairs > 0, ~masked & (kept_pairs < rows * BN))

@@ -132,7 +132,8 @@ def _draw_at_steps(
     x = torch.where(kind < 4, whole, half)
     for number, values in ((5, half * a), (6, half * a), (7, half / a), (8, (half + addend) / a), (9, neighbour)):
         x = torch.where(kind == number, values, x)
-    if len(shape) > 1:  # every second row is scaled by its largest element: a whole number, a power of 2, or just below one
+    # every second row is scaled by its largest element: a whole number, a power of 2, or just below one
+    if len(shape) > 1:
         rows = torch.randint(0, 1 << 16, (*shape[:-1], 1), generator=generator)
         unit = torch.tensor(_WHOLE if dtype == torch.float32 else _SMALL, dtype=torch.float64)
         most = torch.tensor([n for n in numbers if n >= 2 and n.is_integer()] or [127.0], dtype=torch.float64)
@@ -186,25 +187,10 @@ def _find_function_decisions(checked: Checked, spec: FunctionSpecification, argu
     return cache[id(spec)][1:]
 
 
-JUMPS = frozenset(
-    [
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "fix",
-        "frac",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "floor_",
-        "ceil_",
-        "round_",
-        "trunc_",
-        "bucketize",
-        "searchsorted",
-    ]
-)
+JUMPS = frozenset([
+    "floor", "ceil", "round", "trunc", "fix", "frac", "remainder", "fmod", "floor_divide", "floor_", "ceil_", "round_",
+    "trunc_", "bucketize", "searchsorted",
+])  # fmt: skip
 
 _ARITHMETIC = frozenset(["add", "sub", "rsub", "mul", "div", "remainder", "fmod", "floor_divide"])
 

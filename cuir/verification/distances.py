@@ -19,8 +19,10 @@ from .evaluate import Evaluator, kernel_names
 from .sizes import walk_with_callees
 
 LONGEST = 131_072
-_EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)  # edges of numbers in a text or of 16 bits, besides those of the problem
-_DENSE = 3.0  # growth of a captured tensor, when both lengths double, from which it is per pair, and not made for long problems
+# edges of numbers in a text or of 16 bits, besides those of the problem
+_EDGES = (3000, 4096, 8192, 16_384, 32_768, 65_536)
+# growth of a captured tensor, when both lengths double, from which it is per pair, and not made for long problems
+_DENSE = 3.0
 _SCORES = (-1000.0, 0.0, 1000.0)  # at least one passes a threshold
 _RANDOM = {"quick": 20_000, "full": 1_000_000}
 _TILES = {"quick": 3, "full": 40}  # tiles of queries, besides the first and the last

@@ -44,7 +44,8 @@ from ..syntax.types import DTYPES
 from ..text.diagnostics import CuirError
 
 Value = Any  # a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a tuple of these
-_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}  # without D
+# without D
+_SHAPES = {"Q": ("B", "H", "M"), "K": ("B", "HK", "N"), "V": ("B", "HK", "N"), "O": ("B", "H", "M"), "LSE": ("B", "H", "M")}
 _ERRORS: dict[str, Any] = {"divide": "ignore", "over": "ignore", "invalid": "ignore", "under": "ignore"}
 
 

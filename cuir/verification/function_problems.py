@@ -37,7 +37,8 @@ def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Dra
 
 def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
     """Return problems whose inputs lie at jumps of functions."""
-    if is_attention(checked.origin) or set(BACKWARD) <= {p.name for p in checked.origin.params}:  # LSE must be that of Q and K
+    # LSE must be that of Q and K
+    if is_attention(checked.origin) or set(BACKWARD) <= {p.name for p in checked.origin.params}:
         return []
     return [
         d for d in make_decisive_draws(checked, spec, problems, level, lambda: ask_small(checked, spec)) if says_something(checked, spec, d)

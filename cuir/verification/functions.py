@@ -27,13 +27,14 @@ from .yardstick import SingleError
 
 HIDDEN = 2.0**-8  # of the output's rounding: allowed error common to all elements, besides the rounding of each
 FLUSHED = 2.0**-126  # exponentials below are 0
-_CANCELLED = (
-    2.0**-20
-)  # of the largest input: the remainder of a row whose terms cancel, as in a gradient of 0, in a kernel with 16-bit intermediates
+# of the largest input: the remainder of a row whose terms cancel, as in a gradient of 0, in a kernel with 16-bit
+# intermediates
+_CANCELLED = 2.0**-20
 _MASK = 1e30  # larger numbers absorb what is added to them
 _NEAR = 0.5  # share of the allowed error from which the errors of the language's operations count as well
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between finite and infinite
-_BROKEN = 1 / 8  # relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
+# relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
+_BROKEN = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ class _Measure:
         counted = [x[x.abs() < (_MASK if special else torch.inf)] for x in floats]
         largest = max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
         self.endless = any(bool(x.isinf().any()) for x in floats)
-        self.below = not any(bool((x == torch.inf).any()) for x in floats)  # then -inf is a mask, or the logarithm of 0, and is compared
+        # then -inf is a mask, or the logarithm of 0, and is compared
+        self.below = not any(bool((x == torch.inf).any()) for x in floats)
         self.floor = _CANCELLED * largest if self.coarse else 0.0
 
     @property

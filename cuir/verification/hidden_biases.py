@@ -31,7 +31,8 @@ def make_hidden_biases(spec: Specification, BM: int, BN: int) -> Iterator[tuple[
     except CuirError:  # a mod that no kernel can have: its captured values are not known
         return
     tensors = [(p.name, p.value) for p in parameters if isinstance(p.value, torch.Tensor) and _may_hide(p.value)]
-    all_names = [*(n for n, _ in tensors), *(n for n, v in spec.captured.items() if callable(v))]  # some are functions of the lengths
+    # some are functions of the lengths
+    all_names = [*(n for n, _ in tensors), *(n for n, v in spec.captured.items() if callable(v))]
     lengths = Lengths(1, 4, 2, min(BM + 9, 80), 2 * BN + 17)
     choices = [(all_names, None, turn) for turn in _TURNS] + [([n], x, 0) for n, x in tensors if len(tensors) > 1]
     count = 0
@@ -55,7 +56,8 @@ def _hide(x: torch.Tensor, keys: int, block: int, turn: int) -> torch.Tensor:
     plain = x.detach().cpu()
     columns = min(keys, plain.shape[-1])
     hidden = hide(plain[..., :columns], turn, block, torch.Generator().manual_seed(0))
-    hidden = torch.where(hidden.isfinite(), plain[..., :columns], hidden)  # the dtype's lowest number does not mask a score
+    # the dtype's lowest number does not mask a score
+    hidden = torch.where(hidden.isfinite(), plain[..., :columns], hidden)
     return torch.cat([hidden, plain[..., columns:]], -1).to(x.device)
 
 

@@ -31,7 +31,8 @@ _STEP = {"f16": 0.5, "bf16": 4.0}  # the distance of numbers below MEAN
 SQUARED = 60  # the exponent of values whose squares f32 holds
 _FAR = (17, 40, SQUARED)  # exponents beyond f16
 LARGEST = 125  # largest exponent: up to 8.5e37, which may be doubled; its square overflows f32
-_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)  # levels of the rows of `equal`: functions saturate or underflow there
+# levels of the rows of `equal`: functions saturate or underflow there
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)
 _FAINT = 1e-6  # the second moment of faint rows without a scalar
 
 SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0

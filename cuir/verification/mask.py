@@ -35,7 +35,8 @@ from .problems import Case, dtype_of, head_dims, outputs
 
 _READABLE = 2.0**-14  # smallest weight, relative to the largest of its query, that half precision shows
 _VISIBLE = 2.0**-20  # smallest output that half precision shows
-_PRODUCT = {"softmax": 0.0, "sigmoid": 0.0, "relu": 1.0}  # a product of all queries and keys that gives a kept pair a weight
+# a product of all queries and keys that gives a kept pair a weight
+_PRODUCT = {"softmax": 0.0, "sigmoid": 0.0, "relu": 1.0}
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
         weights.append(spec.exact(readable(checked, probed), list(probed.before))["O"])
     mask, weight = (torch.cat(x, -1)[..., : admitted.N] for x in (read, weights))
     weight = weight.abs()
-    expected, largest = weight != 0, weight.amax(-1, keepdim=True)  # NaN, and so not readable, where the function gives NaN
+    # NaN, and so not readable, where the function gives NaN
+    expected, largest = weight != 0, weight.amax(-1, keepdim=True)
     readable_pairs = (largest > 0) & (~expected | (weight >= _READABLE * largest) & (weight >= _VISIBLE))
     _compare(_Read(program, checked, spec.name, admitted, readable(checked, launch)), mask, expected, readable_pairs)
     return Readout(int(readable_pairs.sum()), int((~readable_pairs).sum()))

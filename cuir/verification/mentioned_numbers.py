@@ -26,24 +26,11 @@ MOST = 12  # the first numbers of each kind are kept
 _LARGEST = 1e30  # larger numbers stand for infinity
 _FUNCTIONS = 24  # the largest number of called functions whose source is read
 _COMPARISONS = frozenset(["gt", "ge", "lt", "le", "eq", "ne", "clamp", "clamp_", "clamp_min", "clamp_max", "threshold", "hardtanh"])
-_BOUNDED = frozenset(
-    [
-        "clamp",
-        "clip",
-        "clamp_",
-        "clip_",
-        "clamp_min",
-        "clamp_max",
-        "minimum",
-        "maximum",
-        "min",
-        "max",
-        "threshold",
-        "hardtanh",
-        "fmin",
-        "fmax",
-    ]
-)  # functions by which a source bounds its values
+# functions by which a source bounds its values
+_BOUNDED = frozenset([
+    "clamp", "clip", "clamp_", "clip_", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max", "threshold",
+    "hardtanh", "fmin", "fmax",
+])  # fmt: skip
 _OPEN = frozenset(["isnan", "isinf", "isfinite", "nan_to_num", "nan_to_num_", "isposinf", "isneginf"])
 
 

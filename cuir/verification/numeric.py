@@ -23,12 +23,15 @@ from .problems import Case, Launch, launch
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
 RATIO_ROW = 2.0  # of its error for its worst query: one stale row is negligible in the norm of all
 RATIO_SINGLE = 2.0  # of PyTorch's own error in float32, or in TF32
+# factors of weights, which a kernel rounds before it divides by their sum: in TF32 the largest of these errors counts
+# as PyTorch's own
 PORTIONS = (
     0.87,
     0.74,
     0.63,
-)  # factors of weights, which a kernel rounds before it divides by their sum: in TF32 the largest of these errors counts as PyTorch's own
-WEIGHT = 2.0**-22  # relative error of a weight in float32, for each unit of its logit plus one: both are within 2 units in the last place
+)
+# relative error of a weight in float32, for each unit of its logit plus one: both are within 2 units in the last place
+WEIGHT = 2.0**-22
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     expected, expected_lse = spec.reference(launched.q, launched.k, launched.v, launched.scale)
     exact_scores = case.fixed is not None
     half, half_lse = spec.half(launched.q, launched.k, launched.v, launched.scale, launched.parts, exact_scores=exact_scores)
-    if not half.isfinite().all():  # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
+    # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
+    if not half.isfinite().all():
         half, _ = spec.half((launched.q * launched.scale).to(launched.q.dtype), launched.k, launched.v, 1.0, launched.parts)
     if spec.max_scores and launched.most is None:
         raise wrong(
@@ -157,7 +161,8 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     terms = torch.cat([logits.flatten(), expected_lse.flatten()])  # a sink may be far above the logits
     scale_of = terms[terms.isfinite()].abs().max().item() if terms.isfinite().any() else 0.0
     q, k = launched.q.double().abs(), launched.k.double().abs().repeat_interleave(launched.q.shape[1] // launched.k.shape[1], 1)
-    summands = (q @ k.mT).max().item() * launched.scale if k.numel() else 0.0  # terms of a product, which may cancel and then be capped
+    # terms of a product, which may cancel and then be capped
+    summands = (q @ k.mT).max().item() * launched.scale if k.numel() else 0.0
     lse_errors = (lse - expected_lse).abs().masked_fill(~finite, 0.0)
     lse_allowed = 2.0**-19 * (1 + scale_of) + 2.0**-22 * summands  # LSE is computed in float32, and so are products
     rounded = (

@@ -52,7 +52,8 @@ Kind = Literal[
     "edges",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)  # near 8, below which kernels keep a row's maximum; query m has GROWTHS[m % 6]
+# near 8, below which kernels keep a row's maximum; query m has GROWTHS[m % 6]
+GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)
 SCALED = 24  # times the usual scale
 _MANY = 8  # blocks of `growing`
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
@@ -82,7 +83,8 @@ class Case:
     lengths: Lengths
     kind: Kind = "normal"
     seed: int = 0
-    fixed: tuple[torch.Tensor, torch.Tensor, float] | None = field(default=None, compare=False, repr=False)  # fixed queries, keys and scale
+    # fixed queries, keys and scale
+    fixed: tuple[torch.Tensor, torch.Tensor, float] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         lengths = self.lengths

@@ -58,7 +58,8 @@ class VerifyReport:
     steps: list[str] = field(default_factory=list)  # dims in which no problem was longer than one tile or block
     source: str = ""  # the file of these lines
     spills: str = ""  # the report of ptxas on tiles that do not fit the registers
-    narrow: list[NarrowSum] = field(default_factory=list)  # products of 8-bit floats, which the tensor core sums with fewer bits
+    # products of 8-bit floats, which the tensor core sums with fewer bits
+    narrow: list[NarrowSum] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)  # on problems that the specification's functions prevent
     coverage: Figure = field(default_factory=Figure)  # of the sides of the kernel's conditions
     negative: str = ""  # a read of a captured tensor that PyTorch counts from its end

@@ -14,7 +14,8 @@ from ..text.diagnostics import Diagnostic, Note
 from ..text.source import Span
 
 TOOLS = ("memcheck", "racecheck")
-# `at KERNEL(...)+0x1b0 in /tmp/x/kernel.cu:123`; the part after `in` needs line information. Host frames have another form.
+# `at KERNEL(...)+0x1b0 in /tmp/x/kernel.cu:123`; the part after `in` needs line information. Host frames have another
+# form.
 _PLACE = re.compile(
     r"\b(?:at|Device Frame:)\s*(?P<function>[^\s+].*?)\+(?P<offset>0x[0-9a-f]+)(?: in (?P<file>\S+?):(?P<line>\d+))?(?=\s|$)"
 )

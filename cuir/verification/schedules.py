@@ -93,7 +93,8 @@ def check_schedules(
             raise with_note(error, f"found under the schedule {schedule}, in the case {case}{context}") from error
         if first is None:
             first = launched.outputs
-            if checked.tiles is not None:  # orders of agents are covered above; a fault of a share of units shows in nearly any order
+            # orders of agents are covered above; a fault of a share of units shows in nearly any order
+            if checked.tiles is not None:
                 grids = [g for g in other_grids(report.units) if g != default_grid]
                 runs += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
             continue

@@ -35,7 +35,8 @@ SPARE = 8  # columns in which only keys are nonzero, so that dQ shows scores of 
 KEYS = 45
 MOST = 12  # the largest number of decisions
 MOST_NODES = 400  # the largest number of nodes of a decision
-SHIFTS = (2.0**-16, 2.0**-10, 2.0**-5)  # relative distances of neighbours: the first at which f32 and f64 decide alike is used
+# relative distances of neighbours: the first at which f32 and f64 decide alike is used
+SHIFTS = (2.0**-16, 2.0**-10, 2.0**-5)
 _LEAST = 2.0**-6  # the least number that is shifted
 _STEPS = 3.0  # roundings are tried up to this distance from 0
 _ELSEWHERE = 0.40625  # the score of pairs whose corner cannot be reached

@@ -26,7 +26,8 @@ from .number_text import show_different
 
 _TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is evaluated twice: the first that is admitted
 _SMALL = 200_000  # elements of the largest tensor of a problem that is only inspected
-_REFUSED = ("X118", "X119", "X125", "X126")  # codes of unsound specifications; others are reported when problems are drawn
+# codes of unsound specifications; others are reported when problems are drawn
+_REFUSED = ("X118", "X119", "X125", "X126")
 _OF_THE_KERNEL = ("X105", "X106", "X107", "X108")  # codes of mismatches of specification and kernel
 _SEEDS = (1, 2, 3)  # seeds of the global generators for each call
 _LENGTHS = (Lengths(2, 2, 1, 5, 7), Lengths(1, 2, 2, 33, 16))

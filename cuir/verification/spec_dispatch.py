@@ -219,7 +219,8 @@ def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
         Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
-        Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),  # rings do not bound the distance of a CTA's workers
+        # rings do not bound the distance of a CTA's workers
+        Case("long tiles, then short ones", Lengths(1, 4, 1, 2 * BM, 2 * BN)),
         Case(
             "as many keys as queries", Lengths(1, 2, 1, 3 * BM, 3 * BM)
         ),  # a worker may skip all blocks on the diagonal, with many after them

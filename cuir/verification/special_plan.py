@@ -20,28 +20,9 @@ _SCALARS = (0.0, 1.0, -1.0, -0.7)
 _BLOCKS = (16, 32, 64, 128)
 _SHARE = 1 / 4  # share of the changed elements that must be finite
 _VIEWS = (
-    "Expand",
-    "Unsqueeze",
-    "Squeeze",
-    "View",
-    "Reshape",
-    "Slice",
-    "Select",
-    "ToCopy",
-    "Clone",
-    "Permute",
-    "Transpose",
-    "T",
-    "Repeat",
-    "Index",
-    "UnsafeView",
-    "Alias",
-    "ConstantPadNd",
-    "Cat",
-    "MaskedFill",
-    "Gather",
-    "IndexSelect",
-)
+    "Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose",
+    "T", "Repeat", "Index", "UnsafeView", "Alias", "ConstantPadNd", "Cat", "MaskedFill", "Gather", "IndexSelect",
+)  # fmt: skip
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
 _PRODUCTS = frozenset(

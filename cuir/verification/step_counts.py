@@ -36,8 +36,10 @@ _SECOND_COUNTS = {
     17: 3,
     32: 2,
 }  # steps of a second dim: every count, and few steps in all
-_MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}  # at level full: every count to 17, so that each remainder by a few occurs
-_ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))  # blocks of two dims of units: 17 leaves a remainder of every group of up to 16
+# at level full: every count to 17, so that each remainder by a few occurs
+_MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}
+# blocks of two dims of units: 17 leaves a remainder of every group of up to 16
+_ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))
 _ACROSS_FULL = tuple(x for n in range(4, 18) for x in ((n, 3), (3, n), (n, 2), (2, n)))
 _REST = {2: 16, 1: 32}  # the largest counts of the second dim, with few of the first
 NAME = "steps"  # names of these problems begin with it
@@ -64,7 +66,8 @@ def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
         admitted = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
         long = [d for d in admitted if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
-        if is_backward(checked.origin) or parts_of(checked):  # gradients of equal scores cancel to the roundings of f32 products
+        # gradients of equal scores cancel to the roundings of f32 products
+        if is_backward(checked.origin) or parts_of(checked):
             return [*admitted]
         return [*admitted, *with_even_scores(checked, spec, long)]
     cases = list(_attention_cases(*tile_sizes(checked), level))

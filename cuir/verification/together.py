@@ -96,7 +96,8 @@ def find_meetings(
             n for n in tensors if not _is_same(*(evaluate_meeting(Meeting({n: (v,)}, (), setting)) or {} for v in (-math.inf, math.inf)))
         ]
         values = {n: accepted for n, accepted in each.items() if n in sided and accepted and (not setting or math.inf not in accepted)}
-        masks = [n for n in sided if not setting or n in values]  # beside scalars: where -inf leaves out, and inf gives no number
+        # beside scalars: where -inf leaves out, and inf gives no number
+        masks = [n for n in sided if not setting or n in values]
         empty = tuple(n for n in masks if tensors[n].dim() > 1 and holds(Meeting({}, (n,), setting)))
         below = {n: (-math.inf,) for n, accepted in values.items() if -math.inf in accepted}
         whole = (Meeting(below, empty, setting), Meeting(values, empty, setting), Meeting(below, (), setting), Meeting(values, (), setting))

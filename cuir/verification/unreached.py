@@ -51,7 +51,8 @@ def short_loops(checked: Checked, *variants: Checked, below: int = 2) -> list[in
     ):
         line = turns.stmt.span.line
         most[line] = max(most.get(line, -1), turns.most)
-    return sorted(line for line, n in most.items() if 0 < n < below)  # bodies that were not entered are reported as such
+    # bodies that were not entered are reported as such
+    return sorted(line for line, n in most.items() if 0 < n < below)
 
 
 def unentered_loops(checked: Checked) -> list[int]:

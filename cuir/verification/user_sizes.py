@@ -27,7 +27,8 @@ from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs that run as one batch
-# batch, key heads, heads of each: beyond 16 and 32 of each, groups that are powers of two and not, rows of heads longer than 40 and 64
+# batch, key heads, heads of each: beyond 16 and 32 of each, groups that are powers of two and not, rows of heads longer
+# than 40 and 64
 _QUICK = ((17, 3, 1), (2, 9, 5), (1, 12, 7), (1, 3, 12), (2, 4, 32), (1, 40, 1), (1, 8, 8))
 _FULL = ((1025, 1, 1), (2, 16, 3), (2, 21, 6), (1, 8, 12), (3, 33, 3), (1, 128, 1), (1, 1, 31), (67, 2, 5), (1, 4, 30), (260, 1, 2))
 _SINGLE = (41, 130)  # elements of a dim without steps, with few of the others
@@ -38,7 +39,8 @@ _LONG_FULL = (131_075, 66_001, 33_003, 9_001)  # the longest that memory admits
 _UNITS = {"quick": 400, "full": 20_000}  # units of one problem
 _CHEAP_UNITS = 5_000  # at level quick, of a kernel without products
 _CHEAP = {"quick": 40_000, "full": 250_000}  # calls of a dim's steps
-_FEW, _AROUND = 1025, (5, 21)  # with so many heads or rows, elements of dims with steps: enough for a softmax of several keys
+# with so many heads or rows, elements of dims with steps: enough for a softmax of several keys
+_FEW, _AROUND = 1025, (5, 21)
 _GROWN = 1.5  # the largest length that the specification may give, relative to the requested one
 _LARGEST = 40_000_000  # the largest number of elements of an intermediate result of a function
 _PROBED = (256, 512)  # elements of a dim at which growth is measured

@@ -27,7 +27,8 @@ class Observed:
         self.conditions = collect_conditions(checked)
         self.seen = [0] * len(self.conditions)
         self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
-        self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]  # index of the first operand of each condition
+        # index of the first operand of each condition
+        self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]
         self.results: dict[Itself, list[tuple[Condition, tuple[int, ...]]]] = {}
         self.operands: dict[Itself, list[tuple[Condition, int]]] = {}
         self.key: tuple[int, ...] = ()  # numbers of the conditions that are watched

@@ -41,7 +41,8 @@ class Space:
         self.steps = steps_of_dims(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
         self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
         self.integer_consts = known_sizes(checked)
-        self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"  # so that state carried between blocks matters
+        # so that state carried between blocks matters
+        self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"
 
     def _tiles(self) -> dict[str, int]:
         tiles = tile_of_dims(self.checked)
