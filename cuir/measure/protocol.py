@@ -61,10 +61,10 @@ def time_in_turns(
     family: Callable[[str], str] = str,
     begins: Callable[[str], None] = lambda name: None,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Time the contenders once a round, as the card runs at its power limit and drifts.
+    """Time the contenders once a round, as the GPU runs at its power limit and drifts.
 
     Each round begins with another contender, and every second one runs backwards: the previous contender decides how warm
-    the card is, so none always follows the same one.
+    the GPU is, so none always follows the same one.
 
     Args:
         calls: Contenders by name.

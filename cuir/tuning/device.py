@@ -19,7 +19,7 @@ from ..text.diagnostics import CuirError
 from .space import plain
 
 REPEATS = 3
-BEGIN_SECONDS = 300.0  # a cold start, a compilation, and results in float64; many processes may share cores and card
+BEGIN_SECONDS = 300.0  # a cold start, a compilation, and results in float64; many processes may share cores and GPU
 CHECK_SECONDS, TIME_SECONDS = 60.0, 60.0  # limits for launches, which take milliseconds each
 RAGGED = (2, 2, 1000, 1100)  # batch, heads for each key head, queries, keys: no multiple of any tile
 

@@ -293,7 +293,7 @@ class _Search:
             self.set_status(outcome, status, why)
 
     def measure(self, outcomes: list[Outcome]) -> None:
-        """Time candidates and the best one so far in turns, as the card's clock drifts."""
+        """Time candidates and the best one so far in turns, as the GPU's clock drifts."""
         if not outcomes:
             return
         turns = [*outcomes, self.best] if self.best is not None else outcomes

@@ -1,4 +1,4 @@
-"""Device functions of every card, emitted only when used, and their join with those of a target."""
+"""Device functions shared by all targets, emitted only when used, and their join with those of one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Registries of printers, by the names of primitives.
 
-Printers that every card shares stand in `primitives`, the others in the targets.
+Printers that every target shares stand in `primitives`, the others in the targets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Printer:
 
 
 class Printers:
-    """Printers by the names of primitives: those of every card, or those of one target.
+    """Printers by the names of primitives: those of every target, or those of one target.
 
     A second printer of a name is an internal error.
 
@@ -44,7 +44,7 @@ class Printers:
         printers: For statements and tiles.
         texts: C++ expressions of operations on numbers.
         elements: C++ expressions of elementwise operations of the machine.
-        choices: A card's instructions for a step that another printer otherwise does element by element.
+        choices: A target's instructions for a step that another printer otherwise does element by element.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ prints, element_of = COMMON.prints, COMMON.element_of
 
 @functools.cache
 def load_common() -> Printers:
-    """Return the printers that every card shares, once all their modules are imported."""
+    """Return the printers that every target shares, once all their modules are imported."""
     from . import primitives
 
     for module in pkgutil.iter_modules(primitives.__path__):

@@ -1,4 +1,4 @@
-"""Cards, one folder for each: `features.toml`, and a package whose `TARGET` holds its printers.
+"""Targets, one folder for each: `features.toml`, and a package whose `TARGET` holds its printers.
 
 `sm100` shows how little a new one needs.
 """
@@ -19,14 +19,14 @@ from .target import Target
 
 @functools.cache
 def target_of(arch: str) -> Target:
-    """Return the card that a kernel names as its `arch`."""
+    """Return the target that a kernel names as its `arch`."""
     target = importlib.import_module(f"{__name__}.{TARGETS[arch].folder}").TARGET
     assert isinstance(target, Target)
     return target
 
 
 def find_emitter(name: str) -> Callable[..., Any] | None:
-    """Return the function that emits a primitive on the first card that has one, or None."""
+    """Return the function that emits a primitive on the first target that has one, or None."""
     for arch in TARGETS:
         target = target_of(arch)
         printer = target.printer(name)
@@ -39,8 +39,8 @@ def find_emitter(name: str) -> Callable[..., Any] | None:
 def gaps() -> tuple[set[str], set[str]]:
     """Return names without a printer, and printers without a name; both are empty in a consistent table.
 
-    Returns: Names of the table of primitives that a card has and does not print, and names of printers that neither the
-    table nor the IR has.
+    Returns: Names of the table of primitives that a target has and does not print, and names of printers that neither
+    the table nor the IR has.
     """
     entries = {**TABLE, **OPERATORS}
     machine_names = {op.name for op in dialect().operations}

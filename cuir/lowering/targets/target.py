@@ -1,4 +1,4 @@
-"""The lowering's view of a card: its features, its printers, its device functions."""
+"""Targets of the lowering: features, printers and device functions of GPU architectures."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...ops.limits import Target as Limits
-from ..cuda import accumulators as accumulators  # enters its functions
+from ..cuda import accumulators as accumulators  # registers its functions
 from ..cuda import prelude
-from ..cuda import reductions as reductions  # enters its functions
+from ..cuda import reductions as reductions  # registers its functions
 from ..cuda.registry import Printer, Printers, load_common
 
 
 @dataclass(frozen=True)
 class Target:
-    """A card.
+    """A GPU architecture: features, printers, device functions.
 
-    Entries that it lacks are looked up in its base, and last in those common to all cards.
+    Entries that a target lacks are looked up in its base, and last in those common to all targets.
     """
 
     limits: Limits
@@ -41,16 +41,16 @@ class Target:
         return self._lookup("elements", name)
 
     def choice(self, name: str) -> Callable[..., Any] | None:
-        """Return the card's instructions for a step that also works without them, or None."""
+        """Return the target's instructions for a step that also works without them, or None."""
         return self._lookup("choices", name)
 
     def format_phrase(self, phrase: str, *arguments: object) -> str:
-        """Return a statement of the frame; a card without it is an internal error."""
+        """Return a statement of the frame; a target without it is an internal error."""
         return next(t.phrases[phrase] for t in self.lineage if phrase in t.phrases).format(*arguments)
 
     @property
     def lineage(self) -> tuple[Target, ...]:
-        """The card, its base, and so on."""
+        """The target, its base, and so on."""
         return (self, *(self.base.lineage if self.base is not None else ()))
 
     @property
@@ -65,14 +65,14 @@ class Target:
 
     @property
     def all_parts(self) -> dict[str, prelude.Part]:
-        """Device functions by name, of the card, its base, and all cards."""
+        """Device functions by name, of the target, its base, and all targets."""
         chosen: dict[str, prelude.Part] = {}
         for parts in (*(t.parts for t in self.lineage), prelude.COMMON):
             chosen = {**chosen, **{name: part for name, part in parts.items() if name not in chosen}}
         return chosen
 
     def names(self) -> set[str]:
-        """Return the names of all primitives that the card prints."""
+        """Return the names of all primitives that the target prints."""
         return {n for p in (load_common(), *(t.printers for t in self.lineage)) for table in (p.printers, p.texts) for n in table}
 
     def render(self, body: str, extra: Mapping[str, str]) -> str:

@@ -1,1 +1,1 @@
-"""Printers of primitives that every card shares, one file for each family."""
+"""Printers of primitives that every target shares, one file for each family."""

@@ -35,7 +35,7 @@ part = PARTS.section("mbarriers")
 part("Bar", "using Bar = cutlass::arch::ClusterBarrier;\nusing TransactionBar = cutlass::arch::ClusterTransactionBarrier;")
 part(
     "wait",
-    'DEV void wait(uint64_t* bar, int parity) { Bar::wait(bar, parity); asm volatile("" ::: "memory"); }',  # the watchdog puts its own there
+    'DEV void wait(uint64_t* bar, int parity) { Bar::wait(bar, parity); asm volatile("" ::: "memory"); }',  # replaced by the watchdog
     "Bar",
 )
 part(
@@ -67,8 +67,8 @@ DEV bool try_wait_cluster(uint64_t* bar, int parity) {
 )
 part(
     "wait_cluster",
-    "DEV void wait_cluster(uint64_t* bar, int parity) { while (!try_wait_cluster(bar, parity)) {} }",  # here too
-    "wait",  # its place takes what both of the watchdog's need
+    "DEV void wait_cluster(uint64_t* bar, int parity) { while (!try_wait_cluster(bar, parity)) {} }",  # replaced by the watchdog, too
+    "wait",  # with which the watchdog brings `give_up`
     "try_wait_cluster",
 )
 part(
