@@ -1,4 +1,7 @@
-"""The text of a model -> the text of a program -> AST. Owns the limits that hold against any answer; nothing here runs what the text says."""
+"""Extraction of a program from the text of a model's answer, and its parsing within limits.
+
+The limits hold against any answer; nothing here runs what the text says.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _LANGUAGES = ("cuir", "python", "py", "")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language tag, its text, and whether its end was there."""
+    """Fenced block: its language tag, its text, and whether it was closed."""
 
     tag: str
     text: str
@@ -34,13 +37,17 @@ class Block:
 
 
 def program_text(answer: str, finish: str = "stop") -> str:
-    """The one program of an answer: its block tagged `cuir`, or the only block that holds definitions, or an answer that is nothing but a program.
+    """Return the text of the only program of an answer.
 
-    Raises CuirError: A001 no program, A002 several, A003 too long, A004 too deep, A005 cut off.
+    That is its block tagged `cuir`, or the only block that holds definitions, or an answer that is nothing but a
+    program. Raises CuirError: A001 no program, A002 several, A003 too long, A004 too deep, A005 cut off.
     """
     if len(answer) > MAX_CHARS:
-        raise CuirError.of("A003", f"the answer has {len(answer):,} characters; at most {MAX_CHARS:,} are read",
-                           hint="answer with one block that holds the program and nothing else")  # fmt: skip
+        raise CuirError.of(
+            "A003",
+            f"the answer has {len(answer):,} characters; at most {MAX_CHARS:,} are read",
+            hint="answer with one block that holds the program and nothing else",
+        )
     fenced = blocks(answer)
     tagged = [b for b in fenced if b.tag.lower() == "cuir"]
     chosen = tagged or [b for b in fenced if b.tag.lower() in _LANGUAGES and _STARTS.search(b.text)]
@@ -50,40 +57,50 @@ def program_text(answer: str, finish: str = "stop") -> str:
             chosen = [Block("", answer, True)]
     if not chosen:
         cut = "; the answer was cut off at its token limit" if finish == "length" else ""
-        raise CuirError.of("A001", f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(fenced)}{cut}",
-                           hint="answer with ```cuir, the definitions, ```")  # fmt: skip
+        raise CuirError.of(
+            "A001",
+            f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(fenced)}{cut}",
+            hint="answer with ```cuir, the definitions, ```",
+        )
     if len(chosen) > 1:
-        raise CuirError.of("A002", f"the answer holds {len(chosen)} programs, expected one block fenced with ```cuir", hint="put all definitions into one block; "
-                           "pieces of code that explain something stand in the text without a fence")  # fmt: skip
+        raise CuirError.of(
+            "A002",
+            f"the answer holds {len(chosen)} programs, expected one block fenced with ```cuir",
+            hint="put all definitions into one block; pieces of code that explain something stand in the text without a fence",
+        )
     if finish == "length" or not chosen[0].closed:
-        raise CuirError.of("A005", "the answer ends in the middle of its program" + (": the token limit cut it off" if finish == "length" else ""),
-                           hint="answer with the program alone, and with no more of it than has to be said")  # fmt: skip
+        raise CuirError.of(
+            "A005",
+            "the answer ends in the middle of its program" + (": the token limit cut it off" if finish == "length" else ""),
+            hint="answer with the program alone, and with no more of it than has to be said",
+        )
     text = chosen[0].text.replace("\r\n", "\n").replace("\t", "    ").strip("\n") + "\n"
     _limited(text)
     return text
 
 
 def blocks(answer: str) -> list[Block]:
-    """The fenced blocks of a text, in order."""
+    """Return the fenced blocks of a text, in order."""
     fenced: list[Block] = []
-    fence, tag, lines = "", "", list[str]()
+    opening, tag, lines = "", "", list[str]()
     for line in answer.replace("\r\n", "\n").split("\n"):
         match = _FENCE.match(line)
-        if not fence and match:
-            fence, tag, lines = match[1], match[2], []
-        elif fence and match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not match[2]:
+        if not opening and match:
+            opening, tag, lines = match[1], match[2], []
+        elif opening and match and match[1][0] == opening[0] and len(match[1]) >= len(opening) and not match[2]:
             fenced.append(Block(tag, "\n".join(lines), True))
-            fence = ""
-        elif fence:
+            opening = ""
+        elif opening:
             lines.append(line)
-    if fence:
+    if opening:
         fenced.append(Block(tag, "\n".join(lines), False))
     return fenced
 
 
 def read(text: str) -> Program:
-    """The program of a text within the limits, parsed from its canonical form, so that places in reports are places of what is shown and judged.
+    """Parse a text that keeps the limits.
 
+    The program is parsed from its canonical form, so that places in reports are places of what is shown and judged.
     Raises CuirError with the codes of the parser, or A001 if there is no definition.
     """
     program = parse(text, NAME)
@@ -93,13 +110,17 @@ def read(text: str) -> Program:
 
 
 def _counted(fenced: list[Block]) -> str:
+    """Describe the blocks of an answer without a program, for a message."""
     if not fenced:
         return "text without a block"
     return f"{len(fenced)} block{'s' * (len(fenced) > 1)} without a definition ({', '.join(b.tag or 'no tag' for b in fenced[:4])})"
 
 
 def _limited(text: str) -> None:
-    """Raises CuirError A003, A004 for what would keep the parser, or what walks its tree, busy for long."""
+    """Check the limits on lines, columns, indents, brackets and operators of a program.
+
+    Larger programs would keep the parser, or what walks its tree, busy for long. Raises CuirError A003, A004.
+    """
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
         raise CuirError.of(

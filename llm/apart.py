@@ -1,4 +1,7 @@
-"""Judging in a process of its own: limits of processor time and memory hold whatever a program makes the interpreter do. Owns the process, not the judgement."""
+"""Worker processes that judge programs within limits of processor time and memory.
+
+The limits hold whatever a program makes the interpreter do.
+"""
 
 from __future__ import annotations
 
@@ -20,33 +23,40 @@ _SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 
 
 class OutOfTime(Exception):
-    """The judgement took longer than it may."""
+    """Error of a judgement that took longer than allowed."""
 
 
 class Died(Exception):
-    """The process ended without an answer, out of memory for instance; its text says how."""
+    """Error of a process that ended without an answer, for instance out of memory; its text says how."""
 
 
 class Apart:
-    """Processes that call functions for this one. Each thread that calls has one of its own, kept for its next call; closing ends them all."""
+    """Pool of worker processes that call functions for this process.
+
+    Each calling thread has one process, kept for its next call; `close` ends them all.
+    """
 
     def __init__(self) -> None:
-        self._own = threading.local()
+        self._local = threading.local()
         self._all: list[_Process] = []
         self._lock = threading.Lock()
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """What `function(*arguments)` returns: all three can be pickled. Raises what it raises, OutOfTime after `seconds` of processor time, Died."""
-        process: _Process | None = getattr(self._own, "process", None)
+        """Return `function(*arguments)`, computed in the worker process of this thread.
+
+        Function, arguments and result must be picklable. Raises what the function raises, OutOfTime after `seconds` of
+        processor time, or Died.
+        """
+        process: _Process | None = getattr(self._local, "process", None)
         if process is None or not process.alive:
             process = _Process()
-            self._own.process = process
+            self._local.process = process
             with self._lock:
                 self._all.append(process)
         return process.call(function, arguments, seconds)
 
     def close(self) -> None:
-        """Ends the processes, also such as are at work."""
+        """End the processes, including those at work."""
         with self._lock:
             for process in self._all:
                 process.end()
@@ -60,18 +70,22 @@ class Apart:
 
 
 class _Process:
+    """Worker process and the pipe to it."""
+
     def __init__(self) -> None:
         context = get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.pipe, worker_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(worker_end,), daemon=True)
         self.process.start()
-        theirs.close()
+        worker_end.close()
 
     @property
     def alive(self) -> bool:
+        """True if the process runs."""
         return self.process.is_alive()
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+        """Return what the function returns in the worker process, or raise what it raises, OutOfTime or Died."""
         try:
             self.pipe.send((function, arguments, seconds))
             if not self.pipe.poll(60 + seconds * WALL):
@@ -90,6 +104,7 @@ class _Process:
         return value
 
     def end(self) -> None:
+        """Kill the process and close the pipe."""
         with contextlib.suppress(OSError, ValueError):
             self.process.kill()
             self.process.join(10)
@@ -98,8 +113,8 @@ class _Process:
 
 
 def _serve(pipe: Connection) -> None:
-    """Answers calls until the other side is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked decides
+    """Answer calls until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the calling process decides
     for name in [n for n in os.environ if _SECRET.search(n)]:
         del os.environ[name]  # no judgement needs a key
     with contextlib.suppress(OSError, ValueError):
@@ -118,7 +133,7 @@ def _serve(pipe: Connection) -> None:
             answer: tuple[bool, Any] = (True, function(*arguments))
         except MemoryError:
             answer = (False, Died("out of memory"))
-        except Exception as error:  # told to the process that asked
+        except Exception as error:  # raised again in the calling process
             answer = (False, error)
         signal.setitimer(signal.ITIMER_PROF, 0)
         try:

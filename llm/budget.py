@@ -1,4 +1,7 @@
-"""What a job may spend: money, tokens, time, requests. Owns the sums; several samples that run side by side share one."""
+"""Limits on what a job may spend: money, tokens, time, requests.
+
+Several samples that run side by side share one budget.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,19 @@ from .messages import Answer
 
 @dataclass
 class Budget:
-    """Limits, None for none: US dollars, tokens (asked and answered), seconds since the budget was made, requests.
+    """Limits of a job, None for no limit, and the sums spent.
 
-    Known before a request is whether something is left, not what the answer will cost: the last answers (one a sample) may go beyond a limit.
-    `unpriced` counts answers without a known price: where it is not 0, `spent_usd` is a lower bound. `replayed`, `replayed_tokens`: answers of a transcript or a
-    cache, which cost nothing now, and the tokens that they took when they were asked for.
+    Before a request it is known whether something remains, not what the answer will cost: the last answers (one a
+    sample) may exceed a limit.
+
+    Attributes:
+        usd: US dollars.
+        tokens: Tokens of requests and answers.
+        seconds: Seconds since the budget was made.
+        attempts: Requests.
+        unpriced: Number of answers without a known price; where it is not 0, `spent_usd` is a lower bound.
+        replayed: Number of answers from a transcript or a cache, which cost nothing now.
+        replayed_tokens: Tokens that those answers took when they were requested.
     """
 
     usd: float | None = None
@@ -33,7 +44,7 @@ class Budget:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def spend(self, answer: Answer) -> None:
-        """Counts an answer; one out of a cache costs nothing, but counts as a request."""
+        """Add an answer to the sums; a cached one costs nothing, but counts as a request."""
         with self._lock:
             self.requests += 1
             if answer.cached:
@@ -51,7 +62,7 @@ class Budget:
 
     @property
     def exhausted(self) -> str | None:
-        """Why nothing more may be asked, in words; None if something may."""
+        """Reason in words why no further request is allowed; None if one is."""
         with self._lock:
             if self.usd is not None and self.spent_usd >= self.usd:
                 return f"the money is spent: ${self.spent_usd:.4f} of ${self.usd:.4f}"
@@ -64,21 +75,30 @@ class Budget:
         return None
 
     def as_json(self) -> dict[str, Any]:
-        return {"usd": round(self.spent_usd, 6), "tokens": self.spent_tokens, "requests": self.requests, "unpriced": self.unpriced,
-                "replayed": self.replayed, "replayed_tokens": self.replayed_tokens, "seconds": round(self.elapsed, 3)}  # fmt: skip
+        """Return the sums as JSON data."""
+        return {
+            "usd": round(self.spent_usd, 6),
+            "tokens": self.spent_tokens,
+            "requests": self.requests,
+            "unpriced": self.unpriced,
+            "replayed": self.replayed,
+            "replayed_tokens": self.replayed_tokens,
+            "seconds": round(self.elapsed, 3),
+        }
 
     def summary(self) -> str:
-        """In a line: what was asked and spent; answers that were replayed, with the tokens on record."""
-        asked, parts = self.requests - self.replayed, list[str]()
-        if asked or not self.replayed:
+        """Return a line on what was requested and spent, with the tokens on record of replayed answers."""
+        requested, parts = self.requests - self.replayed, list[str]()
+        if requested or not self.replayed:
             money = (
                 f"${self.spent_usd:.4f}" if not self.unpriced else f"at least ${self.spent_usd:.4f}" if self.spent_usd else "price unknown"
             )
-            parts.append(f"{asked} {_plural('request', asked)}, {self.spent_tokens:,} tokens, {money}")
+            parts.append(f"{requested} {_plural('request', requested)}, {self.spent_tokens:,} tokens, {money}")
         if self.replayed:
             parts.append(f"{self.replayed} {_plural('answer', self.replayed)} replayed ({self.replayed_tokens:,} tokens on record)")
         return f"{', '.join(parts)}, {self.elapsed:.0f} s"
 
 
 def _plural(word: str, count: int) -> str:
+    """Return the word with an s unless the count is 1."""
     return word if count == 1 else f"{word}s"

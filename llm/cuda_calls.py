@@ -1,4 +1,7 @@
-"""The low-level calls of CUDA attention kernels and what CuIR calls each: CuTe and CUTLASS wrappers, CUDA's own functions, PTX. Owns the table, no search."""
+"""Table of the low-level calls of CUDA attention kernels and their names in CuIR.
+
+It has wrappers of CuTe and CUTLASS, functions of CUDA, and PTX instructions.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,14 @@ CUIR = {
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A function: `name` is matched against its qualified name without template arguments. object, number: which argument, -1 the first template argument, None neither.
+    """Function that wraps a low-level call.
 
-    object: the barrier or shared array that it is about; second: another such argument.
+    Attributes:
+        name: Pattern for its qualified name without template arguments.
+        kind: Key of CUIR.
+        object: Index of the argument that is its barrier or shared array; None for none.
+        number: Index of the argument that is its number, -1 for the first template argument; None for none.
+        second: Index of another barrier or shared array.
     """
 
     name: re.Pattern[str]
@@ -60,6 +68,7 @@ class Wrapper:
 
 
 def _w(name: str, kind: str, object: int | None = None, number: int | None = None, second: int | None = None) -> Wrapper:
+    """Return a Wrapper with a compiled pattern."""
     return Wrapper(re.compile(rf"(?:^|::)(?:{name})$"), kind, object, number, second)
 
 
@@ -97,12 +106,21 @@ WRAPPERS: tuple[Wrapper, ...] = (
     _w(r"elect_one_sync", "elect"),
     _w(r"prefetch_tma_descriptor", "prefetch"),
 )
-METHODS = {"init": ("init", 0), "wait": ("wait", None), "try_wait": ("wait", None), "arrive": ("arrive", None), "arrive_and_expect_tx": ("expect", None)}  # fmt: skip
+METHODS = {
+    "init": ("init", 0),
+    "wait": ("wait", None),
+    "try_wait": ("wait", None),
+    "arrive": ("arrive", None),
+    "arrive_and_expect_tx": ("expect", None),
+}
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """A PTX instruction: `object` counts its bracketed operands, `number` its plain ones (both from 0, in order)."""
+    """PTX instruction.
+
+    `object` and `second` index its bracketed operands, `number` its plain ones (from 0, in order).
+    """
 
     name: re.Pattern[str]
     kind: str
@@ -112,6 +130,7 @@ class Instruction:
 
 
 def _i(name: str, kind: str, object: int | None = None, number: int | None = None, second: int | None = None) -> Instruction:
+    """Return an Instruction with a compiled pattern."""
     return Instruction(re.compile(name), kind, object, number, second)
 
 
@@ -151,7 +170,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
 
 @dataclass(frozen=True)
 class Found:
-    """A low-level call in a piece of text: `objects` and `number` as they are written there."""
+    """Low-level call in a piece of text: `objects` and `number` as they are written there."""
 
     kind: str
     name: str
@@ -162,12 +181,12 @@ class Found:
 
 @functools.lru_cache(4096)
 def wrapper_of(name: str) -> Wrapper | None:
-    """The wrapper that a qualified name stands for."""
+    """Return the wrapper that a qualified name stands for, None if there is none."""
     return next((w for w in WRAPPERS if w.name.search(name)), None)
 
 
 def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tuple[str, ...]) -> Found:
-    """What a call of a wrapper says."""
+    """Return the low-level call that a call of a wrapper makes."""
     objects = tuple(arguments[i] for i in (w.object, w.second) if i is not None and i < len(arguments))
     number = ""
     if w.number == -1:
@@ -178,7 +197,10 @@ def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tu
 
 
 def ptx_calls(asm: str) -> list[Found]:
-    """What the instructions of an `asm` statement are, given the text between its parentheses."""
+    """Return the calls that the instructions of an `asm` statement make.
+
+    `asm` is the text between its parentheses.
+    """
     literals, rest = [], asm
     while match := re.match(r'\s*"((?:\\.|[^"\\])*)"', rest):
         literals.append(match[1])
@@ -186,6 +208,7 @@ def ptx_calls(asm: str) -> list[Found]:
     operands = [rest[m.end() : closing(rest, m.end() - 1)].strip() for m in re.finditer(r'"[^"]*"\s*\(', rest)]
 
     def filled(text: str) -> str:
+        """Put operands in place of `%0`, `%1`, ..."""
         return re.sub(r"%(\d+)", lambda m: f"({operands[int(m[1])]})" if int(m[1]) < len(operands) else m[0], text)
 
     calls = []

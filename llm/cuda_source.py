@@ -1,6 +1,8 @@
-"""The annotator of expert CUDA: finds low-level calls, with the threads that reach them, through macros and inlined functions. Deterministic; no compiler.
+"""Annotator of expert CUDA: finds low-level calls, with the threads that reach them.
 
-Which threads reach a call is found by evaluating the conditions around it for every thread of a CTA; what a condition asks of data or loops holds for all.
+It looks through macros and inlined functions, is deterministic and uses no compiler. The threads that reach a call are
+found by evaluating the conditions around it for every thread of a CTA; a condition on data or loops is taken to hold
+for all.
 """
 
 from __future__ import annotations
@@ -51,7 +53,12 @@ MOST_EVALUATED = 1000  # expressions of the thread: more are taken for unknown
 
 @dataclass
 class Annotated(Reading):
-    """What was found in the text of a source. cuda: the text taken apart; lines: where each of its lines stands, if not all in the source."""
+    """Reading of a source from its text.
+
+    Attributes:
+        cuda: Parsed text.
+        lines: Source and line of each line of the text, if not all lie in one source.
+    """
 
     cuda: CudaText
     lines: tuple[tuple[Source, int], ...] = ()
@@ -60,27 +67,43 @@ class Annotated(Reading):
 
     @property
     def constants(self) -> Mapping[str, int]:
+        """Whole-number constants of the source."""
         return self.cuda.constants
 
     @property
     def sources(self) -> tuple[Source, ...]:
+        """Sources that hold the text, the kernel's source first."""
         return tuple(dict.fromkeys([self.source, *(self.place(c.at)[0] for c in self.calls)]))
 
     def place(self, at: int) -> tuple[Source, int]:
+        """Return source and line of an offset in the text."""
         line = self.cuda.line(at)
         return self.lines[line - 1] if line <= len(self.lines) else (self.source, line)
 
     def span(self, at: int) -> Span:
+        """Return the span from an offset to the end of its line."""
         source, line = self.place(at)
         column = self.cuda.column(at)
         return Span(source, line, column, line, max(len(source.line(line)) + 1, column + 1))
 
 
 def annotate(
-    text: str, name: str, defines: Mapping[str, int] | None = None, kernel: str | None = None, threads: int | None = None,
+    text: str,
+    name: str,
+    defines: Mapping[str, int] | None = None,
+    kernel: str | None = None,
+    threads: int | None = None,
     lines: tuple[tuple[Source, int], ...] = (),
-) -> Annotated:  # fmt: skip
-    """Annotates a CUDA source. threads: of a CTA, if `__launch_bounds__` does not say; lines: where each line stands, of a text that headers were put into.
+) -> Annotated:
+    """Annotate a CUDA source.
+
+    Args:
+        text: CUDA C++, perhaps with headers put in.
+        name: Name of the source.
+        defines: Macros with their values.
+        kernel: Name of the `__global__` function, None for the first.
+        threads: Threads of a CTA, if `__launch_bounds__` does not say.
+        lines: Source and line of each line of a text that headers were put into.
 
     Raises CuirError O122: no kernel, or none of that name.
     """
@@ -95,15 +118,20 @@ def annotate(
         inside = cuda.code[bounds.end() : closing(cuda.code, bounds.end() - 1)]
         threads = evaluate(arguments(inside)[0], cuda.constants)
     if threads is None or not 0 < threads <= 1024:
-        raise CuirError.of("O122", f"how many threads a CTA of `{chosen.name}` has must be known, found {threads}",
-                           hint="a __launch_bounds__ that is a constant expression, or `threads` of the launch description")  # fmt: skip
+        raise CuirError.of(
+            "O122",
+            f"how many threads a CTA of `{chosen.name}` has must be known, found {threads}",
+            hint="a __launch_bounds__ that is a constant expression, or `threads` of the launch description",
+        )
     walker = _Walker(cuda, threads)
     walker.statements(cuda.code, statements(cuda.code, chosen.start, chosen.end), (1 << threads) - 1, None, (), False)
-    own = next((s for s, _ in lines if s.name == name), None) or Source(name, cuda.text)
-    return Annotated(own, chosen.name, threads, walker.calls, walker.arrays, cuda, lines)
+    main_source = next((s for s, _ in lines if s.name == name), None) or Source(name, cuda.text)
+    return Annotated(main_source, chosen.name, threads, walker.calls, walker.arrays, cuda, lines)
 
 
 class _Walker:
+    """Walk over statements that collects calls, with the masks of threads that reach them."""
+
     def __init__(self, cuda: CudaText, threads: int):
         self.cuda, self.threads = cuda, threads
         self.calls: list[LowCall] = []
@@ -117,18 +145,21 @@ class _Walker:
 
     # ---- statements
     def statements(self, code: str, body: tuple[Statement, ...], mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
-        """Walks statements under a mask of threads. at: where calls are placed, None: where they stand in `code`."""
-        taken = 0  # by the `if` before an `else`
+        """Walk statements under a mask of threads.
+
+        `at` is the place for all calls; None: where they stand in `code`.
+        """
+        branch_mask = 0  # by the `if` before an `else`
         certain = True
         for s in body:
             if s.kind == "if":
                 self.text(code, s.head, self._place(code, s, at), mask, via, loop)
-                taken, certain = self.condition(s.head, mask)
-                self.statements(code, s.body, taken, at, via, loop)
+                branch_mask, certain = self.condition(s.head, mask)
+                self.statements(code, s.body, branch_mask, at, via, loop)
                 if _returns(code, s) and certain:
-                    mask &= ~taken
+                    mask &= ~branch_mask
             elif s.kind == "else":
-                self.statements(code, s.body, mask & ~taken if certain else mask, at, via, loop)
+                self.statements(code, s.body, mask & ~branch_mask if certain else mask, at, via, loop)
             elif s.kind in ("loop", "block"):
                 before = self.trips
                 if s.kind == "loop":
@@ -142,16 +173,18 @@ class _Walker:
                 self.plain(code, s, mask, at, via, loop)
 
     def turns(self, head: str) -> int | None:
-        """How often a loop `int i = 0; i < n; ++i` of constants runs."""
+        """Return the trip count of a loop `int i = 0; i < n; ++i` of constants, None for other loops."""
         match = re.fullmatch(r"\s*(?:\w+\s+)+(\w+)\s*=\s*0\s*;\s*(\w+)\s*<\s*([^;]*);\s*(?:\+\+\s*(\w+)|(\w+)\s*\+\+)\s*", head)
         if match is None or len({match[1], match[2], match[4] or match[5]}) != 1:
             return None
         return evaluate(match[3], self.known)
 
     def _place(self, code: str, s: Statement, at: int | None) -> int:
+        """Return the place of a statement."""
         return s.start if at is None else at
 
     def plain(self, code: str, s: Statement, mask: int, at: int | None, via: tuple[str, ...], loop: bool) -> None:
+        """Walk a statement without a body: its declarations and its calls."""
         text = code[s.start : s.end]
         declared = DECLARED.match(text)
         if declared:
@@ -162,6 +195,7 @@ class _Walker:
         self.text(code, text, s.start if at is None else at, mask, via, loop, at is None)
 
     def bind(self, name: str, value: str) -> None:
+        """Record the values that a variable has in each thread, if its initializer depends on the thread."""
         values = self.of_threads(value)
         if self.thread_values.pop(name, None) is not None:
             self.cache.clear()
@@ -173,7 +207,10 @@ class _Walker:
 
     # ---- values of threads
     def of_threads(self, text: str) -> list[int | None] | None:
-        """An expression's value in each thread; None if it does not depend on the thread, or cannot be known."""
+        """Compute an expression's value in each thread.
+
+        None if it does not depend on the thread, or cannot be known.
+        """
         text = text.replace("threadIdx.x", THREAD)
         if re.search(r"threadIdx\.[yz]", text):
             return None
@@ -200,14 +237,14 @@ class _Walker:
             self.evaluated += 1
             values: list[int | None] = []
             used = [n for n in names if n in self.thread_values]
-            known = dict(self.known)
+            bindings = dict(self.known)
             for i in range(self.threads):
                 at = {n: self.thread_values[n][i] for n in used}
                 if any(v is None for v in at.values()):
                     values.append(None)
                     continue
-                known.update({n: v for n, v in at.items() if v is not None})
-                values.append(evaluate(text, known))
+                bindings.update({n: v for n, v in at.items() if v is not None})
+                values.append(evaluate(text, bindings))
                 if i == 0 and values[0] is None:
                     values = [None] * self.threads
                     break
@@ -215,8 +252,8 @@ class _Walker:
         return self.cache[text]
 
     def condition(self, text: str, mask: int) -> tuple[int, bool]:
-        """The threads of a mask for which a condition may hold, and whether the others are known to take the other branch."""
-        taken, certain = mask, True
+        """Return the threads of a mask for which a condition may hold, and whether that is exact."""
+        holds, certain = mask, True
         for part in _conjuncts(text):
             values = self.of_threads(part)
             if values is None:
@@ -228,12 +265,22 @@ class _Walker:
             elif any(v is None for v in values):
                 certain = False
             else:
-                taken &= sum(1 << i for i, v in enumerate(values) if v)
-        return taken, certain
+                holds &= sum(1 << i for i, v in enumerate(values) if v)
+        return holds, certain
 
     # ---- calls in a piece of text
-    def text(self, code: str, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool, own: bool = False) -> None:
-        """Finds the calls in a text. at: its place in the source; own: the text stands there, so that a call's own place is known."""
+    def text(self, code: str, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool, exact: bool = False) -> None:
+        """Collect the calls in a text.
+
+        Args:
+            code: Code that holds the statement.
+            text: The statement.
+            at: Its place in the source.
+            mask: Threads that reach it.
+            via: Macros and functions through which it was reached.
+            loop: Whether it is in a loop.
+            exact: Whether the text stands at `at` in the source, so that the exact place of a call is known.
+        """
         if len(self.calls) > MOST_CALLS or not mask:
             return
         i, plain = 0, blank(text, keep_strings=False)
@@ -241,7 +288,7 @@ class _Walker:
             i = callee.end()
             end = closing(text, callee.end() - 1)
             inside = text[callee.end() : end]
-            place = at + callee.start() if own else at
+            place = at + callee.start() if exact else at
             name, template = callee[2], tuple(arguments(callee[3][1:-1])) if callee[3] else ()
             if name in ASM:
                 for f in ptx_calls(inside):
@@ -261,7 +308,7 @@ class _Walker:
                 self.expand(name, template, parts, place, mask, via, loop)
 
     def resolved(self, name: str) -> str:
-        """A qualified name with its aliases followed, wherever they stand in it, each once."""
+        """Return a qualified name with all aliases in it followed, each once."""
         parts, used, i = name.split("::"), set[str](), 0
         while i < len(parts) - 1:
             if parts[i] in self.aliases and parts[i] not in used:
@@ -272,7 +319,10 @@ class _Walker:
         return "::".join(parts)
 
     def method(self, text: str, callee: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
-        """A method of a declared barrier: `sh.k_full[s].wait(phase)`."""
+        """Return the call of a method of a declared barrier, None for other methods.
+
+        An example is `sh.k_full[s].wait(phase)`.
+        """
         if name not in METHODS or callee[1]:
             return None
         before = re.search(r"([A-Za-z_][\w.]*(?:->\w+)*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*$", text[: callee.start(2)])
@@ -284,26 +334,27 @@ class _Walker:
     def expand(
         self, name: str, template: tuple[str, ...], parts: tuple[str, ...], at: int, mask: int, via: tuple[str, ...], loop: bool
     ) -> None:
-        """Walks the body of a macro or a function with its arguments in place of its parameters."""
+        """Walk the body of a macro or a function with its arguments in place of its parameters."""
         macro, function = self.cuda.macros.get(name), self.cuda.functions.get(name)
         if macro is not None:
             body = re.sub(r"\\\n", " \n", self.cuda.bodies[macro.start : macro.end])
-            given = dict(zip(macro.parameters, parts))
+            replacements = dict(zip(macro.parameters, parts))
         elif function is not None and not function.kernel:
             body = self.cuda.code[function.start : function.end]
-            given = {
+            replacements = {
                 **dict(zip(function.template, template)),
                 **dict(zip(function.parameters, (f"({p})" if " " in p else p for p in parts))),
             }
             for local in re.finditer(r"(?:uint32_t|unsigned|uint64_t|auto|int)\s+(?:const\s+)?(\w+)\s*=\s*([^;]*);", body[:4000]):
-                if local[1] not in given and any(re.search(rf"\b{re.escape(p)}\b", local[2]) for p in given):
-                    given[local[1]] = f"({_put(local[2], given)})"  # an address made of a parameter
+                if local[1] not in replacements and any(re.search(rf"\b{re.escape(p)}\b", local[2]) for p in replacements):
+                    replacements[local[1]] = f"({_put(local[2], replacements)})"  # an address made of a parameter
         else:
             return
-        body = _put(body, given)
+        body = _put(body, replacements)
         self.statements(body, statements(body, 0, len(body)), mask, at, (*via, name), loop)
 
     def add(self, f: Found, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool) -> None:
+        """Record a call, with the barriers, numbers and threads that it concerns."""
         objects = tuple(n for o in f.objects if (n := self.declared(o)))
         ids: tuple[tuple[int, int], ...] = ()
         if f.kind in ("named_sync", "named_arrive") and f.objects:
@@ -320,7 +371,7 @@ class _Walker:
         )
 
     def by_value(self, text: str, mask: int) -> tuple[tuple[int, int], ...]:
-        """The values that an expression has in the threads of a mask, each with its threads."""
+        """Return the values that an expression has in the threads of a mask, each with its threads."""
         values = self.of_threads(text) or [evaluate(text, self.known)] * self.threads
         masks: dict[int, int] = {}
         for i, v in enumerate(values):
@@ -329,24 +380,27 @@ class _Walker:
         return tuple(sorted(masks.items()))
 
     def declared(self, text: str) -> str:
-        """The shared array or barrier that an expression is about; of `constant ? a : b` the one that is meant."""
+        """Return the shared array or barrier that an expression names, "" if none.
+
+        Of `constant ? a : b` the chosen branch counts.
+        """
         condition, question, rest = text.partition("?")
         if question and ":" in rest and (value := evaluate(condition, self.known)) is not None:
-            one, _, other = rest.partition(":")
-            text = one if value else other
+            positive, _, negative = rest.partition(":")
+            text = positive if value else negative
         return next((n for n in re.findall(r"[A-Za-z_]\w*", text) if n in self.arrays), "")
 
 
-def _put(body: str, given: Mapping[str, str]) -> str:
-    """A body with arguments in place of parameters, line breaks kept."""
-    if not given:
+def _put(body: str, replacements: Mapping[str, str]) -> str:
+    """Replace parameters by arguments in a body; line breaks are kept."""
+    if not replacements:
         return body
-    names = re.compile(r"\b(" + "|".join(map(re.escape, given)) + r")\b")
-    return names.sub(lambda m: given[m[1]].replace("\n", " "), body)
+    names = re.compile(r"\b(" + "|".join(map(re.escape, replacements)) + r")\b")
+    return names.sub(lambda m: replacements[m[1]].replace("\n", " "), body)
 
 
 def _conjuncts(text: str) -> list[str]:
-    """The parts of `a && b`; the whole where there is an `||` at the top."""
+    """Return the parts of `a && b`; the whole text where there is an `||` at the top."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         depth += (c in "([{") - (c in ")]}")
@@ -359,7 +413,7 @@ def _conjuncts(text: str) -> list[str]:
 
 
 def _returns(code: str, s: Statement) -> bool:
-    """Whether the threads that take an `if` leave the kernel there."""
+    """Return whether the threads that enter an `if` leave the kernel there."""
     last = s.body[0] if s.body else None
     if last is not None and last.kind == "block":
         last = last.body[-1] if last.body else None
@@ -367,6 +421,7 @@ def _returns(code: str, s: Statement) -> bool:
 
 
 def _aliases(cuda: CudaText) -> dict[str, str]:
+    """Return the aliases of qualified names: `using`, `namespace`, and macros without parameters."""
     aliases: dict[str, str] = {}
     for m in ALIAS.finditer(cuda.code):
         aliases[m[1] or m[4]] = re.sub(r"<.*>", "", m[2]) if m[1] else m[3]
@@ -378,7 +433,10 @@ def _aliases(cuda: CudaText) -> dict[str, str]:
 
 
 def _arrays(cuda: CudaText) -> dict[str, Array]:
-    """Members of structs, and `__shared__` variables."""
+    """Return the shared arrays by name.
+
+    These are members of structs, `__shared__` variables, and pointers into shared memory.
+    """
     arrays: dict[str, Array] = {}
     ranges = [(m.end(), closing(cuda.code, m.end() - 1)) for m in re.finditer(r"\bstruct\s+(?:alignas\s*\(\w+\)\s*)?\w*\s*\{", cuda.code)]
     pieces = [(start, cuda.code[start:end]) for start, end in ranges]

@@ -1,6 +1,7 @@
-"""CUDA C++ as text: comments and inactive conditionals blanked out in place, macros, constants, functions, statements. No compiler; owns no meaning of a call.
+"""CUDA C++ as text: macros, constants, functions and statements, without a compiler.
 
-Blanking keeps every line and column, so that what is found later can be pointed at.
+Comments and inactive conditionals are blanked out in place. Blanking keeps every line and column, so that diagnostics
+can point at the source.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ LIMIT = 1 << 20  # characters of a source
 
 
 def blank(text: str, keep_strings: bool = True) -> str:
-    """The text with comments (and string literals, unless kept) as spaces."""
+    """Replace comments, and string literals unless kept, by spaces."""
 
     def spaces(match: re.Match[str]) -> str:
+        """Replace all characters but line breaks."""
         piece = match[0]
         return piece if keep_strings and piece[0] in "\"'R" else re.sub(r"[^\n]", " ", piece)
 
@@ -51,7 +53,7 @@ def blank(text: str, keep_strings: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Macro:
-    """A function-like macro: parameters, and where its body lies in the text."""
+    """Function-like macro: its parameters, and the range of its body in the text."""
 
     name: str
     parameters: tuple[str, ...]
@@ -61,7 +63,7 @@ class Macro:
 
 @dataclass(frozen=True)
 class Function:
-    """A function with a body: parameters by name, and where the body between its braces lies."""
+    """Function with a body: its parameters by name, and the range of the body between its braces."""
 
     name: str
     parameters: tuple[str, ...]
@@ -73,7 +75,13 @@ class Function:
 
 @dataclass
 class CudaText:
-    """text: as given. code: comments and inactive branches of `#if` blanked, directives too (bodies of macros are read from `bodies`)."""
+    """Parsed CUDA source.
+
+    Attributes:
+        text: The source.
+        code: The source with comments, directives and inactive branches of `#if` blanked.
+        bodies: As `code`, with the bodies of macros.
+    """
 
     text: str
     code: str
@@ -83,74 +91,82 @@ class CudaText:
     functions: dict[str, Function] = field(default_factory=dict)
 
     def line(self, at: int) -> int:
+        """Return the line of an offset, from 1."""
         return self.text.count("\n", 0, at) + 1
 
     def column(self, at: int) -> int:
+        """Return the column of an offset, from 1."""
         return at - (self.text.rfind("\n", 0, at) + 1) + 1
 
 
 def read(text: str, defines: Mapping[str, int] | None = None) -> CudaText:
-    """A source taken apart, as it is compiled with these macros defined."""
+    """Parse a source as it is compiled with these macros defined."""
     text = text.replace("\r\n", "\n")[:LIMIT]
     bodies = blank(text)
-    known: dict[str, int] = dict(defines or {})
+    values: dict[str, int] = dict(defines or {})
     macros: dict[str, Macro] = {}
-    bodies = _conditionals(bodies, known, macros)
+    bodies = _conditionals(bodies, values, macros)
     code = DIRECTIVE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), bodies)
-    _constants(code, known)
-    result = CudaText(text, code, bodies, known, macros)
+    _constants(code, values)
+    result = CudaText(text, code, bodies, values, macros)
     result.functions = {f.name: f for f in _functions(code)}
     return result
 
 
 def constants(text: str, defines: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Whole-number constants of a source: macros, `constexpr` variables, enumerators, by name."""
+    """Return the whole-number constants of a source by name: macros, `constexpr` variables, enumerators."""
     return read(text, defines).constants
 
 
-def _conditionals(code: str, known: dict[str, int], macros: dict[str, Macro]) -> str:
-    """Blanks what `#if` leaves out; a condition that cannot be evaluated keeps both branches. Collects macros on the way."""
+def _conditionals(code: str, values: dict[str, int], macros: dict[str, Macro]) -> str:
+    """Blank what `#if` leaves out, and collect macros.
+
+    A condition that cannot be evaluated keeps both branches.
+    """
     out = list(code)
     stack: list[tuple[bool, bool, bool]] = []  # (this branch is active, some branch was, everything around is)
     start = 0
 
     def drop(begin: int, end: int) -> None:
+        """Blank a range."""
         for i in range(begin, end):
             if out[i] != "\n":
                 out[i] = " "
 
     for directive in DIRECTIVE.finditer(code):
-        active = all(here for here, _, _ in stack)
+        active = all(branch_active for branch_active, _, _ in stack)
         if not active:
             drop(start, directive.start())
         start = directive.end()
         word, rest = directive[1], re.sub(r"\\\n", " ", directive[2]).strip()
         if word in ("if", "ifdef", "ifndef"):
-            holds = (rest in known or rest in macros) == (word == "ifdef") if word != "if" else _condition(rest, known, macros)
+            holds = (rest in values or rest in macros) == (word == "ifdef") if word != "if" else _condition(rest, values, macros)
             stack.append((holds is not False, holds is True, active))
         elif word in ("elif", "else") and stack:
             _, was, around = stack.pop()
-            holds = True if word == "else" else _condition(rest, known, macros)
+            holds = True if word == "else" else _condition(rest, values, macros)
             stack.append((not was and holds is not False, was or holds is True, around))
         elif word == "endif" and stack:
             stack.pop()
         elif word == "define" and active:
-            _define(directive, rest, known, macros, code)
+            _define(directive, rest, values, macros, code)
         elif word == "undef" and active:
-            known.pop(rest, None)
+            values.pop(rest, None)
             macros.pop(rest, None)
         if not active and word not in ("if", "ifdef", "ifndef", "elif", "else", "endif"):
             drop(directive.start(), directive.end())
     return "".join(out)
 
 
-def _condition(text: str, known: Mapping[str, int], macros: Mapping[str, Macro]) -> bool | None:
-    text = re.sub(r"\bdefined\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in known or m[1] in macros)), text)
-    value = evaluate(text, known)
+def _condition(text: str, values: Mapping[str, int], macros: Mapping[str, Macro]) -> bool | None:
+    """Evaluate a condition of `#if`; None if it cannot be known."""
+    text = re.sub(r"\bdefined\s*\(?\s*(\w+)\s*\)?", lambda m: str(int(m[1] in values or m[1] in macros)), text)
+    value = evaluate(text, values)
     return None if value is None else bool(value)
 
 
-def _define(directive: re.Match[str], rest: str, known: dict[str, int], macros: dict[str, Macro], code: str) -> None:
+def _define(directive: re.Match[str], rest: str, values: dict[str, int], macros: dict[str, Macro], code: str) -> None:
+    """Record a macro: a number in the constants, other bodies in the macros."""
     head = re.match(r"([A-Za-z_]\w*)(\(([^)]*)\))?", rest)
     if head is None:
         return
@@ -158,33 +174,34 @@ def _define(directive: re.Match[str], rest: str, known: dict[str, int], macros: 
         body = code.index(head[2], directive.start()) + len(head[2])
         macros[head[1]] = Macro(head[1], tuple(p.strip() for p in head[3].split(",") if p.strip()), body, directive.end())
         return
-    value = evaluate(rest[head.end() :], known)
-    if value is not None and head[1] not in known:  # what the caller defines comes before
-        known[head[1]] = value
+    value = evaluate(rest[head.end() :], values)
+    if value is not None and head[1] not in values:  # what the caller defines comes before
+        values[head[1]] = value
     elif value is None and rest[head.end() :].strip():
         body = directive.end() - len(directive[2].lstrip()) + head.end()
         macros[head[1]] = Macro(head[1], (), body, directive.end())
 
 
-def _constants(code: str, known: dict[str, int]) -> None:
+def _constants(code: str, values: dict[str, int]) -> None:
+    """Collect `constexpr` variables and enumerators."""
     for declaration in CONSTANT.finditer(code):
         for part in arguments(declaration[1]):
             name, _, value = part.partition("=")
-            number = evaluate(value, known)
+            number = evaluate(value, values)
             if number is not None:
-                known[name.strip()] = number
+                values[name.strip()] = number
     for enum in ENUM.finditer(code):
         following = 0
         for part in arguments(enum[1]):
             name, _, value = part.partition("=")
-            number = evaluate(value, known) if value else following
+            number = evaluate(value, values) if value else following
             if number is not None and name.strip().isidentifier():
-                known[name.strip()] = number
+                values[name.strip()] = number
                 following = number + 1
 
 
 def arguments(text: str) -> list[str]:
-    """A list taken apart at its commas, but not inside of brackets."""
+    """Split a list at its commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "([{":
@@ -199,13 +216,16 @@ def arguments(text: str) -> list[str]:
 
 
 def closing(code: str, at: int) -> int:
-    """Where the bracket that opens at `at` closes; the end of the text if it does not."""
+    """Return the offset of the bracket that closes the one at `at`; the end of the text if none does."""
     return _pairs(code).get(at, len(code) - 1)
 
 
 @functools.lru_cache(256)
 def _pairs(code: str) -> dict[int, int]:
-    """Each opening bracket with its closing one; each kind is matched by itself, and string literals are left out."""
+    """Return each opening bracket's closing one.
+
+    Each kind is matched independently, and string literals are left out.
+    """
     open_at: dict[str, list[int]] = {")": [], "]": [], "}": []}
     pairs: dict[int, int] = {}
     for match in BRACKET.finditer(code):
@@ -218,7 +238,7 @@ def _pairs(code: str) -> dict[int, int]:
 
 
 def _functions(code: str) -> Iterator[Function]:
-    """Functions at any level, with a body: `name(parameters) {`."""
+    """Yield functions at any level that have a body: `name(parameters) {`."""
     at = 0
     while candidate := FUNCTION.search(code, at):
         at = candidate.end()
@@ -235,20 +255,20 @@ def _functions(code: str) -> Iterator[Function]:
         inside = after.end() - 1
         stop = closing(code, inside)
         template = re.search(r"\btemplate\s*<([^<>]*)>", before)
-        given = tuple(_parameter(p) for p in arguments(template[1])) if template else ()
+        template_names = tuple(_parameter(p) for p in arguments(template[1])) if template else ()
         yield Function(
             candidate[1],
             tuple(_parameter(p) for p in arguments(code[candidate.end() : end])),
             inside + 1,
             stop,
             "__global__" in before,
-            given,
+            template_names,
         )
         at = stop
 
 
 def _parameter(text: str) -> str:
-    """The name of a parameter: of `float (&s)[N]`, `const T* x`, `int n = 1`."""
+    """Return the name of a parameter: of `float (&s)[N]`, `const T* x`, `int n = 1`."""
     text = text.partition("=")[0]
     array = re.search(r"\(\s*[&*]\s*(\w+)\s*\)", text)
     names = re.findall(r"[A-Za-z_]\w*", text)
@@ -257,9 +277,16 @@ def _parameter(text: str) -> str:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement: `kind` is if, else, loop, block or plain; `head` the text of its condition; `start`, `end` where it lies; `body` what it governs.
+    """Statement of CUDA.
 
     An `if` is followed by its `else` in the list that holds it.
+
+    Attributes:
+        kind: if, else, loop, block or plain.
+        head: Text of its condition.
+        start: Offset of its start.
+        end: Offset of its end.
+        body: Statements that it governs.
     """
 
     kind: str
@@ -274,7 +301,7 @@ DEPTH = 60  # of nested statements
 
 
 def statements(code: str, start: int, end: int, depth: int = 0) -> tuple[Statement, ...]:
-    """The statements of a range of code, nested."""
+    """Return the statements of a range of code, nested."""
     body: list[Statement] = []
     at = start
     while (at := _skip(code, at, end)) < end:
@@ -285,12 +312,14 @@ def statements(code: str, start: int, end: int, depth: int = 0) -> tuple[Stateme
 
 
 def _skip(code: str, at: int, end: int) -> int:
+    """Return the offset of the next character that is no space, semicolon or backslash."""
     while at < end and (code[at].isspace() or code[at] in ";\\"):
         at += 1
     return at
 
 
 def _statement(code: str, at: int, end: int, depth: int) -> Statement:
+    """Return the statement at an offset."""
     if depth > DEPTH:
         return Statement("plain", "", at, end)
     if code[at] == "{":
@@ -317,13 +346,17 @@ def _statement(code: str, at: int, end: int, depth: int) -> Statement:
 
 
 def _skip_spaces(code: str, at: int, end: int) -> int:
+    """Return the offset of the next character that is no space or backslash."""
     while at < end and (code[at].isspace() or code[at] == "\\"):
         at += 1
     return at
 
 
 def _semicolon(code: str, at: int, end: int) -> int:
-    """The end of a plain statement: after its `;`, brackets and strings skipped; a block directly after a label or a macro ends it too."""
+    """Return the end of a plain statement.
+
+    That is after its `;`, brackets and strings skipped; a block directly after a label or a macro ends it too.
+    """
     i = at
     while i < end:
         c = code[i]

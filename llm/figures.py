@@ -1,4 +1,7 @@
-"""The picture of an evaluation: pass@k of each model beside the published figures, and why attempts failed. Needs matplotlib."""
+"""Figure of an evaluation: pass@k of each model beside the published figures, and reasons of failures.
+
+Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from .scores import KS, PUBLISHED, REASONS, Score
 
 
 def plot(scores: Sequence[Score], path: Path) -> None:
-    """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
+    """Write a PNG or SVG, by the name's ending.
+
+    Raises CuirError U120 without matplotlib, U108 if the file cannot be written.
+    """
     pyplot = load_pyplot("cuir eval --show")
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 3.4), width_ratios=(3, 2), layout="constrained")
     series: list[tuple[str, list[float | None]]] = [(s.model, [s.at[k] for k in KS]) for s in scores]
@@ -19,13 +25,13 @@ def plot(scores: Sequence[Score], path: Path) -> None:
     series.append(("CuBridge, published", [PUBLISHED[k] for k in KS]))
     width = 0.8 / len(series)
     for number, (name, values) in enumerate(series):
-        known = [(i + number * width, v) for i, v in enumerate(values) if v is not None]
+        points = [(i + number * width, v) for i, v in enumerate(values) if v is not None]
         style = (
             {"color": "black", "alpha": 0.35}
             if number == len(series) - 1
             else {"color": f"C{number % len(scores)}", "alpha": 1.0 if number < len(scores) else 0.5}
         )
-        bars = left.bar([x for x, _ in known], [v for _, v in known], width, align="edge", label=name, **style)
+        bars = left.bar([x for x, _ in points], [v for _, v in points], width, align="edge", label=name, **style)
         left.bar_label(bars, fmt="%.2f", fontsize=7)
     left.set_xticks([i + 0.4 for i in range(len(KS))], [f"pass@{k}" for k in KS])
     left.set_ylim(0, 1.12)
@@ -34,13 +40,13 @@ def plot(scores: Sequence[Score], path: Path) -> None:
         fontsize=8,
     )
     left.legend(fontsize=7, frameon=False, loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.12))
-    shown = [r for r in REASONS if any(s.reasons.get(r) for s in scores)]
-    start = [0] * len(shown)
+    reasons = [r for r in REASONS if any(s.reasons.get(r) for s in scores)]
+    start = [0] * len(reasons)
     for number, s in enumerate(scores):
-        counts = [s.reasons.get(r, 0) for r in shown]
-        right.barh(shown, counts, left=start, color=f"C{number}", label=s.model)
+        counts = [s.reasons.get(r, 0) for r in reasons]
+        right.barh(reasons, counts, left=start, color=f"C{number}", label=s.model)
         start = [a + b for a, b in zip(start, counts)]
-    if shown:
+    if reasons:
         right.invert_yaxis()
         right.xaxis.get_major_locator().set_params(integer=True)
     else:

@@ -1,4 +1,7 @@
-"""What a specification brings a kernel beyond the origin's parameters: their declarations, and the kernel that has them. Owns no check of a kernel that a model wrote."""
+"""Parameters that a specification adds to a kernel: their declarations, and the kernel with them.
+
+Kernels that a model wrote are checked elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from cuir.variants.trace import SAMPLE
 
 
 def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:
-    """Declarations of what a target reads beside the usual, and the value of a number that is fixed. A function declares them, what mods capture is traced."""
+    """Return the parameters that a target reads beyond the origin's, with values of fixed numbers.
+
+    A function declares them; what mods capture is traced.
+    """
     if isinstance(target, FunctionSpecification):
         if not target.parameters:
             return ()
@@ -26,13 +32,16 @@ def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Val
         return tuple((p, None) for p in program.kernels()["declared"].params)
     try:
         parameters = trace(target, names_of(origin) | reserved()).parameters
-    except CuirError:  # mods that cannot be traced are why a model is asked: verification knows their values by name
+    except CuirError:  # a model is asked since mods cannot be traced: verification knows their values by name
         parameters = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
     return tuple((declared(p), p.value) for p in parameters)
 
 
 def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:
-    """The program, its kernel with the further parameters: all that a function declares, those of mods that functions read."""
+    """Add the further parameters to the kernel of a program.
+
+    A function's kernel gets all that it declares, others those that functions read.
+    """
     read, old = reachable(program), program.kernels()[kernel]
     has = {p.name for p in old.params}
     always = isinstance(target, FunctionSpecification)
@@ -41,10 +50,12 @@ def supplied(program: Program, kernel: str, origin: Program, target: AnySpecific
 
 
 def _with(program: Program, old: Kernel, new: Kernel) -> Program:
+    """Replace a kernel."""
     return with_children(program, lambda item: new if item is old else item)
 
 
 def _untraced(name: str, value: Value) -> Parameter:
+    """Return the parameter of a captured value whose mod cannot be traced."""
     if isinstance(value, torch.Tensor):
         return Parameter(name, F32 if value.dtype.is_floating_point else I32, max(1, value.ndim), None, name)
     return Parameter(name, F32 if isinstance(value, float) else I32, 0, value)

@@ -1,4 +1,7 @@
-"""Propose, check, repair: the loop that all passes share. Owns who asks when and what is kept; what is asked and how it is judged is a pass's."""
+"""Propose, check, repair: the loop that all passes share.
+
+It decides who asks when and what is kept; a pass decides what to ask and how an answer is judged.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,13 @@ STAGES: tuple[Stage, ...] = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an answer: the stage that refused it, or "passed".
+    """Result of judging an answer: the stage that refused it, or "passed".
 
-    ok: nothing is left to ask for. right: it is a correct program, though perhaps a slower one than it could be (stage "speed"). text: the program in
-    canonical form, or what the answer held if it was no program. shown: what the model is reminded of when it repairs, if that is less than `text`.
-    extra: facts for reports, as JSON has them.
+    Attributes:
+        ok: No further request is needed.
+        text: Program in canonical form, or what the answer held if it was no program.
+        extra: Facts for reports, as JSON has them.
+        shown: Text of the answer in a request for a repair, if that is less than `text`.
     """
 
     ok: bool
@@ -50,39 +55,50 @@ class Verdict:
 
     @property
     def right(self) -> bool:
+        """True if it is a correct program, though perhaps slower than it could be (stage "speed")."""
         return self.ok or self.stage in ("speed", "passed")
 
     @property
     def rank(self) -> tuple[int, int]:
-        """How far it got: by stage, then by how little is wrong there."""
+        """Order of verdicts: by stage, then by the number of faults there."""
         return STAGES.index(self.stage), -len(self.diagnostics)
 
     def as_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, "stage": self.stage, "diagnostics": [d.as_json() for d in self.diagnostics], "text": self.text, "extra": self.extra}  # fmt: skip
+        """Return the verdict as JSON data."""
+        return {
+            "ok": self.ok,
+            "stage": self.stage,
+            "diagnostics": [d.as_json() for d in self.diagnostics],
+            "text": self.text,
+            "extra": self.extra,
+        }
 
 
 class Pass(Protocol):
-    """What is asked for and how an answer is judged. `judge` and `feedback` may be called from several threads."""
+    """Task for a model: the requests and the judging of answers.
+
+    `judge` and `feedback` may be called from several threads.
+    """
 
     @property
     def name(self) -> str: ...
 
     def opening(self) -> list[Message]:
-        """The messages that every sample begins with."""
+        """Return the messages that every sample begins with."""
         ...
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
-        """The verdict on an answer's text. Never raises for what a model says."""
+        """Return the verdict on an answer's text. Never raises for what a model says."""
         ...
 
     def feedback(self, verdict: Verdict) -> Message:
-        """What the model is told about an answer that was not accepted."""
+        """Return the message to the model about an answer that was not accepted."""
         ...
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One request of a sample: what was asked, what came, what became of it."""
+    """Request of a sample with its answer and the verdict."""
 
     sample: int
     number: int
@@ -93,7 +109,7 @@ class Attempt:
 
 @dataclass
 class Sample:
-    """One conversation. `best`: the attempt that got furthest, of equals the last."""
+    """Conversation with a model."""
 
     number: int
     attempts: list[Attempt] = field(default_factory=list)
@@ -101,6 +117,7 @@ class Sample:
 
     @property
     def best(self) -> Attempt | None:
+        """Attempt that got furthest, of equals the last."""
         furthest: Attempt | None = None
         for a in self.attempts:
             if furthest is None or STAGES.index(a.verdict.stage) >= STAGES.index(furthest.verdict.stage):
@@ -110,7 +127,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the loop came to. ok: some sample's best is right. verdict: that of the best attempt of all, None if nothing was answered. why: why it ended, in words."""
+    """Result of the loop.
+
+    Attributes:
+        ok: The best attempt of some sample is right.
+        verdict: That of the best attempt of all, None if nothing was answered.
+        why: Reason of its end, in words.
+    """
 
     ok: bool
     verdict: Verdict | None
@@ -139,7 +162,7 @@ Progress = Callable[[Event], None]
 
 
 class Records(Protocol):
-    """Takes down what happens; see transcript.Recorder."""
+    """Recorder of a job; see transcript.Recorder."""
 
     def exchange(self, attempt: Attempt) -> None: ...
 
@@ -149,16 +172,18 @@ class Records(Protocol):
 def improve(
     task: Pass, asks: Asks, budget: Budget, k: int = 1, attempts: int = 5, progress: Progress | None = None, recorder: Records | None = None
 ) -> Outcome:
-    """Leads `k` conversations side by side until an answer passes, each has made its attempts, or the budget is spent.
+    """Lead `k` conversations side by side until one passes, all attempts are made, or the budget is spent.
 
-    A repair that gets at least as far replaces the answer before it; one that falls behind is only told about. The first answer that passes ends the others
-    before their next request. Raises CuirError if nothing at all was answered (U60x), with the reason of the first sample.
+    A repair that gets at least as far replaces the answer before it; one that falls behind is only mentioned. The first
+    answer that passes ends the other conversations before their next request. Raises CuirError if nothing at all was
+    answered (U60x), with the reason of the first sample.
     """
     stop = threading.Event()
     tell = _one_at_a_time(progress)
     samples = [Sample(i) for i in range(k)]
 
     def lead(sample: Sample) -> CuirError | None:
+        """Lead a conversation; return the error that ended it."""
         try:
             _converse(task, asks, budget, sample, attempts, tell, recorder, stop)
         except CuirError as error:
@@ -196,13 +221,14 @@ def improve(
 def _converse(
     task: Pass, asks: Asks, budget: Budget, sample: Sample, attempts: int, tell: Progress, recorder: Records | None, stop: threading.Event
 ) -> None:
-    opening = task.opening()
+    """Request, judge and repair answers of one sample until one passes, or the attempts or the budget end."""
+    first_messages = task.opening()
     for number in range(1, attempts + 1):
         why = "another sample passed" if stop.is_set() else budget.exhausted
         if why:
             sample.why = why
             return
-        request = (*opening, *_repair(task, sample))
+        request = (*first_messages, *_repair(task, sample))
         tell(Event("asking", sample.number, number, budget))
         answer = asks.ask(request, sample.number)
         budget.spend(answer)
@@ -220,7 +246,7 @@ def _converse(
 
 
 def _repair(task: Pass, sample: Sample) -> list[Message]:
-    """The best answer so far with what is wrong in it; then, if a later one fell behind, what was wrong in that."""
+    """Return the best answer so far with its faults, and those of a later one that fell behind."""
     best = sample.best
     if best is None:
         return []
@@ -234,12 +260,16 @@ def _repair(task: Pass, sample: Sample) -> list[Message]:
 
 
 def _shown(attempt: Attempt) -> str:
-    """An answer as the model is reminded of it: the program in the form that reports point into, without the talk around it."""
+    """Return an answer as a request for a repair shows it.
+
+    That is the program in the form that reports point into, without the text around it.
+    """
     text = attempt.verdict.shown or attempt.verdict.text
     return fenced(text, "cuir") if text else attempt.answer.text[:4000] or "(an empty answer)"
 
 
 def _why(samples: Sequence[Sample], best: Attempt | None, budget: Budget) -> str:
+    """Return the reason of the loop's end in words."""
     if best is not None and best.verdict.ok:
         return f"attempt {best.number} of sample {best.sample} passed"
     reasons = list(dict.fromkeys(s.why for s in samples if s.why))
@@ -249,6 +279,7 @@ def _why(samples: Sequence[Sample], best: Attempt | None, budget: Budget) -> str
 
 
 def _one_at_a_time(progress: Progress | None) -> Progress:
+    """Return a progress function that may be called from several threads."""
     lock = threading.Lock()
 
     def tell(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""An answer's definitions in the places of those of a program, on ASTs. Owns which definition takes whose place."""
+"""Merging of an answer's definitions into a program, on ASTs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from cuir.variants.splice import alive
 
 
 def merged(origin: Program, kernel: str, answer: Program) -> Program:
-    """`origin` with the definitions of `answer` in the places of its own of the same name; a kernel takes the place of `kernel`, whatever its name.
+    """Replace definitions of `origin` by those of `answer` with the same name.
 
-    New constants come first, other new definitions before the kernel. Functions that the origin used and nothing uses any more are left out.
-    Raises CuirError A008 for an answer with several kernels.
+    The answer's kernel replaces `kernel`, whatever its name. New constants come first, other new definitions before the
+    kernel. Functions that the origin used and that are unused now are left out. Raises CuirError A008 for an answer
+    with several kernels.
     """
     kernels = list(answer.kernels().values())
     if len(kernels) > 1:
-        raise CuirError.of("A008", f"the answer holds {len(kernels)} kernels, expected one or none: {', '.join(k.name for k in kernels)}", kernels[1].span,
-                           "the kernel of the answer takes the place of the origin's; variants of it are const parameters")  # fmt: skip
+        raise CuirError.of(
+            "A008",
+            f"the answer holds {len(kernels)} kernels, expected one or none: {', '.join(k.name for k in kernels)}",
+            kernels[1].span,
+            "the kernel of the answer takes the place of the origin's; variants of it are const parameters",
+        )
     new: dict[str, Definition] = {item.name: item for item in answer.items if not isinstance(item, Kernel)}
     items: list[Definition] = []
     for item in origin.items:

@@ -1,4 +1,4 @@
-"""What goes to a model and comes back: messages, answers, and what can be asked. Owns no transport."""
+"""Messages to a model, its answers, and the protocol of what can be asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a conversation."""
+    """Message of a conversation."""
 
     role: Role
     text: str
@@ -19,10 +19,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said, and what it cost.
+    """Answer of a model with its cost.
 
-    cost_usd: None if nobody knows the model's price. seconds: from the request to the last byte, of the try that succeeded; 0 if `cached`: then it was
-    asked before, and neither tokens nor money are spent again. finish: why the text ended ("stop", "length": cut off, or what the provider says).
+    Attributes:
+        cost_usd: None if the model's price is unknown.
+        seconds: From the request to the last byte, of the try that succeeded; 0 if cached.
+        cached: The answer was requested before; neither tokens nor money are spent again.
+        finish: Why the text ended ("stop", "length": cut off, or what the provider says).
     """
 
     text: str
@@ -36,23 +39,26 @@ class Answer:
 
     @property
     def tokens(self) -> int:
+        """Tokens of request and answer."""
         return self.prompt_tokens + self.completion_tokens
 
     def as_json(self) -> dict[str, Any]:
+        """Return the answer as JSON data."""
         return asdict(self)
 
 
 class Asks(Protocol):
-    """Anything that answers: a client of a provider, a transcript that is replayed, a script in a test."""
+    """Source of answers: a client of a provider, a replayed transcript, a script in a test."""
 
     @property
     def model(self) -> str:
-        """The model's name, as litellm writes it."""
+        """Name of the model, as litellm writes it."""
         ...
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
-        """The answer to a conversation. `sample` tells apart conversations that are led side by side. May be called from several threads.
+        """Return the answer to a conversation.
 
-        Raises CuirError (U60x) if there is no answer to be had.
+        `sample` distinguishes conversations that are led side by side. May be called from several threads. Raises
+        CuirError (U60x) if no answer can be had.
         """
         ...

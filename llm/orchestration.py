@@ -1,6 +1,7 @@
-"""Orchestration: who works, who waits for whom, which buffers have how many stages, what runs asynchronously. The same facts of expert CUDA and of a program.
+"""Orchestration of a kernel: workers, barriers, staged buffers, asynchronous work; and its comparison.
 
-Owns the comparison, which is part of accepting a lift: every difference is a diagnostic that names both lines. Counts are in workers on both sides.
+Expert CUDA and a program have the same facts. The comparison is part of accepting a lift: every difference is a
+diagnostic that names both lines. Counts are in workers on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ AGENTS = {
 
 @dataclass(frozen=True)
 class Workers:
-    """A role: `workers` workers of `threads` threads (32 or 128); registers: of a thread, None if not said; does: keys of AGENTS."""
+    """Role of `workers` workers of `threads` threads (32 or 128).
+
+    Attributes:
+        registers: Registers of a thread, None if not stated.
+        does: Keys of AGENTS.
+    """
 
     name: str
     workers: int
@@ -36,33 +42,50 @@ class Workers:
 
     def __str__(self) -> str:
         size = f"{'warpgroups' if self.threads == 128 else 'warps'}={self.workers}"
-        return f"role {self.name}: {size}" + (f", registers={self.registers}" if self.registers is not None else "") + (
-            f"; {', '.join(sorted(self.does))}" if self.does else "")  # fmt: skip
+        return (
+            f"role {self.name}: {size}"
+            + (f", registers={self.registers}" if self.registers is not None else "")
+            + (f"; {', '.join(sorted(self.does))}" if self.does else "")
+        )
 
 
 @dataclass(frozen=True)
 class BarrierUse:
-    """A barrier: count in workers (None: it does not follow from the text); arrives, waits: roles by name; carries_bytes: copies complete on it."""
+    """Barrier with the roles that use it.
+
+    Attributes:
+        kind: "mbarrier" or "named_barrier".
+        count: Count in workers; None: it does not follow from the text.
+        carries_bytes: Copies complete on it.
+        arrives: Roles that arrive, by name.
+        waits: Roles that wait, by name.
+        counted: The count as written in CUDA.
+    """
 
     name: str
-    kind: str  # "mbarrier" | "named_barrier"
+    kind: str
     count: int | None
     stages: int
     carries_bytes: bool
     arrives: frozenset[str]
     waits: frozenset[str]
     span: Span
-    counted: str = ""  # how the count is written in CUDA
+    counted: str = ""
 
     def __str__(self) -> str:
         bytes_ = ", with bytes of copies" if self.carries_bytes else ""
-        return (f"{self.name}: {self.kind}({self.count if self.count is not None else '?'}{f', stages={self.stages}' if self.stages > 1 else ''}){bytes_}; "
-                f"arrives: {_listed(self.arrives)}; waits: {_listed(self.waits)}")  # fmt: skip
+        return (
+            f"{self.name}: {self.kind}({self.count if self.count is not None else '?'}{f', stages={self.stages}' if self.stages > 1 else ''}){bytes_}; "
+            f"arrives: {_listed(self.arrives)}; waits: {_listed(self.waits)}"
+        )
 
 
 @dataclass(frozen=True)
 class Memory:
-    """An array in shared memory: bytes of all its stages. None: it does not follow from the source, as stages of an array that no copy fills."""
+    """Array in shared memory: bytes of all its stages, and their number.
+
+    None: it does not follow from the source, as stages of an array that no copy fills.
+    """
 
     name: str
     nbytes: int | None
@@ -77,18 +100,22 @@ class Memory:
 
 @dataclass(frozen=True)
 class Groups:
-    """Waits for asynchronous groups of one agent: how many later groups each wait leaves in flight, with its place."""
+    """Waits for asynchronous groups of one agent.
+
+    `left` has for each wait the number of later groups that it leaves in flight, with its place.
+    """
 
     agent: str
     left: tuple[tuple[int, Span], ...]
 
     @property
     def most(self) -> tuple[int, Span | None]:
+        """Largest number of groups left in flight, with its place."""
         return max(self.left, key=lambda pair: pair[0]) if self.left else (0, None)
 
     @property
     def plain(self) -> bool:
-        """Whether these are what a reader takes for granted: waits for all bulk stores."""
+        """True if the waits are for all bulk stores, as a reader assumes."""
         return self.agent == "bulk store" and self.most[0] == 0
 
     def __str__(self) -> str:
@@ -97,10 +124,14 @@ class Groups:
 
 @dataclass(frozen=True)
 class Orchestration:
-    """All of it. joins: `sync()` of all workers of the CTA after the start, with the place of one.
+    """Orchestration of a source or a program.
 
-    Of a source also who read it (text or compiler), what was found beyond this, and what could not be found out: neither is compared. uncertain: kinds of calls
-    of which some are about what is not known: more barriers may have such users.
+    Attributes:
+        joins: Place of a `sync()` of all workers of the CTA after the start.
+        by: Of a source, how it was read (text or compiler).
+        more: Of a source, further findings; not compared.
+        unknown: Of a source, facts that could not be established; not compared.
+        uncertain: Kinds of calls of which some are unknown: barriers may have more such users.
     """
 
     roles: tuple[Workers, ...]
@@ -114,25 +145,28 @@ class Orchestration:
     uncertain: frozenset[str] = frozenset()
 
     def lines(self) -> list[str]:
-        """The facts, one a line, for people and models."""
+        """Return the facts, one a line, for people and models."""
         facts = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
         facts += [f"groups {g}" for g in self.groups.values() if g.left and not g.plain]
         facts += ["sync() of the whole CTA in the main loop"] if self.joins else []
         return [*facts, *self.more, *(f"not known, and not compared: {text}" for text in self.unknown)]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the facts as JSON data."""
         return {"facts": self.lines()}
 
 
 def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple[Diagnostic, ...]:
-    """What the program does otherwise than the CUDA source; whole: a place in the program for what it lacks.
+    """Report the differences of the program from the CUDA source, codes O101 to O110.
 
-    Codes O101 to O110. Names need not agree: parts are matched by what they do, names break ties.
+    `whole` is a place in the program for what it lacks. Names need not agree: parts are matched by what they do, names
+    break ties.
     """
     differences: list[Diagnostic] = []
 
-    def say(code: str, message: str, at: Span | None, there: Span | None, hint: str | None = None) -> None:
-        notes = (Note("the CUDA source has this here", there),) if there else ()
+    def say(code: str, message: str, at: Span | None, source_span: Span | None, hint: str | None = None) -> None:
+        """Record a difference."""
+        notes = (Note("the CUDA source has this here", source_span),) if source_span else ()
         differences.append(Diagnostic(code, message, at or whole, notes, hint))
 
     names: dict[str, str] = {}  # role of the source -> role of the program
@@ -200,12 +234,16 @@ Say = Callable[..., None]
 
 
 def _either(theirs: Workers, ours: Workers) -> bool:
-    """Whether warps of the source may be the program's warpgroups: asynchronous products alone tell them apart."""
+    """Return whether warps of the source may be the program's warpgroups.
+
+    Only asynchronous products distinguish them.
+    """
     fourfold = theirs.threads == 32 and ours.threads == 128 and theirs.workers == 4 * ours.workers
     return fourfold and "wgmma" not in theirs.does | ours.does
 
 
 def _compare_roles(theirs: Workers, ours: Workers, say: Say) -> None:
+    """Compare two matched roles."""
     if (theirs.workers, theirs.threads) != (ours.workers, ours.threads) and not _either(theirs, ours):
         say("O101", f"role `{ours.name}` must have {_size(theirs)} as the source, found {_size(ours)}", ours.span, theirs.span)
     if theirs.registers != ours.registers:
@@ -218,22 +256,32 @@ def _compare_roles(theirs: Workers, ours: Workers, say: Say) -> None:
         )
     for agent in sorted(theirs.does ^ ours.does):
         lacks = agent in theirs.does
-        say("O107", f"role `{ours.name}` {'lacks' if lacks else 'has'} {AGENTS[agent]}, which the source's role `{theirs.name}` {'has' if lacks else 'lacks'}",
-            ours.span, theirs.span)  # fmt: skip
+        say(
+            "O107",
+            f"role `{ours.name}` {'lacks' if lacks else 'has'} {AGENTS[agent]}, which the source's role `{theirs.name}` {'has' if lacks else 'lacks'}",
+            ours.span,
+            theirs.span,
+        )
 
 
 def _compare_barriers(theirs: BarrierUse, ours: BarrierUse, names: Mapping[str, str], uncertain: frozenset[str], say: Say) -> None:
-    what = f"barrier `{ours.name}` (the source's `{theirs.name}`)"
+    """Compare two matched barriers."""
+    subject = f"barrier `{ours.name}` (the source's `{theirs.name}`)"
     if theirs.count is not None and theirs.count != ours.count:
         counted = f", written {theirs.counted}" if theirs.counted else ""
-        say("O104", f"{what} must count {theirs.count} workers as the source{counted}, found {ours.count}", ours.span, theirs.span,
-            "an arrival of one thread of each warp, or of one thread of a warpgroup, is one arrival of that worker")  # fmt: skip
+        say(
+            "O104",
+            f"{subject} must count {theirs.count} workers as the source{counted}, found {ours.count}",
+            ours.span,
+            theirs.span,
+            "an arrival of one thread of each warp, or of one thread of a warpgroup, is one arrival of that worker",
+        )
     if theirs.stages != ours.stages:
-        say("O105", f"{what} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
+        say("O105", f"{subject} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
     if theirs.carries_bytes != ours.carries_bytes:
         say(
             "O106",
-            f"{what} must {'' if theirs.carries_bytes else 'not '}count the bytes of copies, as in the source",
+            f"{subject} must {'' if theirs.carries_bytes else 'not '}count the bytes of copies, as in the source",
             ours.span,
             theirs.span,
         )
@@ -241,24 +289,25 @@ def _compare_barriers(theirs: BarrierUse, ours: BarrierUse, names: Mapping[str, 
         ("arrive at", {"arrive", "expect"}, theirs.arrives, ours.arrives),
         ("wait for", {"wait"}, theirs.waits, ours.waits),
     ):
-        wanted = frozenset(names.get(n, n) for n in expected)
-        if wanted != actual and not (kinds & uncertain and wanted < actual):
+        expected_roles = frozenset(names.get(n, n) for n in expected)
+        if expected_roles != actual and not (kinds & uncertain and expected_roles < actual):
             say(
                 "O106",
-                f"at {what} the roles that {word} it must be {_listed(wanted)} as in the source, found {_listed(actual)}",
+                f"at {subject} the roles that {word} it must be {_listed(expected_roles)} as in the source, found {_listed(actual)}",
                 ours.span,
                 theirs.span,
             )
 
 
 def _compare_memory(theirs: Memory, ours: Memory, say: Say) -> None:
-    what = f"shared array `{ours.name}` (the source's `{theirs.name}`)"
+    """Compare two matched arrays."""
+    subject = f"shared array `{ours.name}` (the source's `{theirs.name}`)"
     if theirs.stages not in (None, ours.stages):
-        say("O108", f"{what} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
+        say("O108", f"{subject} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
     elif theirs.nbytes is not None and theirs.nbytes != ours.nbytes:
         say(
             "O108",
-            f"{what} must have {theirs.nbytes:,} bytes as the source, found {ours.nbytes:,}",
+            f"{subject} must have {theirs.nbytes:,} bytes as the source, found {ours.nbytes:,}",
             ours.span,
             theirs.span,
             "tiles of the program have the source's sizes",
@@ -266,13 +315,19 @@ def _compare_memory(theirs: Memory, ours: Memory, say: Say) -> None:
 
 
 def _compare_groups(source: Orchestration, program: Orchestration, say: Say) -> None:
+    """Compare the groups that waits leave in flight."""
     for agent, groups in source.groups.items():
-        most, there = groups.most
-        mine, here = program.groups.get(agent, Groups(agent, ())).most
+        most, source_span = groups.most
+        mine, span = program.groups.get(agent, Groups(agent, ())).most
         if groups.left and most != mine:
             wait = {"wgmma": "mma_wait", "bulk store": "store_wait"}.get(agent, "copy_wait")
-            say("O109", f"a wait of the source leaves {most} later groups of `{agent}` in flight, of the program at most {mine}", here, there,
-                f"what runs under what must stay: {wait} stands where the source waits, and for as much")  # fmt: skip
+            say(
+                "O109",
+                f"a wait of the source leaves {most} later groups of `{agent}` in flight, of the program at most {mine}",
+                span,
+                source_span,
+                f"what runs under what must stay: {wait} stands where the source waits, and for as much",
+            )
 
 
 # ---- matching
@@ -280,33 +335,41 @@ T = TypeVar("T")
 
 
 def matched(theirs: Sequence[T], ours: Sequence[T], likeness: Callable[[T, T], int]) -> list[tuple[T | None, T | None]]:
-    """Pairs of parts that are most alike (0: never a pair), best first, then those without a partner."""
+    """Return pairs of parts that are most alike, best first, then those without a partner.
+
+    Parts of likeness 0 are never a pair.
+    """
     scored = sorted(((likeness(a, b), -i, -j) for i, a in enumerate(theirs) for j, b in enumerate(ours)), reverse=True)
-    left, right, pairs = set(range(len(theirs))), set(range(len(ours))), list[tuple[T | None, T | None]]()
+    free_theirs, free_ours, pairs = set(range(len(theirs))), set(range(len(ours))), list[tuple[T | None, T | None]]()
     for score, i, j in scored:
-        if score > 0 and -i in left and -j in right:
-            left.discard(-i)
-            right.discard(-j)
+        if score > 0 and -i in free_theirs and -j in free_ours:
+            free_theirs.discard(-i)
+            free_ours.discard(-j)
             pairs.append((theirs[-i], ours[-j]))
-    return [*pairs, *((theirs[i], None) for i in sorted(left)), *((None, ours[j]) for j in sorted(right))]
+    return [*pairs, *((theirs[i], None) for i in sorted(free_theirs)), *((None, ours[j]) for j in sorted(free_ours))]
 
 
 NOISE = {"s", "sh", "smem", "shared", "bar", "mbar", "barrier", "barriers", "buffer"}
 
 
 def words(name: str) -> frozenset[str]:
-    """The words of a name, without those that say only that it is shared or a barrier: sK -> k, kFull and full_k -> full, k."""
+    """Return the words of a name, without those that say only that it is shared or a barrier.
+
+    sK -> k, kFull and full_k -> full, k.
+    """
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
     all_words = frozenset(p.lower() for p in parts)
     return all_words - NOISE or all_words
 
 
 def _named_alike(a: str, b: str) -> int:
-    one, other = words(a), words(b)
-    return 6 if one == other else 2 * len(one & other)
+    """Return the likeness of two names."""
+    words_a, words_b = words(a), words(b)
+    return 6 if words_a == words_b else 2 * len(words_a & words_b)
 
 
 def _like_roles(a: Workers, b: Workers) -> int:
+    """Return the likeness of two roles."""
     return (
         1
         + 4 * len(a.does & b.does)
@@ -318,6 +381,7 @@ def _like_roles(a: Workers, b: Workers) -> int:
 
 
 def _like_barriers(a: BarrierUse, b: BarrierUse, names: Mapping[str, str]) -> int:
+    """Return the likeness of two barriers, 0 for different kinds."""
     if a.kind != b.kind:
         return 0
     same_users = 3 * (frozenset(names.get(n, n) for n in a.arrives) == b.arrives) + 3 * (
@@ -334,13 +398,18 @@ def _like_barriers(a: BarrierUse, b: BarrierUse, names: Mapping[str, str]) -> in
 
 
 def _like_memory(a: Memory, b: Memory) -> int:
-    """Sizes tell more than names, of which a source's may be those of a line that uses it; of an array of unknown size they do not."""
+    """Return the likeness of two arrays.
+
+    Sizes weigh more than names, since a source's name may be that of a line that uses it; unknown sizes do not count.
+    """
     return 2 * _named_alike(a.name, b.name) + 5 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages) + (a.nbytes is None)
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Format names."""
     return ", ".join(sorted(names)) or "none"
 
 
 def _size(role: Workers) -> str:
+    """Format the workers of a role."""
     return f"{role.workers} {'warpgroup' if role.threads == 128 else 'warp'}{'s' * (role.workers > 1)}"

@@ -1,4 +1,4 @@
-"""The orchestration of a checked program: its roles, barriers, rings and asynchronous groups, from the checker's tables. Owns no rule of the language."""
+"""Orchestration of a checked program, from the checker's tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGENT = {"copy_async.bulk": "bulk load", "copy_async.cp": "cp.async", "store_asy
 
 
 def of_program(checked: Checked) -> Orchestration:
-    """What the program shows of its orchestration; spans are the text's."""
+    """Return the orchestration of a program; spans are the text's."""
     arrives: dict[str, set[str]] = {name: set() for name in checked.barriers}
     waits: dict[str, set[str]] = {name: set() for name in checked.barriers}
     carriers: set[str] = set()
@@ -44,7 +44,7 @@ def of_program(checked: Checked) -> Orchestration:
 
 
 def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Call, BoundCall]]:
-    """Every primitive's call of a text, nested ones too."""
+    """Yield every primitive's call of a text, nested ones too."""
     for stmt in body:
         for node in walk(stmt):
             if isinstance(node, Call) and checked.find_call(node) is not None:
@@ -52,31 +52,39 @@ def calls(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Call, Boun
 
 
 def _root(expr: Expr) -> str:
+    """Return the name that a view or subscript starts from."""
     while isinstance(expr, Subscript | Attribute):
         expr = expr.value
     return expr.id if isinstance(expr, Name) else ""
 
 
 def _groups(checked: Checked) -> dict[str, Groups]:
+    """Return the waits for asynchronous groups by agent."""
     products: list[tuple[int, Span]] = []
-    others: dict[str, list[tuple[int, Span]]] = {"cp.async": [], "bulk store": []}
+    waits_by_agent: dict[str, list[tuple[int, Span]]] = {"cp.async": [], "bulk store": []}
     for role in checked.roles:
         products += _left_by_waits(checked, role)
         for node, call in calls(checked, role.body):
             agent = {"cp_async": "cp.async", "bulk_store": "bulk store"}.get(call.op.effects.drains or "")
             if agent is not None:
-                left = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
-                others[agent].append((int(left), node.span))
-    groups = {"wgmma": Groups("wgmma", tuple(products))} | {agent: Groups(agent, tuple(left)) for agent, left in others.items()}
+                in_flight = next((a.value for a in call.args.values() if isinstance(a, Literal)), 0)
+                waits_by_agent[agent].append((int(in_flight), node.span))
+    groups = {"wgmma": Groups("wgmma", tuple(products))} | {
+        agent: Groups(agent, tuple(in_flight)) for agent, in_flight in waits_by_agent.items()
+    }
     return {agent: g for agent, g in groups.items() if g.left}
 
 
 def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
-    """For each mma_wait in the order of the text, how many products issued after the last one that it waits for may still run. A loop's body is gone through twice."""
-    left: list[tuple[int, Span]] = []
+    """Return for each mma_wait, in the order of the text, the number of later products that may still run.
+
+    A loop's body is walked twice.
+    """
+    in_flight: list[tuple[int, Span]] = []
     flying: list[set[str]] = []  # products in flight in order of issue, each with its names
 
     def go(body: tuple[Stmt, ...]) -> None:
+        """Walk statements."""
         for stmt in body:
             if isinstance(stmt, For):
                 go(stmt.body)
@@ -93,9 +101,10 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
                     same.add(stmt.targets[0])
             for node in walk(stmt):
                 if isinstance(node, Call) and checked.find_call(node) is not None:
-                    one(node, checked.call(node), stmt)
+                    record(node, checked.call(node), stmt)
 
-    def one(node: Call, call: BoundCall, stmt: Stmt) -> None:
+    def record(node: Call, call: BoundCall, stmt: Stmt) -> None:
+        """Record a product, or the products that a wait leaves in flight."""
         if call.op.name == "mma_async" and isinstance(stmt, Assign):
             bind(stmt.targets[0])
             flying.append({stmt.targets[0]})
@@ -103,12 +112,13 @@ def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
             names = {_root(a) for a in call.args.values()}
             last = max((i for i, product in enumerate(flying) if product & names), default=None)
             if last is not None:
-                left.append((len(flying) - last - 1, node.span))
+                in_flight.append((len(flying) - last - 1, node.span))
                 del flying[: last + 1]
 
     def bind(name: str) -> None:
+        """Remove a name from the products in flight."""
         for product in flying:
             product.discard(name)
 
     go(role.body)
-    return left
+    return in_flight

@@ -1,6 +1,7 @@
-"""The orchestration that an annotated CUDA source shows: workers, barriers with their counts, stages, groups, registers; and the source with it written in.
+"""Orchestration of an annotated CUDA source, and the source with it written in.
 
-Owns how counts of threads become counts of workers. Finds no calls: cuda_source does.
+It has workers, barriers with their counts, stages, groups and registers. Counts of threads become counts of workers
+here; cuda_source finds the calls.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HEADLINE = "what CuIR calls the calls below, and the threads that reach them"
 
 
 def of_source(reading: Reading) -> Orchestration:
-    """Roles, barriers, arrays and groups of a source; spans are lines of it."""
+    """Return roles, barriers, arrays and groups of a source; spans are lines of it."""
     calls = reading.calls[_setup(reading) :]
     roles = _roles(reading, calls)
     stages = _stages(reading)
@@ -52,36 +53,51 @@ def of_source(reading: Reading) -> Orchestration:
         ),
     }
     joins = next((reading.span(c.at) for c in calls if c.kind == "sync" and c.in_loop), None)
-    return Orchestration(tuple(r for r, _ in roles), tuple(barriers), _memory(reading, calls, stages), {k: g for k, g in groups.items() if g.left}, joins,
-                         reading.by, tuple(text for text, _ in reading.more), reading.unknown, reading.uncertain)  # fmt: skip
+    return Orchestration(
+        tuple(r for r, _ in roles),
+        tuple(barriers),
+        _memory(reading, calls, stages),
+        {k: g for k, g in groups.items() if g.left},
+        joins,
+        reading.by,
+        tuple(text for text, _ in reading.more),
+        reading.unknown,
+        reading.uncertain,
+    )
 
 
 def _stages(reading: Reading) -> dict[str, int | None]:
-    """How many barriers each name stands for: by its dims, or for memory that was carved by hand as many as are made."""
+    """Return the number of barriers of each name.
+
+    It follows from its dims, or for pointers into shared memory from the number of `init` calls.
+    """
     result: dict[str, int | None] = {}
-    made: dict[str, int | None] = {}
+    initialised: dict[str, int | None] = {}
     for c in (c for c in reading.calls if c.kind == "init"):
         for name in c.objects[:1]:
-            before = made.get(name, 0)
-            made[name] = None if before is None or c.trips is None else before + c.trips
+            before = initialised.get(name, 0)
+            initialised[name] = None if before is None or c.trips is None else before + c.trips
             array = reading.arrays[name]
-            result[name] = _product(array.dims) if array.dims else made[name]
+            result[name] = _product(array.dims) if array.dims else initialised[name]
     return result
 
 
 def _setup(reading: Reading) -> int:
-    """How many calls make barriers ready: up to the first join of all threads after the first `init`."""
-    made = next((i for i, c in enumerate(reading.calls) if c.kind == "init"), None)
-    if made is None:
+    """Return how many calls make barriers ready.
+
+    They end with the first join of all threads after the first `init`.
+    """
+    first_init = next((i for i, c in enumerate(reading.calls) if c.kind == "init"), None)
+    if first_init is None:
         return 0
-    return next((i + 1 for i, c in enumerate(reading.calls) if i > made and c.kind in ("sync", "cluster_sync")), 0)
+    return next((i + 1 for i, c in enumerate(reading.calls) if i > first_init and c.kind in ("sync", "cluster_sync")), 0)
 
 
 Placed = tuple[Workers, tuple[int, ...]]  # a role, and the masks of its workers' threads
 
 
 def _roles(reading: Reading, calls: list[LowCall]) -> list[Placed]:
-    """Warps that reach much the same calls are one role; warps that do nothing are none."""
+    """Group warps that reach much the same calls into roles; warps that do nothing are left out."""
     warps: dict[int, frozenset[int]] = {}
     for w in range(-(-reading.threads // 32)):
         mask = (1 << 32) - 1 << 32 * w
@@ -102,20 +118,21 @@ def _roles(reading: Reading, calls: list[LowCall]) -> list[Placed]:
         reached = frozenset().union(*(warps[w] for w in party))
         does = frozenset(DOES[calls[i].kind] for i in reached if calls[i].kind in DOES)
         everyone = sum((1 << 32) - 1 << 32 * w for w in party)
-        told = next((c for c in calls if c.kind == "registers" and c.threads & everyone == everyone), None)
+        register_call = next((c for c in calls if c.kind == "registers" and c.threads & everyone == everyone), None)
         whole = (
-            told is not None and len(party) % 4 == 0 and all(party[i] == party[0] // 4 * 4 + i for i in range(len(party)))
+            register_call is not None and len(party) % 4 == 0 and all(party[i] == party[0] // 4 * 4 + i for i in range(len(party)))
         )  # setmaxnreg is a warpgroup's
         threads = 128 if "wgmma" in does or whole else 32
         size = threads // 32
         masks = tuple(sum((1 << 32) - 1 << 32 * w for w in party[i : i + size]) for i in range(0, len(party), size))
-        registers, at = (told.number, reading.span(told.at)) if told else (None, None)
+        registers, at = (register_call.number, reading.span(register_call.at)) if register_call else (None, None)
         name = _role_name(does, [calls[i] for i in sorted(reached)], [r.name for r, _ in roles], len(parties))
         roles.append((Workers(name, len(masks), threads, registers, does, reading.span(calls[min(reached)].at), at), masks))
     return roles
 
 
-def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], parties: int) -> str:
+def _role_name(does: frozenset[str], reached: list[LowCall], names: list[str], parties: int) -> str:
+    """Return a name for a role by its work."""
     multiplies, loads = does & {"wgmma", "mma"}, does & {"bulk load", "cp.async"}
     name = (
         "all"
@@ -128,42 +145,62 @@ def _role_name(does: frozenset[str], reached: list[LowCall], taken: list[str], p
         if "bulk store" in does
         else "other"
     )
-    if name in taken:
+    if name in names:
         moved = {o.partition("_")[0] for c in reached if c.kind in ("bulk_load", "cp_async", "bulk_store") for o in c.objects[-1:]}
         name = "_".join([name, *sorted(moved)])
-    while name in taken:
+    while name in names:
         name += "_too"
     return name
 
 
 def _mbarriers(reading: Reading, calls: list[LowCall], roles: list[Placed], stages: dict[str, int | None]) -> list[BarrierUse]:
+    """Return the mbarriers that roles use."""
     result = []
     for init in (c for c in reading.calls if c.kind == "init"):
         for name in init.objects[:1]:
             users = {kind: _users(calls, roles, name, kinds) for kind, kinds in (("arrives", ("arrive", "expect")), ("waits", ("wait",)))}
             if not users["arrives"] and not users["waits"]:
-                continue  # made, and used by another configuration of the source only
+                continue  # initialised, but used only by another configuration of the source
             of_worker = _arrivals(calls, roles, name)
             count = init.number // of_worker if init.number is not None and of_worker and init.number % of_worker == 0 else None
             counted = f"{init.written} = {init.number} threads, {of_worker} of each worker" if of_worker > 1 else ""
             carries = any(name in c.objects for c in calls if c.kind in ("bulk_load", "expect"))
-            result.append(BarrierUse(name, "mbarrier", count, stages.get(name) or 1, carries, users["arrives"], users["waits"], reading.span(init.at), counted))  # fmt: skip
+            result.append(
+                BarrierUse(
+                    name,
+                    "mbarrier",
+                    count,
+                    stages.get(name) or 1,
+                    carries,
+                    users["arrives"],
+                    users["waits"],
+                    reading.span(init.at),
+                    counted,
+                )
+            )
     return result
 
 
 def _users(calls: list[LowCall], roles: list[Placed], name: str, kinds: tuple[str, ...]) -> frozenset[str]:
+    """Return the roles that reach calls of these kinds on a barrier."""
     reached = [c.threads for c in calls if c.kind in kinds and name in c.objects]
     return frozenset(r.name for r, masks in roles if any(t & m for t in reached for m in masks))
 
 
 def _arrivals(calls: list[LowCall], roles: list[Placed], name: str) -> int:
-    """How many threads of a worker arrive at one barrier at a time; 0 if nobody does. In a cluster each CTA's is one."""
+    """Return how many threads of a worker arrive at one barrier at a time; 0 if none does.
+
+    In a cluster each CTA's barrier is a separate one.
+    """
     threads = [t for c in calls if c.kind in ("arrive", "expect") and name in c.objects for t in ([t for _, t in c.ids] or [c.threads])]
     return max(((t & m).bit_count() for t in threads for _, masks in roles for m in masks), default=0)
 
 
 def _named_barriers(reading: Reading, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
-    """Named barriers between workers; one inside of a worker joins its warps, which CuIR does not show."""
+    """Return named barriers between workers.
+
+    One inside of a worker joins its warps, which CuIR does not show.
+    """
     result: list[BarrierUse] = []
     for ids, members in _parties(calls):
         everyone = _threads(members)
@@ -179,13 +216,24 @@ def _named_barriers(reading: Reading, calls: list[LowCall], roles: list[Placed])
         count = _workers(number, [r for r, _ in users]) or _arriving(members, [m for _, masks in users for m in masks])
         waits = frozenset(r.name for r, masks in users if any(c.threads & m for c in syncs for m in masks))
         counted = f"{number} threads" if number is not None else ""
-        result.append(BarrierUse(name, "named_barrier", count, len(ids), False, frozenset(r.name for r, _ in users), waits,
-                                 reading.span((syncs or members)[0].at), counted))  # fmt: skip
+        result.append(
+            BarrierUse(
+                name,
+                "named_barrier",
+                count,
+                len(ids),
+                False,
+                frozenset(r.name for r, _ in users),
+                waits,
+                reading.span((syncs or members)[0].at),
+                counted,
+            )
+        )
     return result
 
 
 def _workers(number: int | None, roles: list[Workers]) -> int | None:
-    """How many workers a number of threads is: of workers of one size, or all of these roles."""
+    """Convert a number of threads to workers: of workers of one size, or all of these roles."""
     if number == sum(r.workers * r.threads for r in roles):
         return sum(r.workers for r in roles)
     threads = {r.threads for r in roles}
@@ -193,10 +241,11 @@ def _workers(number: int | None, roles: list[Workers]) -> int | None:
 
 
 def _arriving(members: list[LowCall], workers: list[int]) -> int | None:
-    """How often workers arrive at one barrier before it opens, where the threads of its calls come to as many as it counts: each group that waits once, and of
-    those that only arrive each once, or one in place of another.
+    """Return how often workers arrive at one barrier before it opens, None if unknown.
 
-    So of all threads that arrive and one warp of them that then waits, or of a warpgroup and the warp that stores for it, after a first arrival of its own.
+    The threads of its calls must add up to its count: each group that waits arrives once, and of those that only arrive
+    each once, or one in place of another. Examples are all threads that arrive and one warp of them that then waits, or
+    a warpgroup and the warp that stores for it, after a first arrival of its own.
     """
     counts = set[int | None]()
     for i in {i for c in members for i, _ in c.ids}:
@@ -212,7 +261,10 @@ def _arriving(members: list[LowCall], workers: list[int]) -> int | None:
 
 
 def _parties(calls: list[LowCall]) -> list[tuple[set[int], list[LowCall]]]:
-    """Calls of named barriers, together where they name a common barrier; apart by their counts, if each count has its own that wait."""
+    """Group calls of named barriers that name a common barrier.
+
+    A group is divided by the counts of its calls if each count has waiting calls.
+    """
     parties: list[tuple[set[int], list[LowCall]]] = []
     for c in (c for c in calls if c.kind in ("named_sync", "named_arrive") and c.ids):
         ids, members = {i for i, _ in c.ids}, [c]
@@ -231,6 +283,7 @@ def _parties(calls: list[LowCall]) -> list[tuple[set[int], list[LowCall]]]:
 
 
 def _threads(calls: list[LowCall]) -> int:
+    """Return the threads that reach some of these calls."""
     mask = 0
     for c in calls:
         mask |= c.threads
@@ -238,20 +291,28 @@ def _threads(calls: list[LowCall]) -> int:
 
 
 def _inside_of_a_worker(members: list[LowCall], roles: list[Placed]) -> bool:
-    """Whether each barrier's threads are one worker's, as many as it counts; or whole workers', each of which it counts alone and joins in its turn."""
+    """Return whether a barrier joins the threads of one worker at a time.
+
+    Each barrier's threads are one worker's, as many as it counts; or whole workers', each of which it counts alone and
+    joins in its turn.
+    """
     workers = [m for _, masks in roles for m in masks]
 
-    def one(threads: int, c: LowCall) -> bool:
-        met = [m for m in workers if threads & m]
-        if len(met) > 1 and (c.kind != "named_sync" or threads != sum(met)):
+    def is_inside(threads: int, c: LowCall) -> bool:
+        """Return whether a call joins single workers."""
+        touched = [m for m in workers if threads & m]
+        if len(touched) > 1 and (c.kind != "named_sync" or threads != sum(touched)):
             return False
-        return bool(met) and all(threads & ~sum(met) == 0 and m.bit_count() == c.number for m in met)
+        return bool(touched) and all(threads & ~sum(touched) == 0 and m.bit_count() == c.number for m in touched)
 
-    return all(one(threads, c) for c in members for _, threads in c.ids)
+    return all(is_inside(threads, c) for c in members for _, threads in c.ids)
 
 
 def _memory(reading: Reading, calls: list[LowCall], stages: dict[str, int | None]) -> tuple[Memory, ...]:
-    """Arrays that copies or products touch. A ring has as many stages as its barrier, or as its first dim says where it has none."""
+    """Return arrays that copies or products touch.
+
+    A ring has as many stages as its barrier, or as its first dim says where it has none.
+    """
     result = []
     for array in reading.arrays.values():
         about = [c for c in calls if array.name in c.objects and c.kind in ("bulk_load", "bulk_store", "cp_async", "ldmatrix", "stmatrix")]
@@ -270,12 +331,13 @@ def _memory(reading: Reading, calls: list[LowCall], stages: dict[str, int | None
 
 
 def _product(dims: tuple[int | None, ...]) -> int | None:
+    """Return the product of dims, None if one is unknown."""
     return None if None in dims else prod(d for d in dims if d is not None)
 
 
 # ---- the source with its orchestration written in
 def who(mask: int, threads: int) -> str:
-    """The threads of a mask in words."""
+    """Describe the threads of a mask in words."""
     if mask == (1 << threads) - 1:
         return "all threads"
     warps = [w for w in range(-(-threads // 32)) if mask >> 32 * w & (1 << 32) - 1]
@@ -298,11 +360,12 @@ def who(mask: int, threads: int) -> str:
 
 
 def explained(reading: Reading, whole: bool = True) -> str:
-    """The source with its orchestration at the top, and above each line with low-level calls what CuIR calls them; then further sources that calls lie in.
+    """Return the source with its orchestration at the top, and CuIR's name above each low-level call.
 
-    Unless whole, of further sources only what lies near a line that the kernel has code of, where the compiler says which.
+    Further sources that calls lie in follow. Unless `whole`, these are cut to what lies near a line that the kernel has
+    code of, where the compiler says which.
     """
-    shown = of_source(reading)
+    orchestration = of_source(reading)
     calls = reading.calls[_setup(reading) :]
     roles = _roles(reading, calls)
     inside = {id(c) for _, members in _parties(calls) if _inside_of_a_worker(members, roles) for c in members}
@@ -316,7 +379,11 @@ def explained(reading: Reading, whole: bool = True) -> str:
     for c in reading.calls:
         for place in reading.calling(c.at):
             by_line[place].append(describe(c, reading.threads, implied.get(id(c))))
-    lines = [f"// Orchestration of {reading.kernel}, {reading.threads} threads; {HEADLINE}; read by {WHO[reading.by]}", *(f"//   {line}" for line in shown.lines()), ""]  # fmt: skip
+    lines = [
+        f"// Orchestration of {reading.kernel}, {reading.threads} threads; {HEADLINE}; read by {WHO[reading.by]}",
+        *(f"//   {line}" for line in orchestration.lines()),
+        "",
+    ]
     for source in reading.sources:
         if source != reading.source:
             lines += ["", f"// ======== {source.name}"]
@@ -337,7 +404,7 @@ def explained(reading: Reading, whole: bool = True) -> str:
 
 
 def describe(c: LowCall, threads: int, meaning: str | None = None) -> str:
-    """A call in a line: what CuIR calls it (or `meaning`), about what, by whom, through which macros."""
+    """Describe a call in a line: its name in CuIR (or `meaning`), its objects, threads and macros."""
     meaning = meaning or CUIR[c.kind].replace("{n}", str(c.number) if c.number is not None else c.written or "n")
     about = f" [{', '.join(c.objects)}]" if c.objects else ""
     value = "" if c.number is None else f", count {c.number}" if c.written == str(c.number) else f", count {c.written} = {c.number}"

@@ -1,6 +1,7 @@
-"""Messages from templates (prompts/*.md), with the facts of the language out of its own table. Owns how text gets into a template; a template owns the words.
+"""Messages from templates (prompts/*.md), with the facts of the language from its table of primitives.
 
-A template's `{{name}}` are filled once, by what a pass gives; what users wrote is data: fenced, with a fence that it does not hold, and named as data.
+Templates hold the words. A template's `{{name}}` are filled once, by the pass; what users wrote is data: fenced, with a
+fence that it does not hold, and named as data.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ MOST_DIAGNOSTICS = 8  # of a report for a model
 
 
 def template(name: str) -> str:
-    """The text of prompts/NAME.md."""
+    """Return the text of prompts/NAME.md."""
     return (files("llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def filled(name: str, **slots: str) -> str:
-    """A template with its slots filled; text that is put in is not looked at for further slots. ValueError for a slot that is missing or not there."""
+    """Fill the slots of a template; inserted text is not searched for further slots.
+
+    Raises ValueError for a slot that is missing or unknown.
+    """
     text = template(name)
-    wanted = set(_SLOT.findall(text))
-    if wanted != set(slots):
-        raise ValueError(f"prompts/{name}.md has the slots {sorted(wanted)}, found {sorted(slots)}")
+    expected = set(_SLOT.findall(text))
+    if expected != set(slots):
+        raise ValueError(f"prompts/{name}.md has the slots {sorted(expected)}, found {sorted(slots)}")
     return _SLOT.sub(lambda match: slots[match[1]], text).strip() + "\n"
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Data in a fence that is longer than any run of backticks in it."""
+    """Put data into a fence that is longer than any run of backticks in it."""
     runs = [len(run) for run in re.findall(r"`+", text)]
     fence = "`" * max(3, 1 + max(runs, default=0))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
@@ -46,7 +50,7 @@ def fenced(text: str, language: str = "") -> str:
 
 @functools.cache
 def prompts_hash() -> str:
-    """A hash of all templates."""
+    """Return a hash of all templates."""
     digest = hashlib.sha256()
     for place in sorted((files("llm") / "prompts").iterdir(), key=lambda p: p.name):
         if place.name.endswith(".md"):
@@ -56,7 +60,7 @@ def prompts_hash() -> str:
 
 @functools.cache
 def language_reference() -> str:
-    """Every primitive and operator with its parameters, meaning and effects, a few lines each."""
+    """Return every primitive and operator with its parameters, meaning and effects, a few lines each."""
     parts: list[str] = []
     for family, ops in reference.families().items():
         parts.append(f"### {family}")
@@ -66,24 +70,29 @@ def language_reference() -> str:
 
 
 def _meaning(op: Op) -> str:
+    """Return meaning, place, threads and effects of a primitive in a line."""
     facts = reference.effects(op)
-    where = " Stands before the roles." if op.where == "declaration" else ""  # the others are told by one sentence of the prompt
+    position = " Stands before the roles." if op.where == "declaration" else ""  # a sentence of the prompt covers the rest
     threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
-    return f"{op.doc}{where}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
+    return f"{op.doc}{position}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
 
 
 def language(program: Program | None = None) -> str:
-    """The system's message: the language, its primitives, and the prelude where the program at hand does not have all of its functions itself."""
-    own = program is not None and prelude().funcs().keys() <= program.funcs().keys()
-    return filled("system", reference=language_reference(), prelude="" if own else _PRELUDE + fenced(_prelude_text(), "cuir"))
+    """Return the system's message: the language, its primitives, and the prelude.
+
+    The prelude is left out where the program holds all of its functions.
+    """
+    has_prelude = program is not None and prelude().funcs().keys() <= program.funcs().keys()
+    return filled("system", reference=language_reference(), prelude="" if has_prelude else _PRELUDE + fenced(_prelude_text(), "cuir"))
 
 
 def _prelude_text() -> str:
+    """Return the text of the prelude."""
     return (files("cuir") / "checking" / "prelude.cuir").read_text(encoding="utf-8")
 
 
 def report(diagnostics: tuple[Diagnostic, ...]) -> str:
-    """Diagnostics as a model reads them: code, place with the line's text, what was expected and found, other places, what to do."""
+    """Format diagnostics for a model: code, place with the line's text, expected and found, notes, hint."""
     distinct = list({(d.code, d.message, d.span and (d.span.line, d.span.column)): d for d in reversed(diagnostics)}.values())[
         ::-1
     ]  # a fault of a @func is one, however often it is called
@@ -94,6 +103,7 @@ def report(diagnostics: tuple[Diagnostic, ...]) -> str:
 
 
 def _one(number: int, d: Diagnostic) -> str:
+    """Format a diagnostic."""
     lines = [f"{number}. {d.code}: {d.message}", *_place("at", d.span)]
     for note in d.notes[:6]:
         lines += [f"   note: {note.message}", *_place("  at", note.span)]
@@ -103,6 +113,7 @@ def _one(number: int, d: Diagnostic) -> str:
 
 
 def _place(word: str, span: Span | None) -> list[str]:
+    """Format a place with the calls that lead to it."""
     if span is None:
         return []
     lines = [f"   {word} line {span.line}, column {span.column}: {span.source.line(span.line).strip()}"]

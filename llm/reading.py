@@ -1,4 +1,4 @@
-"""What a reading of expert CUDA comes to, whoever read: low-level calls with the threads that reach them, arrays in shared memory, places in the sources."""
+"""Reading of expert CUDA, from text or PTX: low-level calls with their threads, shared arrays, places."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from cuir.text.source import Source, Span
 
 @dataclass(frozen=True)
 class LowCall:
-    """A low-level call as it is reached in the kernel. threads: a bit for each thread of the CTA. objects: names of arrays and barriers that it is about.
+    """Low-level call as it is reached in the kernel.
 
-    number: a count, a wait's number; ids: of a named barrier, or of the CTA that is arrived at. via: macros and functions it lies in.
+    Attributes:
+        threads: Bit mask of the threads of the CTA that reach it.
+        objects: Names of arrays and barriers that it concerns.
+        number: A count, or a wait's number.
+        ids: Ids of a named barrier, or of the CTA that is arrived at, each with its threads.
+        via: Macros and functions that it lies in.
+        trips: Trip count of the loops around it; None if unknown.
+        written: The number as written in the source.
     """
 
     kind: str
@@ -27,13 +34,13 @@ class LowCall:
     arguments: tuple[str, ...]
     via: tuple[str, ...]
     in_loop: bool
-    trips: int | None  # of the loops around it; None if they do not follow
-    written: str = ""  # the number as it stands there
+    trips: int | None
+    written: str = ""
 
 
 @dataclass(frozen=True)
 class Array:
-    """A shared array or barrier: the element type's name, dims as numbers (None: unknown)."""
+    """Shared array or barrier: the element type's name, dims as numbers (None: unknown)."""
 
     name: str
     type: str
@@ -43,7 +50,7 @@ class Array:
 
 @dataclass
 class Reading:
-    """by: who read, the text or the compiler."""
+    """Kernel of expert CUDA as it was read; `by` is "text" or "compiler"."""
 
     source: Source
     kernel: str
@@ -60,36 +67,36 @@ class Reading:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources that calls lie in, the given one first."""
+        """Sources that calls lie in, the main one first."""
         raise NotImplementedError
 
     def with_code(self, source: Source) -> frozenset[int] | None:
-        """The lines of a source that the kernel has code of; None if that is not known."""
+        """Return the lines of a source that the kernel has code of; None if unknown."""
         return None
 
     @property
     def more(self) -> tuple[tuple[str, Span], ...]:
-        """What was found beyond roles, barriers, arrays and groups, with its place."""
+        """Findings beyond roles, barriers, arrays and groups, each with its place."""
         return ()
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What could not be found out, in words: it is not compared."""
+        """Facts that could not be established, in words; they are not compared."""
         return ()
 
     @property
     def uncertain(self) -> frozenset[str]:
-        """Kinds of calls of which some are about what could not be found out."""
+        """Kinds of calls of which some concern facts that could not be established."""
         return frozenset()
 
     def place(self, at: int) -> tuple[Source, int]:
-        """The source and line of a call's `at`."""
+        """Return the source and line of a call's `at`."""
         raise NotImplementedError
 
     def calling(self, at: int) -> list[tuple[Source, int]]:
-        """That line, and those in the user's own sources that it was inlined through."""
+        """Return that line, and those in the user's sources that it was inlined through."""
         return [self.place(at)]
 
     def span(self, at: int) -> Span:
-        """The line of a call's `at`, and the calls that it was inlined through."""
+        """Return the line of a call's `at`, and the calls that it was inlined through."""
         raise NotImplementedError

@@ -1,4 +1,7 @@
-"""Transcripts of transfers in a folder as samples of an evaluation: their answers are judged again, and no model is asked. Owns which file holds which sample."""
+"""Transcripts of transfers in a folder as samples of an evaluation.
+
+Their answers are judged again, and no model is asked.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,14 @@ from .transcript import Replayed, read_transcript
 
 @dataclass
 class Recorded:
-    """The samples of all transcripts of `passed` in a folder; a variant from an origin is a variant of its own, its samples are numbered through its files.
+    """Samples of all transcripts of `passed` in a folder.
 
-    make: a recorded task -> the pass that judges its answers. cells: those found. left_out: how many files hold something else.
+    A variant from another origin is a separate variant; its samples are numbered through its files.
+
+    Attributes:
+        make: Function from a recorded task to the pass that judges its answers.
+        cells: Samples in the transcripts.
+        left_out: Number of files with other content.
     """
 
     folder: Path
@@ -32,12 +40,12 @@ class Recorded:
     _made: dict[Path, Pass] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Raises CuirError U606 for a folder without such transcripts."""
+        """Read the transcripts. Raises CuirError U606 for a folder without such transcripts."""
         for path in sorted(self.folder.glob("*.jsonl")):
             transcript = read_transcript(path)
             variant = str(transcript.task.get("to"))
-            wanted = transcript.task.get("pass") == self.passed and (not self.variants or variant in self.variants)
-            if not wanted or (self.models and transcript.model not in self.models):
+            selected = transcript.task.get("pass") == self.passed and (not self.variants or variant in self.variants)
+            if not selected or (self.models and transcript.model not in self.models):
                 self.left_out += 1
                 continue
             replayed = Replayed(path)
@@ -46,30 +54,37 @@ class Recorded:
             numbers = sorted({e.sample for e in transcript.exchanges})
             self.cells |= {Cell(named, transcript.model, before + i): (replayed, number) for i, number in enumerate(numbers)}
         if not self.cells:
-            raise CuirError.of("U606", f"{self.folder} holds no transcript of a {self.passed}" + (" of these variants and models" if self.left_out else ""),
-                               hint="`cuir eval --record DIR` and `cuir transfer --record FILE` write them")  # fmt: skip
+            raise CuirError.of(
+                "U606",
+                f"{self.folder} holds no transcript of a {self.passed}" + (" of these variants and models" if self.left_out else ""),
+                hint="`cuir eval --record DIR` and `cuir transfer --record FILE` write them",
+            )
 
     def task(self, cell: Cell) -> Pass:
+        """Return the pass that judges a sample."""
         replayed, _ = self.cells[cell]
         if replayed.path not in self._made:
             self._made[replayed.path] = self.make(replayed.transcript.task)
         return self._made[replayed.path]
 
     def asks(self, cell: Cell) -> Asks:
+        """Return the source of a sample's answers."""
         return _OfSample(*self.cells[cell])
 
     def attempts(self, cell: Cell) -> int:
+        """Return the number of attempts that the record allows."""
         return int(self.cells[cell][0].transcript.task["attempts"])
 
     def recorder(self, cell: Cell) -> Records | None:
+        """Return None: nothing is recorded anew."""
         return None
 
 
 @dataclass
 class _OfSample:
-    """A transcript's answers of one sample, whatever number the evaluation gives it; with the seconds that the model took then.
+    """Answers of one sample of a transcript, with the seconds that the model took.
 
-    drifted: how many of its requests are not those on record.
+    `drifted` counts requests that differ from those on record.
     """
 
     replayed: Replayed
@@ -79,9 +94,11 @@ class _OfSample:
 
     @property
     def model(self) -> str:
+        """Name of the model."""
         return self.replayed.model
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
+        """Return the next recorded answer, whatever the sample's number in the evaluation."""
         answer = self.replayed.ask(messages, self.number)
         recorded = [e for e in self.replayed.transcript.exchanges if e.sample == self.number][self.given]
         self.given += 1

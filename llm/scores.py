@@ -1,9 +1,11 @@
-"""Figures of an evaluation: pass@k, attempts, cost, and why attempts failed; as a Markdown table. Owns no question to a model.
+"""Figures of an evaluation: pass@k, attempts, cost, and reasons of failures; as a Markdown table.
 
-A row is a sample: {"variant", "model", "sample", "right_at", "why", "attempts": [{"stage", "codes"}, ...], "tokens", "usd", "seconds"}, attempts in their order.
-right_at: the number of the first attempt that is right, from 1 on, None if none is. usd: None where no price is known. A sample that could not be asked to its end
-has "incomplete", with the reason: it counts only if it is right nevertheless. One whose answers are replayed, of which some were to other requests than today's, has
-"drifted", their number.
+A row is a sample: {"variant", "model", "sample", "right_at", "why", "attempts": [{"stage", "codes"}, ...], "tokens",
+"usd", "seconds"}, attempts in their order.
+* right_at: number of the first attempt that is right, from 1 on, None if none is.
+* usd: None where no price is known.
+* incomplete: reason why the sample ended early; such a sample counts only if it is right nevertheless.
+* drifted: in a replay, the number of answers on record to requests that differ from today's.
 """
 
 from __future__ import annotations
@@ -48,15 +50,19 @@ _STAGES = {
 
 
 def pass_at(n: int, c: int, k: int) -> float | None:
-    """The chance that k samples hold a right one, from n samples of which c are right; None for n < k.
+    """Estimate the chance that k samples hold a right one; None for n < k.
 
-    The unbiased estimator 1 - C(n - c, k) / C(n, k) of Chen et al., Evaluating Large Language Models Trained on Code, 2021 (arXiv:2107.03374).
+    n samples were drawn, of which c are right. The unbiased estimator 1 - C(n - c, k) / C(n, k) of Chen et al.,
+    Evaluating Large Language Models Trained on Code, 2021 (arXiv:2107.03374).
     """
     return None if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def reason(stage: str, codes: Sequence[str]) -> str:
-    """Why an attempt failed, as one of REASONS: `check` is told apart by the family of its first code (P; N, T; S, M)."""
+    """Classify a failed attempt as one of REASONS.
+
+    `check` is divided by the family of its first code (P; N, T; S, M).
+    """
     if stage == "check":
         return {"P": "parse", "N": "types", "T": "types"}.get(codes[0][:1] if codes else "", "structure")
     return _STAGES[stage]
@@ -64,11 +70,15 @@ def reason(stage: str, codes: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """One model over the variants that it was asked for, or over one of them.
+    """Figures of one model over all its variants, or over one of them.
 
-    at: pass@k of samples with their repairs, the mean over variants that have k samples; first: the same of each sample's first answer alone.
-    attempts: until a sample is right, or all that it made, the mean. usd: None if the price of an answer is unknown. reasons: of all attempts that failed;
-    codes: the first of each.
+    Attributes:
+        at: pass@k of samples with their repairs, the mean over variants that have k samples.
+        first: The same for each sample's first answer alone.
+        attempts: Mean number until a sample is right, or of all that it made.
+        usd: None if the price of an answer is unknown.
+        reasons: Counts over all attempts that failed.
+        codes: Counts of the first code of each.
     """
 
     model: str
@@ -86,44 +96,66 @@ class Score:
     codes: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        return {"model": self.model, "variants": self.variants, "samples": self.samples, "right": self.right, "incomplete": self.incomplete,
-                "pass_at": {str(k): v for k, v in self.at.items()}, "first_answer_pass_at": {str(k): v for k, v in self.first.items()}, "attempts": self.attempts,
-                "tokens": self.tokens, "usd": self.usd, "seconds": round(self.seconds, 1), "reasons": dict(self.reasons), "codes": dict(self.codes)}  # fmt: skip
+        """Return the figures as JSON data."""
+        return {
+            "model": self.model,
+            "variants": self.variants,
+            "samples": self.samples,
+            "right": self.right,
+            "incomplete": self.incomplete,
+            "pass_at": {str(k): v for k, v in self.at.items()},
+            "first_answer_pass_at": {str(k): v for k, v in self.first.items()},
+            "attempts": self.attempts,
+            "tokens": self.tokens,
+            "usd": self.usd,
+            "seconds": round(self.seconds, 1),
+            "reasons": dict(self.reasons),
+            "codes": dict(self.codes),
+        }
 
 
 def score(model: str, rows: Sequence[Row]) -> Score:
-    """The figures of a model's rows."""
+    """Compute the figures of a model's rows."""
     whole = [r for r in rows if "incomplete" not in r or right(r)]
     variants = sorted({r["variant"] for r in rows})
     by_variant = [[r for r in whole if r["variant"] == v] for v in variants]
     failed = [a for r in rows for a in r["attempts"] if a["stage"] != "passed"]
     usd = [r["usd"] for r in rows]
     return Score(
-        model, len(variants), len(whole), sum(map(right, whole)), len(rows) - len(whole),
+        model,
+        len(variants),
+        len(whole),
+        sum(map(right, whole)),
+        len(rows) - len(whole),
         {k: _mean(pass_at(len(of), sum(map(right, of)), k) for of in by_variant) for k in KS},
         {k: _mean(pass_at(len(of), sum(r["right_at"] == 1 for r in of), k) for of in by_variant) for k in KS},
         statistics.fmean(r["right_at"] or len(r["attempts"]) for r in whole) if whole else 0.0,
-        sum(r["tokens"] for r in rows), None if None in usd else sum(usd), sum(r["seconds"] for r in rows),
-        _counted(reason(a["stage"], a["codes"]) for a in failed), _counted(code for a in failed for code in a["codes"][:1]),
-    )  # fmt: skip
+        sum(r["tokens"] for r in rows),
+        None if None in usd else sum(usd),
+        sum(r["seconds"] for r in rows),
+        _counted(reason(a["stage"], a["codes"]) for a in failed),
+        _counted(code for a in failed for code in a["codes"][:1]),
+    )
 
 
 def scores(rows: Sequence[Row]) -> list[Score]:
-    """One for each model, in the order in which they come."""
+    """Compute the figures of each model, in the order in which they come."""
     return [score(model, [r for r in rows if r["model"] == model]) for model in dict.fromkeys(r["model"] for r in rows)]
 
 
 def right(row: Row) -> bool:
-    """Whether an attempt of the sample is right."""
+    """Return whether an attempt of the sample is right."""
     return row["right_at"] is not None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return statistics.fmean(known) if known else None
+    """Return the mean of the values that are not None."""
+    numbers = [v for v in values if v is not None]
+    return statistics.fmean(numbers) if numbers else None
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:
+    """Count words, the most frequent first."""
     return dict(Counter(words).most_common())
 
 
@@ -141,16 +173,26 @@ HEAD = (
 
 
 def entries(model_scores: Sequence[Score]) -> list[tuple[str, ...]]:
-    """Lines of the table, HEAD above them; the last is CuBridge's published figures."""
-    lines: list[tuple[str, ...]] = [(
-        s.model, *(share(s.at[k]) for k in KS), *(share(s.first[k]) for k in KS), str(s.variants), f"{s.right} of {s.samples}" + (f" ({s.incomplete} cut short)" if s.incomplete else ""),
-        f"{s.attempts:.1f}", f"{s.tokens:,}", money(s.usd), f"{s.seconds:.0f}",
-    ) for s in model_scores]  # fmt: skip
+    """Return the lines of the table below HEAD; the last is CuBridge's published figures."""
+    lines: list[tuple[str, ...]] = [
+        (
+            s.model,
+            *(share(s.at[k]) for k in KS),
+            *(share(s.first[k]) for k in KS),
+            str(s.variants),
+            f"{s.right} of {s.samples}" + (f" ({s.incomplete} cut short)" if s.incomplete else ""),
+            f"{s.attempts:.1f}",
+            f"{s.tokens:,}",
+            money(s.usd),
+            f"{s.seconds:.0f}",
+        )
+        for s in model_scores
+    ]
     return [*lines, ("CuBridge, published", *(share(PUBLISHED[k]) for k in KS), *[""] * (len(HEAD) - 1 - len(KS)))]
 
 
 def why_failed(model_scores: Sequence[Score]) -> list[tuple[str, ...]]:
-    """Lines of the table of reasons, ("model", *REASONS, "most frequent codes") above them."""
+    """Return the lines of the table of reasons, below ("model", *REASONS, "most frequent codes")."""
     return [
         (s.model, *(str(s.reasons.get(r, 0)) for r in REASONS), ", ".join(f"{c} {n}" for c, n in list(s.codes.items())[:6]))
         for s in model_scores
@@ -158,7 +200,10 @@ def why_failed(model_scores: Sequence[Score]) -> list[tuple[str, ...]]:
 
 
 def by_variant(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Lines of the table of variants, ("variant", "model", "right", "attempts of each sample", "why attempts failed") above them."""
+    """Return the lines of the table of variants.
+
+    Its head is ("variant", "model", "right", "attempts of each sample", "why attempts failed").
+    """
     lines: list[tuple[str, ...]] = []
     for variant, model in dict.fromkeys((r["variant"], r["model"]) for r in rows):
         of = sorted((r for r in rows if (r["variant"], r["model"]) == (variant, model)), key=lambda r: r["sample"])
@@ -171,15 +216,17 @@ def by_variant(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def share(value: float | None) -> str:
+    """Format a share."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def money(usd: float | None) -> str:
+    """Format a price."""
     return "unknown" if usd is None else f"${usd:.4f}"
 
 
 def drift(rows: Iterable[Row]) -> str:
-    """In words, how many requests of replayed samples are not those on record; "" if none."""
+    """Describe how many requests of replayed samples are not those on record; "" if none."""
     drifted = [r["drifted"] for r in rows if r.get("drifted")]
     if not drifted:
         return ""
@@ -188,19 +235,41 @@ def drift(rows: Iterable[Row]) -> str:
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """The page of an evaluation: what was asked, the scores beside the published ones, the variants, and why attempts failed."""
+    """Return the page of an evaluation.
+
+    It has the settings, the scores beside the published ones, the variants, and the reasons of failures.
+    """
     model_scores = scores(rows)
     lines = [
-        f"# `cuir eval`: {head['pass']}", "",
-        *([f"Recorded answers, judged again: origins, settings and numbers of attempts are those of the transcripts; {head['date']}."] if head["replayed"] else [
-            f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
-        ]), "",
-        f"    {head['command']}", "",
-        *([f"Note: {said}.", ""] if (said := drift(rows)) else []),
-        *table(HEAD, entries(model_scores)), "",
+        f"# `cuir eval`: {head['pass']}",
+        "",
+        *(
+            [f"Recorded answers, judged again: origins, settings and numbers of attempts are those of the transcripts; {head['date']}."]
+            if head["replayed"]
+            else [
+                f"{head['origin']} to {len({r['variant'] for r in rows})} variants; a sample has at most {head['attempts']} attempts; verification level {head['level']}; {head['date']}.",
+            ]
+        ),
+        "",
+        f"    {head['command']}",
+        "",
+        *([f"Note: {note}.", ""] if (note := drift(rows)) else []),
+        *table(HEAD, entries(model_scores)),
+        "",
         "pass@k is the unbiased estimator over samples (Chen et al. 2021), the mean over variants; with repairs, and for each sample's first answer alone. "
-        f"{SOURCE}.", "",
-        "## Variants", "", *table(("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows)), "",
-        "## Why attempts failed", "", *(table(("model", *REASONS, "most frequent codes"), why_failed(model_scores)) if any(s.reasons for s in model_scores) else ["None did."]), "",
-    ]  # fmt: skip
+        f"{SOURCE}.",
+        "",
+        "## Variants",
+        "",
+        *table(("variant", "model", "right", "attempts of each sample", "why attempts failed"), by_variant(rows)),
+        "",
+        "## Why attempts failed",
+        "",
+        *(
+            table(("model", *REASONS, "most frequent codes"), why_failed(model_scores))
+            if any(s.reasons for s in model_scores)
+            else ["None did."]
+        ),
+        "",
+    ]
     return "\n".join(lines)

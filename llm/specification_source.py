@@ -1,4 +1,4 @@
-"""The Python text of a specification: of its functions, and of those of the user's that they are made with. Owns what is shown, not how."""
+"""Python text of a specification: its functions, and the user's functions that these are made with."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from cuir.spec.functions import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
 from cuir.variants.trace import foreign, globals_read
 
-WHOLE = 6000  # characters of a file that is shown whole, so that what a function uses is there too
+WHOLE = 6000  # characters of a file that is shown whole, with what a function uses
 MOST = 12_000  # characters of all; what comes first is nearest to the specification
-_OURS = str(Path(inspect.getsourcefile(Specification) or "").parent)  # what a specification is, the task says
+_OURS = str(Path(inspect.getsourcefile(Specification) or "").parent)  # the task explains specifications
 
 
 def sources(spec: AnySpecification) -> list[str]:
-    """The files, if they are short, else the functions alone: those of the specification, then those that these close over or name, from whatever file."""
+    """Return the texts of a specification's functions, then of those that they close over or name.
+
+    Short files are returned whole, from others the functions alone.
+    """
     texts: list[str] = []
     for function in _reached(spec):
         text = _text(function)
@@ -29,31 +32,37 @@ def sources(spec: AnySpecification) -> list[str]:
 
 
 def _reached(spec: AnySpecification) -> Iterator[types.FunctionType]:
-    """Functions of the user's, each once, the specification's own first."""
+    """Yield functions of the user, each once, the specification's own first."""
     if isinstance(spec, FunctionSpecification):
-        left: list[Any] = [spec.reference, spec.inputs, spec.sizes]
+        pending: list[Any] = [spec.reference, spec.inputs, spec.sizes]
     else:
-        left = [spec.mask_mod, spec.score_mod, *spec.data.values()]
-    seen: set[int] = set()
-    while left:
-        value = left.pop(0)
+        pending = [spec.mask_mod, spec.score_mod, *spec.data.values()]
+    visited: set[int] = set()
+    while pending:
+        value = pending.pop(0)
         if isinstance(value, functools.partial):
-            left += [value.func, *value.args, *value.keywords.values()]
+            pending += [value.func, *value.args, *value.keywords.values()]
             continue
         value = inspect.unwrap(value) if callable(value) else value
         value = getattr(value, "__func__", value)
         if callable(value) and not isinstance(value, (type, types.FunctionType)):  # an object of the user's
             value = type(value).__call__
-        if not isinstance(value, types.FunctionType) or id(value) in seen or foreign(value) or value.__code__.co_filename.startswith(_OURS):
+        if (
+            not isinstance(value, types.FunctionType)
+            or id(value) in visited
+            or foreign(value)
+            or value.__code__.co_filename.startswith(_OURS)
+        ):
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         yield value
-        left += [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-        left += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        left += [value.__globals__[name] for name in sorted(globals_read(value.__code__)) if name in value.__globals__]
+        pending += [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        pending += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        pending += [value.__globals__[name] for name in sorted(globals_read(value.__code__)) if name in value.__globals__]
 
 
 def _text(function: Callable[..., Any]) -> str:
+    """Return the text of a function, or of its file if that is short."""
     try:
         whole = Path(inspect.getsourcefile(function) or "").read_text(encoding="utf-8")
         return whole if len(whole) <= WHOLE else inspect.getsource(function)

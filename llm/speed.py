@@ -1,4 +1,8 @@
-"""What a right program wastes: blocks visited without a kept pair, masks evaluated without need, copies and products that were asynchronous. Owns no timing."""
+"""Waste in a right program: blocks without a kept pair, needless masks, lost asynchrony.
+
+Counts blocks visited without a kept pair, masks evaluated without need, and copies and products that were asynchronous
+in the origin. Nothing is timed.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,22 @@ _BLOCK = 2 * 128**3  # multiply-adds of a block as a run counts them
 
 @dataclass(frozen=True)
 class Speed:
-    """diagnostics: what to improve, A10x. facts: for reports: blocks visited, needed, masked, and those that need the mask, all None where it cannot be told."""
+    """Result of the comparison.
+
+    Attributes:
+        diagnostics: Possible improvements, A10x.
+        facts: For reports: blocks visited, needed, masked, and those that need the mask, None where unknown.
+    """
 
     diagnostics: tuple[Diagnostic, ...]
     facts: dict[str, Any]
 
 
 def judged(origin: Program, program: Program, checked: Checked, spec: Specification | None) -> Speed:
-    """Compares a program with its origin, and with what the mask of its specification needs (None: it has no mask)."""
+    """Compare a program with its origin, and with the blocks that the mask of its specification needs.
+
+    `spec` is None for a program without a mask.
+    """
     faults = list(_asynchronous(origin, program, checked.origin))
     facts: dict[str, Any] = {"visited": None, "needed": None, "masked": None, "masked_needed": None}
     if spec is not None:
@@ -47,50 +59,68 @@ def judged(origin: Program, program: Program, checked: Checked, spec: Specificat
         facts |= {"visited": round(visited, 1), "needed": needed, "masked_needed": partial, "problem": str(at)}
         if visited > SLACK * needed + tiles:
             place = _place(program, "kv_count", checked.origin)
-            faults.append(_fault("A101", f"{visited:.0f} blocks of keys are multiplied where {needed} hold a pair that the mask keeps, in the problem {_words(at)}", place,
-                                "count and visit only blocks with a kept pair: kv_count, kv_block"))  # fmt: skip
+            faults.append(
+                _fault(
+                    "A101",
+                    f"{visited:.0f} blocks of keys are multiplied where {needed} hold a pair that the mask keeps, in the problem {_words(at)}",
+                    place,
+                    "count and visit only blocks with a kept pair: kv_count, kv_block",
+                )
+            )
         masked = _masked(program, checked, spec, at)
         facts["masked"] = masked
         if masked is not None and masked > SLACK * partial + tiles:
             place = _place(program, "kv_count", checked.origin)
-            faults.append(_fault("A102", f"the mask is evaluated in {masked} blocks where {partial} hold a pair that it drops or a key behind the last, in the problem {_words(at)}", place,
-                                "visit the blocks that need keep() first, and let kv_count say how many they are"))  # fmt: skip
+            faults.append(
+                _fault(
+                    "A102",
+                    f"the mask is evaluated in {masked} blocks where {partial} hold a pair that it drops or a key behind the last, in the problem {_words(at)}",
+                    place,
+                    "visit the blocks that need keep() first, and let kv_count say how many they are",
+                )
+            )
     return Speed(tuple(faults), facts)
 
 
 def _fault(code: str, message: str, span: Span, hint: str) -> Diagnostic:
+    """Return a diagnostic without notes."""
     return Diagnostic(code, message, span, (), hint)
 
 
 def _words(at: Lengths) -> str:
+    """Describe a problem in words."""
     return f"M={at.M}, N={at.N}, B={at.B}, H={at.H}"
 
 
 def _place(program: Program, name: str, kernel: Kernel) -> Span:
+    """Return the span of a function, or of the kernel if there is none."""
     func = program.funcs().get(name)
     return func.span if func is not None else kernel.span
 
 
 def _problem(spec: Specification, program: Program, BM: int, BN: int) -> Lengths:
-    """A few tiles and blocks, and as many keys as the mask's integers need to show."""
+    """Return a problem of a few tiles and blocks, with as many keys as the mask's integers need."""
     edges = [n for n in mask_integers(spec, program) if n <= LONGEST]
     keys = max(6 * BN, -(-max(edges, default=0) // BN + 3) * BN if edges else 0)
     return Lengths(1, 2, 1, min(3 * BM, keys), keys)
 
 
 def _blocks(spec: Specification, at: Lengths, BM: int, BN: int) -> tuple[int, int]:
-    """How many blocks hold a pair that is kept, and how many of these do not hold kept pairs alone."""
-    kept = spec.kept(at).numpy()
+    """Count the blocks that hold a kept pair, and those among them that also hold a dropped one."""
+    mask = spec.kept(at).numpy()
     some = none_lost = 0
     for m, n in itertools.product(range(0, at.M, BM), range(0, at.N, BN)):
-        part = kept[:, :, m : m + BM, n : n + BN]
+        part = mask[:, :, m : m + BM, n : n + BN]
         some += int(part.any((2, 3)).sum())
         none_lost += int(part.all((2, 3)).sum()) if n + BN <= at.N else 0
     return some, some - none_lost
 
 
 def _visited(program: Program, checked: Checked, spec: Specification, at: Lengths) -> float:
-    """Blocks that are multiplied, by the volume of the products of a run: both products of a block count as one."""
+    """Count the multiplied blocks by the volume of the products of a run.
+
+    Both products of a block count as one.
+    """
     BM, BN = tile_sizes(checked)
     with torch.no_grad():
         report = run(checked, launch(program, checked, spec, Case("speed", at)).arguments(), detect=False)
@@ -98,13 +128,13 @@ def _visited(program: Program, checked: Checked, spec: Specification, at: Length
 
 
 def _masked(program: Program, checked: Checked, spec: Specification, at: Lengths) -> int | None:
-    """Blocks in which the program's kv_count asks for keep(); None if it has no splice points."""
+    """Count the blocks in which the program's kv_count demands keep(); None without splice points."""
     if not has_splice_points(program):
         return None
     BM, _ = tile_sizes(checked)
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
-    given = launch(program, checked, spec, Case("speed", at)).captured
-    captured = {n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+    arguments = launch(program, checked, spec, Case("speed", at)).captured
+    captured = {n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     run_of = Evaluator(program, kernel_names(checked.origin, dims, checked.consts, {"scale": 0.125, **captured}))
     m = np.arange(-(-at.M // BM))
     total = 0
@@ -115,21 +145,22 @@ def _masked(program: Program, checked: Checked, spec: Specification, at: Lengths
 
 
 def _asynchronous(origin: Program, program: Program, kernel: Kernel) -> list[Diagnostic]:
-    """What the origin lets engines do beside its workers, and the program does not."""
+    """Report asynchronous work of the origin that the program lacks."""
     before, after = _traits(origin), _traits(program)
     return [
         _fault(
             "A103",
-            f"the origin has {what}, and the program does not",
+            f"the origin has {trait}, and the program does not",
             kernel.span,
             "keep the origin's pipeline, and change what the variant needs",
         )
-        for what in before
-        if what not in after
+        for trait in before
+        if trait not in after
     ]
 
 
 def _traits(program: Program) -> list[str]:
+    """Return the kinds of asynchronous work of a program, in words."""
     calls = [n for k in program.kernels().values() for n in _reached(program, k) if isinstance(n, Call)]
     names = {n.func.id for n in calls if isinstance(n.func, Name)}
     rings = any(
@@ -149,9 +180,10 @@ def _traits(program: Program) -> list[str]:
 
 
 def _arguments(call: Call) -> list[Node]:
+    """Return positional and keyword arguments of a call."""
     return [*call.args, *call.keywords]
 
 
 def _reached(program: Program, kernel: Kernel) -> list[Node]:
-    """The nodes of a kernel and of every function of the program."""
+    """Return the nodes of a kernel and of every function of the program."""
     return [*walk(kernel), *(n for f in program.funcs().values() for n in walk(f))]

@@ -1,7 +1,8 @@
-"""Transcripts: every exchange with a model as JSON lines, and how one is replayed without a network. Owns the format; no secret gets into it.
+"""Transcripts: every exchange with a model as JSON lines, and their replay without a network.
 
-Lines: a head (`kind: "head"`: the task, the model, versions), each message once (`"message"`), each exchange (`"exchange"`: ids of the messages asked, the
-answer, the verdict), and at the end what it came to (`"outcome"`).
+No secret gets into a transcript. Lines: a head (`kind: "head"`: the task, the model, versions), each message once
+(`"message"`), each exchange (`"exchange"`: ids of the messages of the request, the answer, the verdict), and at the end
+the result (`"outcome"`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,35 @@ FORMAT = 1
 
 
 def versions() -> dict[str, str]:
-    """What an answer depends on besides the model: versions of this package and of litellm, a hash of the prompts."""
+    """Return the versions that an answer depends on besides the model.
+
+    These are the versions of this package and of litellm, and a hash of the prompts.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        own = version("cubridge")
+        package_version = version("cubridge")
     except PackageNotFoundError:
-        own = ""
-    return {"cubridge": own, "litellm": library_version(), "prompts": prompts_hash()}
+        package_version = ""
+    return {"cubridge": package_version, "litellm": library_version(), "prompts": prompts_hash()}
 
 
 class Recorder:
-    """Writes a transcript as it happens; a file that is there is replaced. May be used from several threads. Raises CuirError U108."""
+    """Writer of a transcript as it happens; an existing file is replaced.
+
+    May be used from several threads. Raises CuirError U108.
+    """
 
     def __init__(self, path: Path, task: Mapping[str, Any], model: str, withheld: bool = False):
-        """task: what was asked for, as JSON has it: enough to ask for it again. withheld: of what is asked (all but the system's message) only hashes are kept,
-        as it holds text that others wrote."""
+        """Write the head of a transcript.
+
+        Args:
+            path: File.
+            task: The task as JSON data, enough to repeat it.
+            model: Name of the model.
+            withheld: Of requests (all but the system's message) only hashes are kept, as they hold text of other
+                authors.
+        """
         self.path, self.withheld = path, withheld
         self._lock, self._known = threading.Lock(), set[str]()
         try:
@@ -51,7 +65,7 @@ class Recorder:
         self._write({"kind": "head", "format": FORMAT, "task": dict(task), "model": model, "versions": versions()})
 
     def exchange(self, attempt: Attempt) -> None:
-        """Takes down a request, its answer and the verdict."""
+        """Record a request, its answer and the verdict."""
         with self._lock:
             for message in attempt.request:
                 if (name := message_id(message)) not in self._known:
@@ -70,7 +84,7 @@ class Recorder:
             )
 
     def outcome(self, outcome: Outcome) -> None:
-        """Takes down what it came to."""
+        """Record the result."""
         with self._lock:
             stage = outcome.verdict.stage if outcome.verdict else None
             self._write({"kind": "outcome", "ok": outcome.ok, "stage": stage, "why": outcome.why, "spent": outcome.spent})
@@ -82,7 +96,10 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One recorded exchange; `verdict` as it was written (see Verdict.as_json). ids: of the request's messages; those that were withheld have no text."""
+    """Recorded exchange; `verdict` as it was written (see Verdict.as_json).
+
+    `ids` are those of the request's messages; withheld ones have no text.
+    """
 
     sample: int
     attempt: int
@@ -94,7 +111,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Transcript:
-    """A transcript that was read. outcome: None if the job did not come to its end."""
+    """Transcript that was read; `outcome` is None if the job did not come to its end."""
 
     task: Mapping[str, Any]
     model: str
@@ -104,13 +121,16 @@ class Transcript:
 
 
 def read_transcript(path: Path) -> Transcript:
-    """Reads a file of `Recorder`. Raises CuirError U606 for another file; a last line that was cut short is left out."""
+    """Read a file of `Recorder`; a last line that was cut short is left out.
+
+    Raises CuirError U606 for another file.
+    """
     hint = "a transcript is written by --record"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CuirError.of("U606", f"{path} cannot be read: {said}", hint=hint) from None
+        message = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CuirError.of("U606", f"{path} cannot be read: {message}", hint=hint) from None
     head: Mapping[str, Any] | None = None
     messages, exchanges, outcome = dict[str, Message](), list[Exchange](), None
     for number, text in enumerate(lines, 1):
@@ -121,9 +141,9 @@ def read_transcript(path: Path) -> Transcript:
             elif line["kind"] == "message":
                 messages[line["id"]] = Message(line["role"], line.get("text", ""))
             elif line["kind"] == "exchange":
-                asked = tuple(messages[name] for name in line["request"])
+                request = tuple(messages[name] for name in line["request"])
                 exchanges.append(
-                    Exchange(line["sample"], line["attempt"], asked, Answer(**line["answer"]), line["verdict"], tuple(line["request"]))
+                    Exchange(line["sample"], line["attempt"], request, Answer(**line["answer"]), line["verdict"], tuple(line["request"]))
                 )
             elif line["kind"] == "outcome":
                 outcome = line
@@ -138,11 +158,16 @@ def read_transcript(path: Path) -> Transcript:
 
 @dataclass
 class Replayed:
-    """Answers out of a transcript, each sample's in their order, without a network.
+    """Answers from a transcript, each sample's in their order, without a network.
 
-    exact: a request other than the recorded one is refused (U607), with what differs. Without it the recorded answer is given, and `drifted` counts how
-    often the request had changed, as it does when prompts, reports or the language have since. A request beyond the record is refused either way.
-    task: what is asked for now, as `Recorder` has it; where it differs from the record's, that is what is said of requests that differ.
+    A request beyond the record is always refused.
+
+    Attributes:
+        exact: A request other than the recorded one is refused (U607), with the difference. Otherwise the recorded
+            answer is returned.
+        task: The current task, as `Recorder` has it; differences from the record's task are reported for requests
+            that differ.
+        drifted: Number of requests that had changed, as they do when prompts, reports or the language have.
     """
 
     path: Path
@@ -157,51 +182,59 @@ class Replayed:
 
     @property
     def model(self) -> str:
+        """Name of the model."""
         return self.transcript.model
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
-        """The recorded answer. Raises CuirError U607 if the request is not on record."""
+        """Return the recorded answer. Raises CuirError U607 if the request is not on record."""
         with self._lock:
             of_sample = [e for e in self.transcript.exchanges if e.sample == sample]
             number = self._given.get(sample, 0)
             if number >= len(of_sample):
-                raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {self.path} holds {len(of_sample)} of this sample",
-                                   hint="ask the model itself (--model M), and record that")  # fmt: skip
+                raise CuirError.of(
+                    "U607",
+                    f"request {number + 1} of sample {sample} is not on record: {self.path} holds {len(of_sample)} of this sample",
+                    hint="ask the model itself (--model M), and record that",
+                )
             recorded = of_sample[number]
             if tuple(map(message_id, messages)) != recorded.ids:
                 if self.exact:
-                    raise CuirError.of("U607", f"request {number + 1} of sample {sample} is not on record: {_difference(messages, recorded.request)}",
-                                       hint=self._changed())  # fmt: skip
+                    raise CuirError.of(
+                        "U607",
+                        f"request {number + 1} of sample {sample} is not on record: {_difference(messages, recorded.request)}",
+                        hint=self._changed(),
+                    )
                 self.drifted += 1
             self._given[sample] = number + 1
         return replace(recorded.answer, cached=True, seconds=0.0)
 
     def drift(self) -> str:
-        """In words, how many requests differed from those on record and why; "" if none did."""
+        """Describe how many requests differed from those on record and why; "" if none did."""
         if not self.drifted:
             return ""
         how_many = f"{self.drifted} request differs from that" if self.drifted == 1 else f"{self.drifted} requests differ from those"
-        other = self.other_task()
+        difference = self.other_task()
         return f"{how_many} on record: " + (
-            f"{self.path} is of another task: {other}" if other else "prompts, reports or the language have changed since"
+            f"{self.path} is of another task: {difference}" if difference else "prompts, reports or the language have changed since"
         )
 
     def other_task(self) -> str:
-        """Where the task that is asked for now differs from that on record."""
+        """Describe the differences of the current task from that on record."""
         was, now = self.transcript.task, self.task
         pairs = [(name, _said(was[name]), _said(now[name])) for name in now if name in was and name not in _MANNER]
-        return "; ".join(f"{name}: {before} then, {here} now" for name, before, here in pairs if before != here)
+        return "; ".join(f"{name}: {before} then, {current} now" for name, before, current in pairs if before != current)
 
     def _changed(self) -> str:
+        """Describe what may have changed since the record."""
         now = versions()
-        other = [
+        differences = [
             f"{name}: {was or 'none'} then, {now.get(name, 'none')} now"
             for name, was in self.transcript.versions.items()
             if now.get(name) != was
         ]
         return (
             self.other_task()
-            or "; ".join(other)
+            or "; ".join(differences)
             or "the versions are those of the record: the origin, the specification or the options differ"
         )
 
@@ -210,7 +243,7 @@ _MANNER = ("samples", "attempts", "temperature", "level")  # of a task: how it i
 
 
 def _said(value: Any) -> str:
-    """A value of a task in a word."""
+    """Format a value of a task."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={value[name]}" for name in sorted(value)) or "none"
     if isinstance(value, (list, tuple)):
@@ -219,13 +252,17 @@ def _said(value: Any) -> str:
 
 
 def message_id(message: Message) -> str:
-    """The name of a message in a transcript: a hash of what it says."""
+    """Return the id of a message in a transcript: a hash of its role and text."""
     return hashlib.sha256(f"{message.role}\n{message.text}".encode()).hexdigest()[:16]
 
 
-def _difference(asked: Sequence[Message], recorded: Sequence[Message]) -> str:
-    for number, (one, other) in enumerate(zip(asked, recorded), 1):
-        if one != other:
-            at = next((i for i, (a, b) in enumerate(zip(one.text, other.text)) if a != b), min(len(one.text), len(other.text)))
-            return f"message {number} ({one.role}) differs from character {at} on: {one.text[at : at + 40]!r}, recorded {other.text[at : at + 40]!r}"
-    return f"it has {len(asked)} messages, the recorded one {len(recorded)}"
+def _difference(request: Sequence[Message], recorded: Sequence[Message]) -> str:
+    """Describe the first difference between a request and the recorded one."""
+    for number, (message, recorded_message) in enumerate(zip(request, recorded), 1):
+        if message != recorded_message:
+            at = next(
+                (i for i, (a, b) in enumerate(zip(message.text, recorded_message.text)) if a != b),
+                min(len(message.text), len(recorded_message.text)),
+            )
+            return f"message {number} ({message.role}) differs from character {at} on: {message.text[at : at + 40]!r}, recorded {recorded_message.text[at : at + 40]!r}"
+    return f"it has {len(request)} messages, the recorded one {len(recorded)}"

@@ -1,4 +1,4 @@
-"""Whole-number expressions as C and CUDA write them (`64 * (WGS + 1)`), evaluated by a small parser of their own. Owns no name's value."""
+"""Evaluator of whole-number expressions as C and CUDA write them (`64 * (WGS + 1)`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Value = int | None
 
 
 def _quotient(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # C's division, towards zero
+    """Divide as C does, towards zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (
@@ -37,16 +38,17 @@ CALLS: dict[str, Callable[..., int]] = {"min": min, "max": max, "cdiv": lambda a
 CASTS = {"int", "unsigned", "long", "bool", "size_t", "int32_t", "uint32_t", "int64_t", "uint64_t"}
 
 
-def evaluate(text: str, known: Mapping[str, int]) -> Value:
-    """The value of an expression, or None where it is no whole-number expression of known names.
+def evaluate(text: str, values: Mapping[str, int]) -> Value:
+    """Return the value of an expression, None where it is no whole-number expression of known names.
 
-    Operators and precedence are C's, division is towards zero; calls of min, max, abs and cdiv, and casts such as `int(x)`, are known.
+    Operators and precedence are C's, division is towards zero; calls of min, max, abs and cdiv, and casts such as
+    `int(x)`, are known.
     """
     tokens = _tokens(text)
     if tokens is None:
         return None
     try:
-        parser = _Parser(tokens, known)
+        parser = _Parser(tokens, values)
         value = parser.choice(0)
         return value if parser.at == len(tokens) else None
     except (_Unknown, ZeroDivisionError, TypeError):
@@ -55,6 +57,7 @@ def evaluate(text: str, known: Mapping[str, int]) -> Value:
 
 @functools.lru_cache(4096)
 def _tokens(text: str) -> tuple[str, ...] | None:
+    """Split a text into tokens; None for a character that starts none."""
     tokens: list[str] = []
     at, text = 0, text.strip()
     while at < len(text):
@@ -67,34 +70,42 @@ def _tokens(text: str) -> tuple[str, ...] | None:
 
 
 class _Unknown(Exception):
+    """Exception for an expression that has no known value."""
+
     pass
 
 
 class _Parser:
-    def __init__(self, tokens: tuple[str, ...], known: Mapping[str, int]):
-        self.tokens, self.known, self.at = tokens, known, 0
+    """Recursive-descent parser that evaluates as it reads."""
+
+    def __init__(self, tokens: tuple[str, ...], values: Mapping[str, int]):
+        self.tokens, self.values, self.at = tokens, values, 0
 
     def peek(self) -> str:
+        """Return the next token, "" at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
-    def take(self, wanted: str) -> None:
-        if self.peek() != wanted:
+    def take(self, expected: str) -> None:
+        """Consume an expected token."""
+        if self.peek() != expected:
             raise _Unknown
         self.at += 1
 
     def choice(self, depth: int) -> int:
+        """Evaluate `a ? b : c` or a binary expression."""
         if depth > NESTING:
             raise _Unknown
         value = self.binary(0, depth)
         if self.peek() != "?":
             return value
         self.take("?")
-        one = self.choice(depth + 1)
+        positive = self.choice(depth + 1)
         self.take(":")
-        other = self.choice(depth + 1)
-        return one if value else other
+        negative = self.choice(depth + 1)
+        return positive if value else negative
 
     def binary(self, level: int, depth: int) -> int:
+        """Evaluate binary operators that bind at least as strongly as a level."""
         value = self.unary(depth)
         while True:
             binds, function = LEVELS.get(self.peek(), (-1, None))
@@ -106,6 +117,7 @@ class _Parser:
                 raise _Unknown
 
     def unary(self, depth: int) -> int:
+        """Evaluate a unary operator, a parenthesis, a literal, a name, or a call."""
         token = self.peek()
         if depth > NESTING or not token:
             raise _Unknown
@@ -121,11 +133,12 @@ class _Parser:
             return int(token, 16 if token[:2].lower() == "0x" else 10)
         if self.peek() == "(" and (token in CALLS or token in CASTS):
             return self.call(token, depth)
-        if token not in self.known:
+        if token not in self.values:
             raise _Unknown
-        return self.known[token]
+        return self.values[token]
 
     def call(self, name: str, depth: int) -> int:
+        """Evaluate a call or a cast."""
         self.take("(")
         arguments = [self.choice(depth + 1)]
         while self.peek() == ",":
@@ -135,4 +148,5 @@ class _Parser:
         return arguments[0] if name in CASTS and len(arguments) == 1 else CALLS[name](*arguments) if name in CALLS else self.unknown()
 
     def unknown(self) -> int:
+        """Raise _Unknown."""
         raise _Unknown

@@ -1,1 +1,1 @@
-"""Worked changes of kernels that prompts show, each a program beside its specification. Owns nothing else; what users adapt is in corpus/."""
+"""Worked changes of kernels that prompts show, each a program beside its specification."""

@@ -1,1 +1,1 @@
-"""The passes: transfer, lift, tune. Each says what is asked for and how an answer is judged."""
+"""Passes: transfer, lift, tune. Each defines its requests and how an answer is judged."""

@@ -1,4 +1,4 @@
-"""What judgements of all passes have in common: which stage of the loop a stage of verification is, and what a judgement that never ended says."""
+"""Parts of judging that all passes share: stages of verification, and judgements that never ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ STAGE_OF: dict[str, Stage] = {
 
 
 def unjudged(how: OutOfTime | Died, seconds: float) -> Diagnostic:
-    """What a model is told of a program whose judgement took more than `seconds` of processor time, or ended its process."""
+    """Return the diagnostic for a judgement that took too long or ended its process.
+
+    `seconds` is the limit of processor time.
+    """
     if isinstance(how, Died):
         return Diagnostic("A007", f"the process that judged the program {how}", hint="smaller tiles, fewer stages")
-    return Diagnostic("A006", f"judging the program takes more than {seconds:.0f} s of processor time",
-                      hint="a loop over units of work or blocks that runs far longer than it must?")  # fmt: skip
+    return Diagnostic(
+        "A006",
+        f"judging the program takes more than {seconds:.0f} s of processor time",
+        hint="a loop over units of work or blocks that runs far longer than it must?",
+    )

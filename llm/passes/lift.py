@@ -1,7 +1,8 @@
-"""Lift: expert CUDA and its specification -> CuIR. Owns the steps, what is asked in each, and how an answer is judged.
+"""Lift: expert CUDA and its specification -> CuIR, in steps.
 
-Annotate (no model), find the workers (no model), lift one worker after another into a program that grows, and with the last one the whole program: it must
-parse, check, show the source's orchestration, and compute the specification. A step before the last is judged by all but the specification.
+Annotate (no model), find the workers (no model), lift one worker after another into a program that grows, and with the
+last one the whole program: it must parse, check, show the source's orchestration, and compute the specification. A step
+before the last is judged by all but the specification.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..settling import Settled, told, unsettled, without_effect
 from .judging import STAGE_OF, unjudged
 from .transfer import described
 
-# of each architecture an example that is no attention: what it is, and where it stands
+# architecture -> (description, path) of an example that is no attention
 EXAMPLES = {
     "sm_90a": ("a warp-specialised matrix product", corpus.programs()["gemm"]),
     "sm_80": ("a matrix product by warps, with cp.async in two stages", Path(llm.__file__).parent / "examples" / "product_sm80.cuir"),
@@ -48,9 +49,14 @@ _INTERFACE = ("V300", "X105", "X106", "X108", "X132")
 
 @dataclass(frozen=True)
 class LiftJob:
-    """What a judgement needs, in whatever process it runs. facts: of the source; arch: its architecture; load: gives the specification; consts: T and D at least.
+    """Data for a judgement, in whatever process it runs.
 
-    settled: differences in which the program is right.
+    Attributes:
+        facts: Orchestration of the source.
+        arch: Architecture of the source.
+        load: Function that returns the specification.
+        consts: T and D at least.
+        settled: Differences in which the program is right.
     """
 
     name: str
@@ -64,7 +70,10 @@ class LiftJob:
 
 @dataclass
 class Step:
-    """A pass of the loop: the program so far gets the last of `roles`; with all of the source's roles it is whole. before: the program of the step before."""
+    """Pass of the loop: the program so far gets the last of `roles`.
+
+    With all of the source's roles it is whole. `before` is the program of the step before.
+    """
 
     job: LiftJob
     annotated: Reading
@@ -76,14 +85,16 @@ class Step:
 
     @property
     def whole(self) -> bool:
+        """True if the step completes the program."""
         return len(self.roles) == len(self.job.facts.roles)
 
     @property
     def title(self) -> str:
+        """Title of the step."""
         return f"role {self.roles[-1]}" + (" and the whole program" if self.whole else "")
 
     def opening(self) -> list[Message]:
-        """The language, then the source with its orchestration, then which worker is to be lifted now."""
+        """Return the language, then the source with its orchestration, then the worker to lift."""
         job, target = self.job, self.job.load()
         slots = {"role": self.roles[-1], "others": ", ".join(r.name for r in job.facts.roles if r.name not in self.roles)}
         if self.before:
@@ -108,20 +119,24 @@ class Step:
         return [Message("system", language()), Message("user", text)]
 
     def interface(self, target: AnySpecification) -> str:
-        """The kernel's head, for the prompt."""
-        job, known = self.job, self.annotated.constants
+        """Return the kernel's head, for the prompt."""
+        job, constants = self.job, self.annotated.constants
         if isinstance(target, Specification):
             tensors = "Q: Global[T, B, H, M, D], K: Global[T, B, HK, N, D], V: Global[T, B, HK, N, D], O: Global[T, B, H, M, D], LSE: Global[f32, B, H, M]"
             takes = f"`{tensors}, scale: f32, *, T: const, D: const`; lengths B, H, HK, M, N are names of the dims"
         else:
-            takes = ("the tensors and scalars that the specification's `reference` names and gives, in the source's order; after `*` `T: const` for the dtype; "
-                     "lengths are names of the dims")  # fmt: skip
-        tiles = ", ".join(f"`{name}` = {known[name]}" for name in ("BM", "BN", "STAGES") if name in known)
-        return (f'* `@kernel(arch="{job.arch}")`, with the parameters {takes}. Pointers, strides and tensor maps are no parameters. Tile sizes and stages are further consts '
-                f"with defaults{': ' + tiles if tiles else ''}. It is checked with {', '.join(f'`{n}` = {v}' for n, v in job.consts.items())}{'' if isinstance(target, Specification) else ', as far as it has consts of these names'}.")  # fmt: skip
+            takes = (
+                "the tensors and scalars that the specification's `reference` names and gives, in the source's order; after `*` `T: const` for the dtype; "
+                "lengths are names of the dims"
+            )
+        tiles = ", ".join(f"`{name}` = {constants[name]}" for name in ("BM", "BN", "STAGES") if name in constants)
+        return (
+            f'* `@kernel(arch="{job.arch}")`, with the parameters {takes}. Pointers, strides and tensor maps are no parameters. Tile sizes and stages are further consts '
+            f"with defaults{': ' + tiles if tiles else ''}. It is checked with {', '.join(f'`{n}` = {v}' for n, v in job.consts.items())}{'' if isinstance(target, Specification) else ', as far as it has consts of these names'}."
+        )
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
-        """The verdict on an answer, made in a process of its own."""
+        """Return the verdict on an answer, made in a worker process."""
         try:
             verdict: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
             return verdict
@@ -129,8 +144,16 @@ class Step:
             return Verdict(False, "time", (unjudged(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
-        """What is wrong, and what to do next."""
-        return Message("user", filled("lift_again", verdict=_HEADS[verdict.stage], diagnostics=report(verdict.diagnostics), advice=_ADVICE.get(verdict.stage, "Find the cause.")))  # fmt: skip
+        """Return the faults, and the advice for the next answer."""
+        return Message(
+            "user",
+            filled(
+                "lift_again",
+                verdict=_HEADS[verdict.stage],
+                diagnostics=report(verdict.diagnostics),
+                advice=_ADVICE.get(verdict.stage, "Find the cause."),
+            ),
+        )
 
 
 _HEADS: dict[Stage, str] = {
@@ -154,7 +177,10 @@ _ADVICE: dict[Stage, str] = {
 
 
 def judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
-    """The verdict on an answer, in this process: without limits of time and memory. roles: those of the source that the program has by now."""
+    """Return the verdict on an answer, in this process: without limits of time and memory.
+
+    `roles` are those of the source that the program has by now.
+    """
     try:
         return _judged(job, roles, text, finish)
     except RecursionError:
@@ -163,6 +189,7 @@ def judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verd
 
 
 def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
+    """Judge an answer stage by stage."""
     try:
         block = program_text(text, finish)
     except CuirError as error:
@@ -182,19 +209,21 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
     try:
         checked = _checked(job, program)
         if whole:
-            lower(checked)  # what no GPU can run is not well-formed either
+            lower(checked)  # a program that no GPU can run is not well-formed either
     except CuirError as error:
         return verdict("check", error.diagnostics)
     ours = of_program(checked)
-    different, settled = unsettled(compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span), job.settled)
+    different, settled_differences = unsettled(
+        compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span), job.settled
+    )
     facts = {
         "source": job.facts.lines(),
         "read_by": job.facts.by,
         "program": ours.lines(),
         "roles": list(roles),
         "not_compared": list(job.facts.unknown),
-        "settled": settled,
-        "settled_without_effect": without_effect(job.settled, settled),
+        "settled": settled_differences,
+        "settled_without_effect": without_effect(job.settled, settled_differences),
     }
     if different:
         return verdict("orchestration", different, orchestration=facts)
@@ -217,13 +246,15 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
 
 
 def _checked(job: LiftJob, program: Program) -> Checked:
-    """The answer's one kernel, checked, for the source's architecture. Raises CuirError."""
+    """Check the answer's one kernel, for the source's architecture. Raises CuirError."""
     kernels = list(program.kernels().values())
     if len(kernels) != 1:
         raise CuirError.of("A008", f"the answer holds {len(kernels)} kernels, expected one", kernels[1].span if len(kernels) > 1 else None)
     kernel = kernels[0]
     if kernel.arch != job.arch:
-        raise CuirError.of("O111", f"the source is for {job.arch}, so the kernel must be, found {kernel.arch}", kernel.span, f'@kernel(arch="{job.arch}")')  # fmt: skip
+        raise CuirError.of(
+            "O111", f"the source is for {job.arch}, so the kernel must be, found {kernel.arch}", kernel.span, f'@kernel(arch="{job.arch}")'
+        )
     names = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     missing = [n for n in job.consts if n not in names]
     if missing and isinstance(job.load(), Specification):
@@ -234,28 +265,39 @@ def _checked(job: LiftJob, program: Program) -> Checked:
 
 
 def _known(checked: Checked, consts: Mapping[str, Const]) -> dict[str, Const]:
-    """Those of the consts that the kernel has: what is no attention may do without a head dim."""
+    """Return the consts that the kernel has: a kernel that is no attention may lack a head dim."""
     names = {p.name for p in checked.origin.params if isinstance(p.type, ConstType)}
     return {n: v for n, v in consts.items() if n in names}
 
 
 def part(facts: Orchestration, roles: tuple[str, ...]) -> Orchestration:
-    """What a source shows of some of its roles: their own facts, and of the barriers only those users. Declarations are whole from the first step on."""
+    """Return the orchestration of some roles of a source.
+
+    It has their facts, and of the barriers only those users. Declarations are whole from the first step on.
+    """
     some = frozenset(roles)
     does = frozenset().union(*(r.does for r in facts.roles if r.name in some))
-    barriers = tuple(replace(b, arrives=b.arrives & some, waits=b.waits & some, carries_bytes=b.carries_bytes and bool(b.arrives & some)) for b in facts.barriers)  # fmt: skip
-    return replace(facts, roles=tuple(r for r in facts.roles if r.name in some), barriers=barriers,
-                   groups={agent: g for agent, g in facts.groups.items() if agent in does}, joins=None)  # fmt: skip
+    barriers = tuple(
+        replace(b, arrives=b.arrives & some, waits=b.waits & some, carries_bytes=b.carries_bytes and bool(b.arrives & some))
+        for b in facts.barriers
+    )
+    return replace(
+        facts,
+        roles=tuple(r for r in facts.roles if r.name in some),
+        barriers=barriers,
+        groups={agent: g for agent, g in facts.groups.items() if agent in does},
+        joins=None,
+    )
 
 
 def order(facts: Orchestration) -> list[str]:
-    """The roles in the order in which they are lifted: those that only move data first, they say what the others wait for."""
+    """Return the roles in the order of lifting: those that only move data first, as others wait for them."""
     return [r.name for r in sorted(facts.roles, key=lambda r: not r.does & {"bulk load", "cp.async"} or bool(r.does & {"wgmma", "mma"}))]
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """What a lift came to: the outcome of each step, and of the last one made. ok: the whole program is accepted."""
+    """Result of a lift: the outcome of each step. `ok`: the whole program is accepted."""
 
     ok: bool
     steps: tuple[tuple[str, Outcome], ...]
@@ -265,14 +307,27 @@ class Lifted:
 
     @property
     def last(self) -> Outcome:
+        """Outcome of the last step."""
         return self.steps[-1][1]
 
 
 def lift(
-    job: LiftJob, annotated: Reading, asks: Asks, budget: Budget, apart: Apart, k: int = 1, attempts: int = 5, seconds: float = 240.0,
-    progress: Progress | None = None, recorder: Records | None = None, on_step: Callable[[Step], None] | None = None,
-) -> Lifted:  # fmt: skip
-    """Lifts one role after another; `attempts` holds for each. Ends at the first step whose answers are not accepted. Raises CuirError if nothing is answered (U60x)."""
+    job: LiftJob,
+    annotated: Reading,
+    asks: Asks,
+    budget: Budget,
+    apart: Apart,
+    k: int = 1,
+    attempts: int = 5,
+    seconds: float = 240.0,
+    progress: Progress | None = None,
+    recorder: Records | None = None,
+    on_step: Callable[[Step], None] | None = None,
+) -> Lifted:
+    """Lift one role after another; `attempts` holds for each.
+
+    Ends at the first step whose answers are not accepted. Raises CuirError if nothing is answered (U60x).
+    """
     names = order(job.facts)
     before, steps = "", list[tuple[str, Outcome]]()
     for number in range(1, len(names) + 1):
@@ -288,10 +343,15 @@ def lift(
 
 
 def job_of(
-    annotated: Reading, name: str, arch: str, load: Callable[[], AnySpecification], consts: Mapping[str, Const], level: str = "quick",
+    annotated: Reading,
+    name: str,
+    arch: str,
+    load: Callable[[], AnySpecification],
+    consts: Mapping[str, Const],
+    level: str = "quick",
     settled: tuple[Settled, ...] = (),
-) -> LiftJob:  # fmt: skip
-    """The job for an annotated source. Raises CuirError O122 if it shows no worker."""
+) -> LiftJob:
+    """Return the job for an annotated source. Raises CuirError O122 if it shows no worker."""
     facts = of_source(annotated)
     if not facts.roles:
         raise CuirError.of(

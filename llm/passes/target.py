@@ -20,7 +20,11 @@ _OF_THE_KERNEL = ("V300", "X105", "X106", "X107", "X108")  # what an answer's ke
 
 
 def require_usable_target(origin: Program, kernel: str, target: AnySpecification, consts: Mapping[str, Const], level: str) -> None:
-    """Raise CuirError X106 (NaN alone), X113, X118, X119, X125 or X126 of a specification, tried with the parameters that the origin has and the target declares."""
+    """Raise CuirError for a specification that can judge no kernel.
+
+    It is tried with the parameters that the origin has and the target declares. Codes: X106 (NaN alone), X113, X118,
+    X119, X125 or X126.
+    """
     program = supplied(origin, kernel, origin, target)
     with limit_calls(BUDGET):
         try:

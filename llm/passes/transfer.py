@@ -1,6 +1,7 @@
-"""Transfer by a model: an expert kernel, its specification and another one -> the kernel of the other. Owns what is asked and how an answer is judged.
+"""Transfer by a model: a kernel of another specification from an expert kernel and its specification.
 
-The deterministic transfer (cuir.transfer) serves mods; this serves any PyTorch function as well. Both end in the same verification.
+The deterministic transfer (cuir.transfer) serves mods; this serves any PyTorch function as well. Both end in the same
+verification.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ EXAMPLES = (
     "relu",
 )  # a mask with two edges, one with an edge that stands still; weights that are no softmax, where the target's are none
 
-_INTERFACE = ("V300", "X105", "X106", "X108", "X132")  # a kernel that the specification cannot be asked about, whatever stage noticed
+_INTERFACE = ("V300", "X105", "X106", "X108", "X132")  # the kernel does not fit the specification, whatever stage noticed
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a judgement needs, in whatever process it runs; can be pickled. `load` gives the target specification."""
+    """Data for a judgement, in whatever process it runs; can be pickled.
+
+    `load` returns the target specification.
+    """
 
     origin: Program
     kernel: str
@@ -64,7 +68,13 @@ class Job:
 
 @dataclass
 class Transfer:
-    """The pass. origin_spec: what the origin computes, None if nobody knows. seconds: of processor time for one judgement; it runs in a process of `apart`."""
+    """Pass that transfers a kernel.
+
+    Attributes:
+        origin_spec: Specification of the origin, None if unknown.
+        apart: Pool of processes for judgements.
+        seconds: Processor time for one judgement.
+    """
 
     job: Job
     origin_spec: AnySpecification | None
@@ -76,7 +86,7 @@ class Transfer:
         self.target = self.job.load()
 
     def opening(self) -> list[Message]:
-        """The language, then the task."""
+        """Return the language, then the task."""
         origin, target = self.job.origin, self.target
         kernel = origin.kernels()[self.job.kernel]
         function = isinstance(target, FunctionSpecification)
@@ -94,7 +104,11 @@ class Transfer:
         return [Message("system", language(origin)), Message("user", text)]
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
-        """The verdict on an answer: a program within the limits, well-formed, the origin's interface, the specification's numbers, and nothing wasted."""
+        """Return the verdict on an answer.
+
+        It must be a program within the limits, well-formed, with the origin's interface and the specification's
+        numbers, and waste nothing.
+        """
         try:
             verdict: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
             return verdict
@@ -102,7 +116,7 @@ class Transfer:
             return Verdict(False, "time", (unjudged(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
-        """What is wrong, in the order it was found, and what to do next."""
+        """Return the faults, in the order in which they were found, and the advice for the next answer."""
         of = (
             "the text of your block"
             if verdict.program is None
@@ -136,7 +150,7 @@ _ADVICE: dict[Stage, str] = {
 
 
 def judged(job: Job, text: str, finish: str) -> Verdict:
-    """The verdict on an answer, in this process: without limits of time and memory."""
+    """Return the verdict on an answer, in this process: without limits of time and memory."""
     try:
         return _judged(job, text, finish)
     except RecursionError:
@@ -152,6 +166,7 @@ def judged(job: Job, text: str, finish: str) -> Verdict:
 
 
 def _judged(job: Job, text: str, finish: str) -> Verdict:
+    """Judge an answer stage by stage."""
     target = job.load()
     try:
         block = program_text(text, finish)
@@ -161,7 +176,7 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         answer = read(block)
     except CuirError as error:
         return Verdict(False, "parse", error.diagnostics, text=block, shown=block)
-    shown = full = show(answer)
+    answer_text = full = show(answer)
     program: Program | None = None
     try:
         whole = merged(job.origin, job.kernel, answer)
@@ -170,16 +185,16 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         kernel = _kernel(job, program)
         keeps_interface(job.origin, job.kernel, kernel, target)
         checked = check(program, kernel.name, _known(kernel, job.consts))
-        lower(checked)  # what no GPU can run is not well-formed either
+        lower(checked)  # a program that no GPU can run is not well-formed either
     except CuirError as error:
-        return Verdict(False, "check", error.diagnostics, program, text=full, shown=shown)
+        return Verdict(False, "check", error.diagnostics, program, text=full, shown=answer_text)
 
     def verdict(stage: Stage, diagnostics: tuple[Diagnostic, ...], ok: bool = False, **extra: Any) -> Verdict:
-        return Verdict(ok, stage, diagnostics, program, full, extra, shown)
+        return Verdict(ok, stage, diagnostics, program, full, extra, answer_text)
 
     try:
         verification = verify(program, target, kernel.name, _known(kernel, job.consts), job.level)  # type: ignore[arg-type]
-    except CuirError as error:  # a call that this program makes wrong: it takes a parameter that nobody gives, for instance
+    except CuirError as error:  # the program cannot be called, for instance it has an unknown parameter
         return verdict("check", error.diagnostics)
     failed = next((s for s in verification.stages if s.verdict == "failed"), None)
     if failed is not None:
@@ -198,73 +213,79 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
 
 
 def _kernel(job: Job, program: Program) -> Kernel:
-    """The kernel that took the origin's place: the one that the origin does not have, or the origin's."""
+    """Return the kernel that replaced the origin's: a new one, or that of the same name."""
     kernels = program.kernels()
     new = [k for name, k in kernels.items() if name not in job.origin.kernels()]
     return new[0] if new else kernels[job.kernel]
 
 
 def _known(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
-    """Those of the consts that the kernel has: an answer may do without one of the origin's."""
+    """Return the consts that the kernel has: an answer may drop one of the origin's."""
     names = {p.name for p in kernel.params}
     return {n: v for n, v in consts.items() if n in names}
 
 
 def keeps_interface(origin: Program, name: str, kernel: Kernel, target: AnySpecification) -> None:
-    """Raises CuirError A010 unless the kernel takes what the origin takes, as far as the target needs it, with the same types; else it could be called by nobody who calls the origin."""
-    given = {p.name: p for p in kernel.params}
+    """Check that the kernel takes the parameters of the origin that the target needs, with the same types.
+
+    Otherwise callers of the origin could not call it. Raises CuirError A010.
+    """
+    parameters = {p.name: p for p in kernel.params}
     for p in origin.kernels()[name].params:
         if p.name not in STANDARD or not _needed(p, target):
             continue
-        if p.name not in given:
+        if p.name not in parameters:
             raise CuirError.of(
                 "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "keep the origin's parameters"
             )
-        if given[p.name].type != p.type:
+        if parameters[p.name].type != p.type:
             raise CuirError.of(
                 "A010",
-                f"the kernel must take `{_declared(p)}`, found `{_declared(given[p.name])}`",
-                given[p.name].span,
+                f"the kernel must take `{_declared(p)}`, found `{_declared(parameters[p.name])}`",
+                parameters[p.name].span,
                 "keep the origin's parameters",
             )
     for p, _ in further(origin, target) if isinstance(target, FunctionSpecification) else ():
-        if p.name not in given:
+        if p.name not in parameters:
             raise CuirError.of(
                 "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "the specification reads it"
             )
-        if _shape(given[p.name]) != _shape(p):
+        if _shape(parameters[p.name]) != _shape(p):
             raise CuirError.of(
                 "A010",
-                f"the kernel must take `{_declared(p)}`, found `{_declared(given[p.name])}`",
-                given[p.name].span,
+                f"the kernel must take `{_declared(p)}`, found `{_declared(parameters[p.name])}`",
+                parameters[p.name].span,
                 "the specification fixes its type",
             )
 
 
 def _needed(p: Param, target: AnySpecification) -> bool:
-    """O always, since it is compared; inputs if the target reads them."""
+    """Return whether the target needs a parameter.
+
+    It needs O always, since it is compared, and inputs if it reads them.
+    """
     return isinstance(target, Specification) or p.name == "O" or target.asks(p.name)
 
 
 def _shape(p: Param) -> tuple[Any, ...]:
-    """A type up to the names of dims that the origin does not have."""
+    """Return a type up to the names of dims that the origin does not have."""
     return (type(p.type), p.type.dtype, len(p.type.dims)) if isinstance(p.type, GlobalType) else (p.type,)
 
 
 def _declared(p: Param) -> str:
-    """A parameter as a kernel declares it."""
+    """Return a parameter as a kernel declares it."""
     if isinstance(p.type, GlobalType):
         return f"{p.name}: Global[{', '.join([str(p.type.dtype), *map(str, p.type.dims)])}]"
     return f"{p.name}: {p.type.dtype}" if isinstance(p.type, ScalarType) else f"{p.name}: const"
 
 
 def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts: Mapping[str, Const]) -> str:
-    """What the target's kernel must take and may take, for the prompt."""
-    kept = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
-    said = ", ".join(f"{name} = {value.name if isinstance(value, DType) else value}" for name, value in consts.items())
+    """Describe what the target's kernel must take and may take, for the prompt."""
+    required = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
+    setting = ", ".join(f"{name} = {value.name if isinstance(value, DType) else value}" for name, value in consts.items())
     lines = [
         "# The kernel's parameters",
-        f"It takes `{kept}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours. It is judged with {said}, and the others at your defaults.",
+        f"It takes `{required}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours. It is judged with {setting}, and the others at your defaults.",
     ]
     further_params = further(origin, target)
     listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further_params)
@@ -294,24 +315,31 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts:
 
 
 def described(spec: AnySpecification) -> str:
-    """A specification as text: what it says of itself, and the source of its functions, which has the docstring where it is that."""
+    """Return a specification as text: its name, facts and docstring, and the source of its functions.
+
+    The docstring is left out where the source has it.
+    """
     facts = []
     if isinstance(spec, Specification):
         facts = [f'normalize="{spec.normalize}"', "with a sink" if spec.sink is not None else "no sink"]
         facts += [] if spec.mask_mod else ["no mask: every query attends to every key"]
         facts += [] if spec.score_mod else ["scores as they are"]
     texts, doc = sources(spec), inspect.cleandoc(spec.doc)
-    told = doc and not any(_unindented(doc) in _unindented(text) for text in texts)
-    about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {doc}" if told else "")
+    needs_doc = doc and not any(_unindented(doc) in _unindented(text) for text in texts)
+    about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {doc}" if needs_doc else "")
     return "\n\n".join([about, *(fenced(text, "python") for text in texts)])
 
 
 def _unindented(text: str) -> str:
+    """Return a text without indentation."""
     return "\n".join(line.strip() for line in text.splitlines())
 
 
 def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
-    """Two other variants as differences, with their specifications, near to what the target asks for: of the origin itself where the rules can change it. Of a kernel's text, too, where the target may need that."""
+    """Return two other variants as differences, with their specifications, near to the target.
+
+    They change the origin where the rules can. One changes a kernel's text, where the target may need that.
+    """
     small = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir")
     parts = []
     if isinstance(target, FunctionSpecification) or not has_splice_points(origin):
@@ -334,19 +362,24 @@ def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
 
 
 def _text_of(example: str) -> str:
+    """Return the text of an example."""
     return (files("llm") / "examples" / f"{example}.cuir").read_text(encoding="utf-8")
 
 
 def _example(spec: AnySpecification, before: Program, after: Program, of: str) -> str:
+    """Return an example as a difference."""
     lines = list(difflib.unified_diff(_headless(before), _headless(after), lineterm="", n=1))
     return f"`{spec.name}`, from {of}: {inspect.cleandoc(spec.doc)}\n\n" + fenced("\n".join(_plain(lines)), "diff")
 
 
 def _headless(program: Program) -> list[str]:
-    """Lines of a program behind its leading comment, as the specification beside a difference says what it computes."""
+    """Return the lines of a program behind its leading comment.
+
+    The specification beside a difference says what it computes.
+    """
     return list(itertools.dropwhile(lambda line: line.startswith("#"), show(program).splitlines()))
 
 
 def _plain(lines: list[str]) -> list[str]:
-    """A difference without numbers of lines."""
+    """Return a difference without line numbers."""
     return ["@@" if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]

@@ -1,7 +1,9 @@
-"""The pass `tune`: a model proposes other schedules of a verified program; each is verified again, then timed beside the best so far, and kept only when faster.
+"""Pass `tune`: a model proposes schedules of a verified program, which are verified and timed.
 
-An answer holds the definitions that differ from the program: order and overlap cannot be said as values of consts, and consts stand as defaults in the kernel's
-signature, so that one form says all. Proposals are verified here; `cuir.tuning.contest` decides which is faster.
+Each proposal is timed beside the best so far, and kept only when faster. An answer holds the definitions that differ
+from the program: order and overlap cannot be expressed by values of consts, and consts stand as defaults in the
+kernel's signature, so that one form serves both. Proposals are verified here; `cuir.tuning.contest` decides which is
+faster.
 """
 
 from __future__ import annotations
@@ -43,8 +45,15 @@ REMEMBERED = 5  # proposals that a later round is told about
 
 @dataclass(frozen=True)
 class Target:
-    """What is tuned. load: gives the specification, called in another process, so it can be pickled. fixed: consts that the caller gives. words: the specification
-    as a model reads it. measured: what is timed, or why nothing is, as a model reads it. settings: of the program's consts, what an earlier search found out."""
+    """Program to tune.
+
+    Attributes:
+        load: Function that returns the specification; it is called in another process, so it must be picklable.
+        fixed: Consts that the caller fixes.
+        words: Specification as a model reads it.
+        measured: What is timed, or why nothing is, as a model reads it.
+        settings: Results of an earlier search over the program's consts.
+    """
 
     program: Program
     kernel: str
@@ -57,7 +66,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Proof:
-    """What proving a proposal came to: the stage that refused it, or "speed" (nothing but its speed is open). text: the whole program; shown: what the answer held."""
+    """Result of proving a proposal.
+
+    Attributes:
+        stage: Stage that refused it, or "speed" (only its speed is open).
+        text: The whole program.
+        shown: The answer's program.
+    """
 
     stage: Stage
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -75,42 +90,45 @@ def proven(
     finish: str,
     seeded: int | None = None,
 ) -> Proof:
-    """Puts the definitions of an answer into the program `base`, checks and verifies what comes out. Runs in a process of its own (`Apart`)."""
+    """Put the definitions of an answer into the program `base`, check and verify the result.
+
+    Runs in a worker process (`Apart`).
+    """
     before = parse(base, "program.cuir")
     try:
-        shown = program_text(answer, finish)
+        answer_text = program_text(answer, finish)
     except CuirError as error:
         return Proof("answer", error.diagnostics)
     try:
-        definitions = read(shown)
+        definitions = read(answer_text)
     except CuirError as error:
-        return Proof("parse", error.diagnostics, None, shown, shown)
+        return Proof("parse", error.diagnostics, None, answer_text, answer_text)
     except RecursionError:
         deep = Diagnostic(
             "A004", "the program is nested too deeply to be checked", hint="break expressions and blocks into steps and @funcs"
         )
         return Proof("answer", (deep,))
-    shown = whole = show(definitions)
+    answer_text = whole = show(definitions)
     program: Program | None = None
     try:
         whole = show(merged(before, kernel, definitions))
         program = parse(whole, NAME)
         wrong = compare_interfaces(before, program, kernel)
         if wrong:
-            return Proof("check", wrong, program, whole, shown)
+            return Proof("check", wrong, program, whole, answer_text)
         check(program, kernel, fixed)
         verification = verify(program, load(), kernel, fixed, "quick", shrink=False, seeded=seeded)
     except CuirError as error:
-        return Proof("check", error.diagnostics, program, whole, shown)
+        return Proof("check", error.diagnostics, program, whole, answer_text)
     failed = next((s for s in verification.stages if s.verdict == "failed"), None)
     if failed is not None:
-        return Proof(STAGE_OF[failed.name], failed.diagnostics, program, whole, shown)
-    return Proof("speed", (), program, whole, shown)
+        return Proof(STAGE_OF[failed.name], failed.diagnostics, program, whole, answer_text)
+    return Proof("speed", (), program, whole, answer_text)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A proposal that was right: what it changed, and what came of it."""
+    """Proposal that was right: its change, and its entry in the contest."""
 
     diff: str
     entry: Entry
@@ -118,7 +136,7 @@ class Tried:
 
 @dataclass
 class Tuning:
-    """A job: the target, the contest, what was tried so far. `start`: the entry of the program itself."""
+    """Job: the target, the contest, the proposals so far. `start`: the entry of the original program."""
 
     target: Target
     contest: Contest
@@ -132,7 +150,11 @@ class Tuning:
     def of(
         target: Target, setting: Mapping[str, Const], device: Any, compile: Any, apart: Apart, rounds: int = 3, seconds: float = SECONDS
     ) -> Tuning:
-        """setting: values that become the defaults of the program's signature. Raises CuirError: what `check` finds; what Contest.open says of the program itself."""
+        """Start a job.
+
+        `setting` has values that become the defaults of the program's signature. Raises CuirError: of `check`, or of
+        Contest.open for the original program.
+        """
         program = with_defaults(target.program, target.kernel, {**setting, **target.fixed})
         contest = Contest(Contender.of(program, target.kernel, target.fixed), device, compile, rounds)
         tuning = Tuning(target, contest, apart, seconds)
@@ -141,11 +163,11 @@ class Tuning:
 
     @property
     def ranked(self) -> bool:
-        """Whether anything can be timed here."""
+        """True if anything can be timed on this machine."""
         return self.contest.device is not None
 
     def prove(self, base: str, answer: str, finish: str = "stop", seeded: int | None = None) -> Proof:
-        """`proven`, within limits of time and memory."""
+        """Run `proven` within limits of time and memory."""
         target = self.target
         try:
             proof: Proof = self.apart(proven, base, target.kernel, target.load, target.fixed, answer, finish, seeded, seconds=self.seconds)
@@ -154,7 +176,7 @@ class Tuning:
         return proof
 
     def consider(self, base: str, answer: str, finish: str = "stop") -> Verdict:
-        """The verdict on an answer whose definitions change `base`: verified, then compiled and timed."""
+        """Return the verdict on an answer whose definitions change `base`: verified, then compiled and timed."""
         proof = self.prove(base, answer, finish)
         if proof.stage != "speed" or proof.program is None:
             return _verdict(proof, proof.stage, proof.diagnostics)
@@ -170,11 +192,12 @@ class Tuning:
 
     def _confirmed(self, base: str, answer: str, finish: str) -> str:
         """Verify a faster proposal under more schedules; return the reason not to keep it."""
-        again = self.prove(base, answer, finish, SEEDED)
-        return "" if again.stage == "speed" else f"{again.diagnostics[0].code} under {SEEDED} schedules: {again.diagnostics[0].message}"
+        proof = self.prove(base, answer, finish, SEEDED)
+        return "" if proof.stage == "speed" else f"{proof.diagnostics[0].code} under {SEEDED} schedules: {proof.diagnostics[0].message}"
 
 
 def _verdict(proof: Proof, stage: Stage, diagnostics: tuple[Diagnostic, ...], entry: Entry | None = None) -> Verdict:
+    """Return the verdict of a proof, with its entry in the contest."""
     extra = {"entry": entry.as_json()} if entry is not None else {}
     return Verdict(stage == "passed", stage, diagnostics, proof.program, text=proof.text, shown=proof.shown, extra=extra)
 
@@ -199,39 +222,47 @@ def _came_to(entry: Entry, span: Span) -> tuple[Stage, tuple[Diagnostic, ...]]:
 
 @dataclass(frozen=True)
 class TunePass:
-    """One round: proposals that change the best of its beginning (see `Pass`)."""
+    """Round of proposals that change the best program of its beginning (see `Pass`)."""
 
     tuning: Tuning
     base: Contender
     name: str = "tune"
 
     def opening(self) -> list[Message]:
+        """Return the language, then the task."""
         target = self.tuning.target
-        asked = filled(
-            "tune", program=fenced(self.base.text, "cuir"), spec=target.words, measured=target.measured, state=self._state(),
+        task = filled(
+            "tune",
+            program=fenced(self.base.text, "cuir"),
+            spec=target.words,
+            measured=target.measured,
+            state=self._state(),
             fixed=", ".join(f"`{name}`" for name in target.fixed),
-        )  # fmt: skip
-        return [Message("system", language(parse(self.base.text, NAME))), Message("user", asked)]
+        )
+        return [Message("system", language(parse(self.base.text, NAME))), Message("user", task)]
 
     def _state(self) -> str:
+        """Describe the program's setting and the proposals so far."""
         start = self.tuning.start
         parts = [f"The program's setting is {label(self.base.consts)}; {resources(self.base)}."]
         if start is not None and start.milliseconds:
             parts.append(f"The first program of this search took {statistics.median(start.milliseconds):.4f} ms.")
-        if start is not None and (known := searched(self.tuning.target.settings, start.contender.consts)):
-            parts.append(known)
-        for one in self.tuning.tried[-REMEMBERED:]:
-            entry = one.entry
+        if start is not None and (settings := searched(self.tuning.target.settings, start.contender.consts)):
+            parts.append(settings)
+        for proposal in self.tuning.tried[-REMEMBERED:]:
+            entry = proposal.entry
             came = f"{entry.status}" + (
                 f", {1 / entry.speedup - 1:+.1%} of the time of the best then" if entry.speedup else f": {entry.why}"
             )
-            parts.append(f"Tried before ({came}; {resources(entry.contender)}):\n{fenced(one.diff, 'diff')}")
+            parts.append(f"Tried before ({came}; {resources(entry.contender)}):\n{fenced(proposal.diff, 'diff')}")
         return "\n\n".join(parts)
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
+        """Return the verdict on an answer."""
         return self.tuning.consider(self.base.text, text, finish)
 
     def feedback(self, verdict: Verdict) -> Message:
+        """Return the faults, or the reason why the proposal is not kept."""
         if verdict.stage == "speed":
             words, advice = (
                 "Your program is right, but it is not kept:",
@@ -251,7 +282,11 @@ class TunePass:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search came to: the best program (the start's, if nothing was faster), every proposal that was right, and why it ended."""
+    """Result of a search.
+
+    `best` is the start's program if nothing was faster; `entries` are all proposals that were right; `why` is the
+    reason of its end.
+    """
 
     best: Contender
     start: Entry
@@ -261,11 +296,15 @@ class Tuned:
 
     @property
     def faster(self) -> bool:
+        """True if a proposal was faster."""
         return any(e.status == "faster" for e in self.entries)
 
     @property
     def speedup(self) -> float:
-        """The start's time over the best's: the product of what each winner gained over the best before it, as both were timed in turns."""
+        """Time of the start over that of the best.
+
+        It is the product of what each winner gained over the best before it, as both were timed in turns.
+        """
         gained = 1.0
         for e in self.entries:
             gained *= e.speedup or 1.0 if e.status == "faster" else 1.0
@@ -273,12 +312,19 @@ class Tuned:
 
 
 def tune(
-    tuning: Tuning, asks: Asks, budget: Budget, k: int = 1, attempts: int = 5, progress: Progress | None = None, recorder: Records | None = None
-) -> Tuned:  # fmt: skip
-    """Rounds of `k` conversations side by side, each of at most `attempts` proposals, until a round brings nothing faster or the budget is spent.
+    tuning: Tuning,
+    asks: Asks,
+    budget: Budget,
+    k: int = 1,
+    attempts: int = 5,
+    progress: Progress | None = None,
+    recorder: Records | None = None,
+) -> Tuned:
+    """Run rounds of `k` conversations until a round brings nothing faster or the budget is spent.
 
-    A round begins with the best program so far; the first proposal that is faster ends it. Without a GPU there is one round, which ends with the first proposal
-    that is right: nothing can be ranked, so nothing is kept. Raises CuirError if the model gives no answer at all.
+    Each conversation has at most `attempts` proposals. A round begins with the best program so far; the first proposal
+    that is faster ends it. Without a GPU there is one round, which ends with the first proposal that is right: nothing
+    can be ranked, so nothing is kept. Raises CuirError if the model gives no answer at all.
     """
     assert tuning.start is not None
     outcomes: list[Outcome] = []

@@ -1,4 +1,4 @@
-"""What a model reads of programs and settings that were tried: their resources, differences and times. Decides nothing."""
+"""Descriptions for a model of programs and settings that were tried: resources, differences, times."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DIFF_LINES = 40  # of each proposal
 FASTEST, REASONS, REASON = 5, 5, 160  # settings of an earlier search that are told; reasons why others failed, and letters of each
 
 
-def resources(one: Contender) -> str:
-    """Shared memory, registers, spills, and where the machine code has its exponentials, in words."""
-    shared, built = f"{one.shared_bytes:,} bytes of shared memory", one.built
+def resources(contender: Contender) -> str:
+    """Describe shared memory, registers, spills, and the places of exponentials in the machine code."""
+    shared, built = f"{contender.shared_bytes:,} bytes of shared memory", contender.built
     if built is None:
         return shared
     parts = [shared, f"{built.registers} registers a thread at launch", f"{built.spills} bytes of spills" if built.spills else "no spills"]
@@ -31,15 +31,16 @@ def resources(one: Contender) -> str:
 
 
 def difference(before: str, after: str) -> str:
-    """What a proposal changes, in at most DIFF_LINES lines."""
+    """Return a proposal's change, in at most DIFF_LINES lines."""
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), "best", "proposal", lineterm="", n=1))[2:]
     return "\n".join([*lines[:DIFF_LINES], *([f"({len(lines) - DIFF_LINES} more lines)"] if len(lines) > DIFF_LINES else [])])
 
 
 def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
-    """Settings of the first program that a search has been through: which values, the fastest, and why others failed. Empty if there are none.
+    """Describe the settings of the first program that a search has tried; "" if there are none.
 
-    start: the first program's setting, from which the others are told apart.
+    These are the values, the fastest settings, and why others failed. `start` is the first program's setting, relative
+    to which settings are named.
     """
     timed = sorted((o for o in outcomes if o.status == "timed" and o.milliseconds), key=lambda o: o.median)
     failed = sorted((o for o in outcomes if o.status != "timed"), key=_reason)
@@ -47,9 +48,12 @@ def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
         return ""
 
     def named(o: Outcome) -> str:
+        """Name a setting by its difference from the start."""
         return label({n: v for n, v in o.consts.items() if start.get(n) != v}) or "the first program as it is"
 
-    lines = [f"A search over consts of the first program has timed {len(timed)} settings for this problem{_values([*timed, *failed])}. This is known, so propose no such change alone:"]  # fmt: skip
+    lines = [
+        f"A search over consts of the first program has timed {len(timed)} settings for this problem{_values([*timed, *failed])}. This is known, so propose no such change alone:"
+    ]
     lines += [f"* {named(o)}: {o.median:.4f} ms" for o in timed[:FASTEST]]
     if len(timed) > FASTEST:
         lines.append(f"* the other {len(timed) - FASTEST}: {timed[FASTEST].median:.4f} to {timed[-1].median:.4f} ms")
@@ -63,16 +67,17 @@ def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
 
 
 def _reason(o: Outcome) -> str:
+    """Return the status of a setting with its reason, shortened."""
     why = " ".join(o.why.split())
     return f"{o.status}{f': {why}' if why else ''}"[:REASON]
 
 
 def _values(outcomes: Sequence[Outcome]) -> str:
-    """The values of consts that had more than one."""
-    seen: dict[str, list[Const]] = {}
+    """Describe the values of consts that had more than one."""
+    values_of: dict[str, list[Const]] = {}
     for o in outcomes:
         for name, value in o.consts.items():
-            if value not in seen.setdefault(name, []):
-                seen[name].append(value)
-    several = [f"{name} {' '.join(map(str, sorted(values)))}" for name, values in seen.items() if len(values) > 1]  # type: ignore[type-var]
+            if value not in values_of.setdefault(name, []):
+                values_of[name].append(value)
+    several = [f"{name} {' '.join(map(str, sorted(values)))}" for name, values in values_of.items() if len(values) > 1]  # type: ignore[type-var]
     return f" (of {'; '.join(several)})" if several else ""

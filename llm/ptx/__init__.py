@@ -1,1 +1,5 @@
-"""What nvcc makes of a CUDA source, read: PTX parsed, its control flow, integers of each thread, and the low-level calls in it with their places in the sources."""
+"""Reader of PTX that nvcc makes of a CUDA source.
+
+It parses PTX, and finds its control flow, the integers of each thread, and the low-level calls with their places in the
+sources.
+"""

@@ -1,5 +1,7 @@
-"""The low-level calls in a kernel's PTX: which barriers and shared arrays they are about, by which threads, with which numbers. Owns how addresses become
-barriers and arrays; the threads are threads.py's, names come from the sources."""
+"""Low-level calls in a kernel's PTX, with their barriers, shared arrays, threads and numbers.
+
+Addresses become barriers and arrays here; the threads are threads.py's, names come from the sources.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,24 @@ BARRIER = 8  # bytes
 
 
 def kind_of(op: str) -> str | None:
-    """What an instruction is among the low-level calls."""
+    """Return the kind of low-level call that an instruction is, None for others."""
     return next((i.kind for i in INSTRUCTIONS if i.name.match(op)), None)
 
 
 @dataclass
 class Event:
-    """An instruction that is a low-level call. barriers: addresses it may be about; memory: shared addresses that a copy writes or reads; number: its count,
-    bytes or wait; ids: of a named barrier or of the CTA that is arrived at, with the threads that name each; map: the address of a tensor map."""
+    """Instruction that is a low-level call.
+
+    Attributes:
+        barriers: Possible addresses of its barrier.
+        memory: Shared addresses that a copy writes or reads.
+        number: Its count, bytes or wait.
+        ids: Ids of a named barrier, or of the CTA that is arrived at, each with its threads.
+        map: Address of a tensor map.
+        by_barrier: Of a bulk load, the addresses that it writes for each barrier.
+        turns: Of cp.async, the number of addresses that each variable yields, and their distance.
+        unknown: What does not follow from the PTX.
+    """
 
     index: int
     kind: str
@@ -40,12 +52,13 @@ class Event:
     number: int | None = None
     ids: tuple[tuple[int, int], ...] = ()
     map: int | None = None
-    by_barrier: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a bulk load: where it writes for which barrier
-    turns: tuple[tuple[int, int], ...] = ()  # of cp.async: how many places each variable gives it, and how far apart
-    unknown: str = ""  # what does not follow
+    by_barrier: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    turns: tuple[tuple[int, int], ...] = ()
+    unknown: str = ""
 
     @property
     def chain(self) -> Chain:
+        """Places of the instruction in the sources."""
         return self.instruction.chain
 
 
@@ -60,7 +73,13 @@ class Ring:
 
 @dataclass(frozen=True)
 class Region:
-    """A shared array that copies fill: where each stage starts, bytes of a stage if they follow; whose: the ring that its copies complete on."""
+    """Shared array that copies fill.
+
+    Attributes:
+        starts: Address of each stage.
+        nbytes: Bytes of a stage, None if unknown.
+        ring: The ring that its copies complete on.
+    """
 
     starts: tuple[int, ...]
     nbytes: int | None
@@ -69,28 +88,31 @@ class Region:
 
     @property
     def stages(self) -> int:
+        """Number of stages."""
         return len(self.starts)
 
     def overlaps(self, other: Region) -> bool:
+        """Return whether two arrays share bytes."""
         mine, theirs = ([(s, s + (r.nbytes or 1)) for s in r.starts] for r in (self, other))
         return any(a < d and c < b for a, b in mine for c, d in theirs)
 
     def meets(self, addresses: Sequence[int]) -> bool:
+        """Return whether an address lies in the array."""
         return any(s <= a < s + (self.nbytes or 1) for s in self.starts for a in addresses)
 
 
 def bits(mask: Mask) -> int:
-    """A mask of threads as one number."""
+    """Return a mask of threads as one number."""
     return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
 
 
 def events_of(threads: Threads) -> list[Event]:
-    """The low-level calls that some thread reaches, in the order of the PTX."""
-    found = [(i, kind) for i, x in enumerate(threads.instructions) if (kind := kind_of(x.op)) is not None]
-    asked = [o for i, kind in found if kind not in ("wgmma", "mma") for o in _operands(threads.instructions[i])]
-    threads.solve(asked)
+    """Return the low-level calls that some thread reaches, in the order of the PTX."""
+    sites = [(i, kind) for i, x in enumerate(threads.instructions) if (kind := kind_of(x.op)) is not None]
+    operands = [o for i, kind in sites if kind not in ("wgmma", "mma") for o in _operands(threads.instructions[i])]
+    threads.solve(operands)
     events = []
-    for i, kind in found:
+    for i, kind in sites:
         mask = threads.at(i)
         if mask.any():
             events.append(_event(threads, i, kind, mask))
@@ -98,10 +120,12 @@ def events_of(threads: Threads) -> list[Event]:
 
 
 def _operands(x: Instruction) -> list[object]:
+    """Return the operands that an instruction reads."""
     return list(x.operands[1 if writes(x) or x.operands[:1] == ("_",) else 0 :])
 
 
 def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
+    """Return the event of an instruction that a mask of threads reaches."""
     x = threads.instructions[i]
     operands = _operands(x)
     brackets = [o for o in operands if isinstance(o, Address)]
@@ -109,17 +133,20 @@ def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
     event = Event(i, kind, x, mask, bool(threads.flow.inside(threads.flow.of[i])))
 
     def addresses(operand: object) -> tuple[int, ...]:
-        values, other = threads.of_threads(i, operand)
-        if not values or (other and len(values) > 12):
+        """Return the possible values of an address, () if unknown."""
+        values, is_partial = threads.of_threads(i, operand)
+        if not values or (is_partial and len(values) > 12):
             event.unknown = "an address"
             return ()
         return tuple(int(v) for v, _ in values)
 
     def only(operand: object) -> int | None:
-        values, other = threads.of_threads(i, operand)
-        return int(values[0][0]) if len(values) == 1 and not other else None
+        """Return the single value of an operand, None if there is no single one."""
+        values, is_partial = threads.of_threads(i, operand)
+        return int(values[0][0]) if len(values) == 1 and not is_partial else None
 
     def named(operand: object) -> tuple[tuple[int, int], ...]:
+        """Return the values of an operand, each with its threads."""
         return tuple((int(v), bits(m)) for v, m in threads.of_threads(i, operand)[0])
 
     if kind in ABOUT_BARRIERS and brackets:
@@ -158,27 +185,31 @@ def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
     return event
 
 
-def _together(threads: Threads, i: int, one: object, other: object) -> dict[int, tuple[int, ...]]:
-    """The values of a second operand by those of a first, where both depend on the same variables."""
-    a, b = threads.possible(i, threads.value(one)), threads.possible(i, threads.value(other))
+def _together(threads: Threads, i: int, first: object, second: object) -> dict[int, tuple[int, ...]]:
+    """Return the values of a second operand for each value of a first, if they share variables."""
+    a, b = threads.possible(i, threads.value(first)), threads.possible(i, threads.value(second))
     if extent((a, b)) > MOST:
         return {}
     _, (x, y), (sx, sy) = aligned((a, b))
     x, y, sx, sy = np.broadcast_arrays(x, y, sx, sy)
-    known = (sx == KNOWN) & (sy == KNOWN)
-    found: dict[int, set[int]] = defaultdict(set)
-    for p, q in np.unique(np.stack([x[known], y[known]]), axis=1).T:
-        found[int(p)].add(int(q))
-    return {p: tuple(sorted(q)) for p, q in found.items()}
+    both_known = (sx == KNOWN) & (sy == KNOWN)
+    values: dict[int, set[int]] = defaultdict(set)
+    for p, q in np.unique(np.stack([x[both_known], y[both_known]]), axis=1).T:
+        values[int(p)].add(int(q))
+    return {p: tuple(sorted(q)) for p, q in values.items()}
 
 
 # ---- barriers
 def rings_of(events: Sequence[Event]) -> list[Ring]:
-    """Barriers that are made, together where one instruction may name several; also neighbours that one place in the sources makes for the same threads."""
-    made = {a: e for e in events if e.kind == "init" for a in e.barriers}
-    parent = {a: a for a in made}
+    """Return the rings: initialised barriers, grouped where an instruction may name several.
+
+    Neighbours that one place in the sources initialises for the same threads are grouped too.
+    """
+    inits = {a: e for e in events if e.kind == "init" for a in e.barriers}
+    parent = {a: a for a in inits}
 
     def root(a: int) -> int:
+        """Return the representative of a group."""
         while parent[a] != a:
             a = parent[a]
         return a
@@ -186,35 +217,42 @@ def rings_of(events: Sequence[Event]) -> list[Ring]:
     users: dict[int, set[tuple[str, Chain]]] = defaultdict(set)
     for e in events:
         if e.kind in ABOUT_BARRIERS | {"bulk_load"}:
-            known = [a for a in e.barriers if a in made]
+            initialised = [a for a in e.barriers if a in inits]
             if e.kind != "init":
-                for a in known:
+                for a in initialised:
                     users[a].add((e.kind, e.chain))
-            for a in known[1:] if e.kind != "init" or len(known) > 1 else ():
-                parent[root(a)] = root(known[0])
-    who: dict[int, frozenset[tuple[str, int]]] = {
+            for a in initialised[1:] if e.kind != "init" or len(initialised) > 1 else ():
+                parent[root(a)] = root(initialised[0])
+    users_by_kind: dict[int, frozenset[tuple[str, int]]] = {
         a: frozenset(
             (k, _or([bits(e.threads) for e in events if e.kind == k and a in e.barriers]))
             for k in ("wait", "arrive", "expect", "bulk_load")
         )
-        for a in made
+        for a in inits
     }
-    alone = [a for a in sorted(made) if not any(root(b) == root(a) for b in made if b != a)]
-    for a, b in itertools.pairwise(alone):
-        if b - a == BARRIER and made[a].chain == made[b].chain and made[a].number == made[b].number and users[a] and who[a] == who[b]:
+    singles = [a for a in sorted(inits) if not any(root(b) == root(a) for b in inits if b != a)]
+    for a, b in itertools.pairwise(singles):
+        if (
+            b - a == BARRIER
+            and inits[a].chain == inits[b].chain
+            and inits[a].number == inits[b].number
+            and users[a]
+            and users_by_kind[a] == users_by_kind[b]
+        ):
             parent[root(b)] = root(a)
     rings: dict[int, list[int]] = defaultdict(list)
-    for a in sorted(made):
+    for a in sorted(inits):
         rings[root(a)].append(a)
     result = []
     for addresses in rings.values():
-        counts = {made[a].number for a in addresses}
-        result.append(Ring(tuple(addresses), counts.pop() if len(counts) == 1 else None, made[addresses[0]].chain))
+        counts = {inits[a].number for a in addresses}
+        result.append(Ring(tuple(addresses), counts.pop() if len(counts) == 1 else None, inits[addresses[0]].chain))
     return sorted(result, key=lambda r: r.addresses[0])
 
 
 # ---- arrays
 def _or(masks: Sequence[int]) -> int:
+    """Return the union of masks."""
     result = 0
     for m in masks:
         result |= m
@@ -222,15 +260,21 @@ def _or(masks: Sequence[int]) -> int:
 
 
 def regions_of(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
-    """The shared arrays that bulk copies and cp.async fill; those that stmatrix fills, and that bulk copies of a known size take from, where they lie apart."""
-    found = [*_filled_by_bulk(events, rings), *_filled_by_threads(events, "cp_async")]
+    """Return the shared arrays that bulk copies and cp.async fill.
+
+    Those that stmatrix fills, and that bulk copies of a known size take from, are added where they overlap no other.
+    """
+    regions = [*_filled_by_bulk(events, rings), *_filled_by_threads(events, "cp_async")]
     for kind in ("stmatrix", "bulk_store"):
-        found += [r for r in _filled_by_threads(events, kind) if not any(r.overlaps(c) for c in found)]
-    return found
+        regions += [r for r in _filled_by_threads(events, kind) if not any(r.overlaps(c) for c in regions)]
+    return regions
 
 
 def lies_over(events: Sequence[Event]) -> dict[int, tuple[int, ...]]:
-    """Of each bulk store the bytes that stmatrix filled around what it takes, every 16th: they lie over other arrays, perhaps from another place on."""
+    """Return for each bulk store the bytes that stmatrix filled around those that it reads, every 16th.
+
+    They may overlap other arrays, perhaps from another start.
+    """
     written = _filled_by_threads(events, "stmatrix")
     return {
         e.index: tuple(a for r in written if r.meets(e.memory) for s in r.starts for a in range(s, s + (r.nbytes or 1), 16)) or e.memory
@@ -240,20 +284,21 @@ def lies_over(events: Sequence[Event]) -> dict[int, tuple[int, ...]]:
 
 
 def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
-    """An array for each tensor map and ring of barriers: it starts where the first box of a stage lies, and its stages are as far apart as it is large.
+    """Return an array for each tensor map and ring of barriers.
 
-    One stage has the bytes that its copies say, or that its barrier expects less those of other arrays on it.
+    It starts where the first box of a stage lies, and its stages are as far apart as it is large. One stage has the
+    bytes that its copies state, or that its barrier expects less those of other arrays on it.
     """
     ring_of = {a: r for r in rings for a in r.addresses}
     starts: dict[tuple[int | None, Ring], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     chains: dict[tuple[int | None, Ring], Chain] = {}
-    said: dict[tuple[int | None, Ring], set[int | None]] = defaultdict(set)
+    stated: dict[tuple[int | None, Ring], set[int | None]] = defaultdict(set)
     for e in events:
         if e.kind == "bulk_load":
             for barrier, places in e.by_barrier.items():
                 if (ring := ring_of.get(barrier)) is not None:
                     starts[e.map, ring][barrier] |= set(places)
-                    said[e.map, ring].add(e.number)
+                    stated[e.map, ring].add(e.number)
                     chains.setdefault((e.map, ring), e.chain)
     for key in list(starts):  # maps whose boxes take turns in one array
         same = next(
@@ -267,8 +312,8 @@ def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Regi
         if same is not None:
             del starts[key]
     for key in sorted(starts, key=lambda k: len(starts[k])):  # one array, of which some boxes complete on another barrier
-        others = [k for k in starts if k[0] == key[0] is not None and k != key]
-        if any(set().union(*starts[key].values()) <= set().union(*starts[k].values()) for k in others):
+        same_map = [k for k in starts if k[0] == key[0] is not None and k != key]
+        if any(set().union(*starts[key].values()) <= set().union(*starts[k].values()) for k in same_map):
             del starts[key]
     expected: dict[Ring, set[int | None]] = defaultdict(set)
     for e in events:
@@ -280,7 +325,7 @@ def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Regi
     for key, by_stage in starts.items():
         firsts = tuple(sorted({min(places) for places in by_stage.values()}))
         gaps = {b - a for a, b in itertools.pairwise(firsts)}
-        alone = said[key].pop() if len(said[key]) == 1 and all(len(places) == 1 for places in by_stage.values()) else None
+        alone = stated[key].pop() if len(stated[key]) == 1 and all(len(places) == 1 for places in by_stage.values()) else None
         sized[key] = firsts, alone or (gaps.pop() if len(gaps) == 1 else None)
     for ring, numbers in expected.items():
         mine = [k for k in sized if k[1] == ring]
@@ -290,18 +335,21 @@ def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Regi
         boxes = {k: _panels(starts[k]) for k in mine if sized[k][1] is None}
         if all(boxes.values()) and sum(b or 0 for b in boxes.values()) + sum(sized[k][1] or 0 for k in mine) == total:
             sized |= {k: (sized[k][0], b) for k, b in boxes.items()}
-        known = [s for k in mine if (s := sized[k][1]) is not None]
+        sizes = [s for k in mine if (s := sized[k][1]) is not None]
         missing = [k for k in mine if sized[k][1] is None]
-        if len(missing) == 1 and total > sum(known):
-            sized[missing[0]] = sized[missing[0]][0], total - sum(known)
-        elif not missing and sum(known) != total:
+        if len(missing) == 1 and total > sum(sizes):
+            sized[missing[0]] = sized[missing[0]][0], total - sum(sizes)
+        elif not missing and sum(sizes) != total:
             for k in mine:
                 sized[k] = sized[k][0], total if len(mine) == 1 else None
     return [Region(firsts, nbytes, key[1], chains[key]) for key, (firsts, nbytes) in sorted(sized.items(), key=lambda item: item[1][0])]
 
 
 def _panels(by_stage: dict[int, set[int]]) -> int | None:
-    """The bytes of one stage of an array that is copied box by box, each as far from the next; None of a single box."""
+    """Return the bytes of one stage of an array that is copied box by box at even distances.
+
+    None for a single box.
+    """
     sizes = set()
     for places in by_stage.values():
         gaps = {b - a for a, b in zip(sorted(places), sorted(places)[1:])}
@@ -310,8 +358,11 @@ def _panels(by_stage: dict[int, set[int]]) -> int | None:
 
 
 def _filled_by_threads(events: Sequence[Event], kind: str) -> list[Region]:
-    """Of cp.async, of stmatrix, or of bulk stores of a known size: bytes that one place in the sources fills or takes, or several that do the same; its stages
-    are the values that one variable gives its address."""
+    """Return the arrays that cp.async, stmatrix, or bulk stores of a known size fill or read.
+
+    Bytes of one place in the sources make an array, or of several that touch the same; its stages are the values that
+    one variable yields for its address.
+    """
     covered: dict[Chain, set[int]] = defaultdict(set)
     turns: dict[Chain, set[tuple[int, int]]] = defaultdict(set)
     for e in events:
@@ -346,17 +397,17 @@ def _filled_by_threads(events: Sequence[Event], kind: str) -> list[Region]:
 
 
 def _turns(threads: Threads, i: int, operand: object) -> tuple[tuple[int, int], ...]:
-    """For each variable that an address depends on, how many values it gives the address, and how far they are apart, where that is even."""
+    """Return for each variable of an address the number of its values and their distance, if even."""
     number = threads.possible(i, threads.value(operand))
-    found = []
+    turns = []
     data, state = np.broadcast_arrays(number.data, number.state)
     for axis in range(len(number.axes)):
-        along, known = np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1), np.moveaxis(state, axis, 0).reshape(data.shape[axis], -1)
-        whole = np.flatnonzero((known == KNOWN).sum(0) == (known == KNOWN).sum(0).max(initial=0))
+        along, states = np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1), np.moveaxis(state, axis, 0).reshape(data.shape[axis], -1)
+        whole = np.flatnonzero((states == KNOWN).sum(0) == (states == KNOWN).sum(0).max(initial=0))
         if not len(whole):
             continue
-        values = np.unique(along[known[:, whole[0]] == KNOWN, whole[0]])
+        values = np.unique(along[states[:, whole[0]] == KNOWN, whole[0]])
         gaps = {int(g) for g in np.diff(values)}
         if len(gaps) == 1:
-            found.append((len(values), gaps.pop()))
-    return tuple(found)
+            turns.append((len(values), gaps.pop()))
+    return tuple(turns)

@@ -1,4 +1,7 @@
-"""A CUDA source to PTX with lines, by nvcc, without a GPU; and the kernel of it that is meant. Owns the call of nvcc and its cache, no PTX."""
+"""Compilation of a CUDA source to PTX with lines by nvcc, and selection of its kernel.
+
+It needs no GPU; PTX is cached.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,17 @@ SHOWN = 12  # kernels that an error lists
 
 @dataclass(frozen=True)
 class Build:
-    """How a source is compiled, and which of its kernels is meant. include: folders; defines: macros; kernel: its name, or a part or pattern of its full name;
-    instantiate: text behind the source, an explicit instantiation for instance; threads, cluster (in x, y, z): of the launch, where the source does not say; flags: more of nvcc's."""
+    """Options of a compilation, and the choice of a kernel.
+
+    Attributes:
+        include: Folders of headers.
+        defines: Macros.
+        kernel: Name of the kernel, or a part or pattern of its full name.
+        instantiate: Text to append to the source, such as an explicit instantiation.
+        threads: Threads of a CTA, where the source does not say.
+        cluster: CTAs of a cluster in x, y, z, where the source does not say.
+        flags: Further flags of nvcc.
+    """
 
     arch: str
     include: tuple[str, ...] = ()
@@ -39,40 +51,57 @@ class Build:
 
 
 def read_compiled(source: Path, build: Build) -> Compiled:
-    """What nvcc makes of a source, read. Raises CuirError U503, U504 (nothing to compile with), O121 (nvcc refuses it), O122, O124 (no such kernel), O123."""
+    """Compile a source and read its PTX.
+
+    Raises CuirError U503, U504 (nothing to compile with), O121 (nvcc refuses it), O122, O124 (no such kernel), O123.
+    """
     ptx = ptx_of(source, build)
     mangled, name = chosen(entries(ptx), build.kernel, source)
-    own = [str(source.resolve().parent), *(str(Path(i).resolve()) for i in build.include)]
-    return reading_of(read_entry(ptx, mangled), name, source, own, build.threads, build.cluster)
+    user_folders = [str(source.resolve().parent), *(str(Path(i).resolve()) for i in build.include)]
+    return reading_of(read_entry(ptx, mangled), name, source, user_folders, build.threads, build.cluster)
 
 
 def ptx_of(source: Path, build: Build) -> str:
-    """The PTX, from the cache if neither the source nor a file that it includes has changed. Raises as `read_compiled`."""
+    """Return the PTX, from the cache if neither the source nor a file that it includes has changed.
+
+    Raises as `read_compiled`.
+    """
     nvcc = find_nvcc()
-    arguments = [f"-arch={build.arch}", *FLAGS, *build.flags, *(f"-D{n}={v}" if v else f"-D{n}" for n, v in build.defines.items()),
-                 *(x for i in build.include for x in ("-I", str(Path(i).resolve()))), "-I", include_dir()]  # fmt: skip
+    arguments = [
+        f"-arch={build.arch}",
+        *FLAGS,
+        *build.flags,
+        *(f"-D{n}={v}" if v else f"-D{n}" for n, v in build.defines.items()),
+        *(x for i in build.include for x in ("-I", str(Path(i).resolve()))),
+        "-I",
+        include_dir(),
+    ]
     key = hashlib.sha256("\n".join([str(source.resolve()), build.instantiate, compiler_version(nvcc), *arguments]).encode()).hexdigest()[
         :32
     ]
-    text, seen = cache_dir() / f"{key}.ptx", cache_dir() / f"{key}.ptx.json"
+    text, stamps_path = cache_dir() / f"{key}.ptx", cache_dir() / f"{key}.ptx.json"
     try:
-        if all(_stamp(path) == stamp for path, stamp in json.loads(seen.read_text(encoding="utf-8")).items()):
+        if all(_stamp(path) == stamp for path, stamp in json.loads(stamps_path.read_text(encoding="utf-8")).items()):
             return text.read_text(encoding="utf-8")
     except (OSError, ValueError, AttributeError):
         pass
     with tempfile.TemporaryDirectory() as folder:
-        given = source.resolve()
+        compiled_path = source.resolve()
         if build.instantiate:
-            given = Path(folder) / source.name
-            given.write_text(f'#include "{source.resolve()}"\n{build.instantiate}\n', encoding="utf-8")
+            compiled_path = Path(folder) / source.name
+            compiled_path.write_text(f'#include "{source.resolve()}"\n{build.instantiate}\n', encoding="utf-8")
         out, needs = Path(folder) / "kernel.ptx", Path(folder) / "kernel.d"
-        done = subprocess.run(
-            [nvcc, *arguments, "-MD", "-MF", str(needs), "-o", str(out), str(given)], capture_output=True, text=True, check=False
+        process = subprocess.run(
+            [nvcc, *arguments, "-MD", "-MF", str(needs), "-o", str(out), str(compiled_path)], capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            first = next((line for line in said if "error" in line), said[-1] if said else "no word")
-            raise CuirError.of("O121", f"nvcc refuses `{source}`: {first.replace(folder + os.sep, '')}", hint="-I FOLDER for headers, -D NAME=VALUE for macros; without them --read text reads the text alone")  # fmt: skip
+        if process.returncode:
+            output = (process.stdout + process.stderr).strip().splitlines()
+            first = next((line for line in output if "error" in line), output[-1] if output else "no word")
+            raise CuirError.of(
+                "O121",
+                f"nvcc refuses `{source}`: {first.replace(folder + os.sep, '')}",
+                hint="-I FOLDER for headers, -D NAME=VALUE for macros; without them --read text reads the text alone",
+            )
         ptx = out.read_text(encoding="utf-8")
         files = {
             p: s
@@ -82,13 +111,14 @@ def ptx_of(source: Path, build: Build) -> str:
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         text.write_text(ptx, encoding="utf-8")
-        seen.write_text(json.dumps(files), encoding="utf-8")
+        stamps_path.write_text(json.dumps(files), encoding="utf-8")
     except OSError:
         pass  # compiled anew the next time
     return ptx
 
 
 def _stamp(path: str) -> str:
+    """Return size and time of a file, "" if there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -96,39 +126,49 @@ def _stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def chosen(names: Sequence[str], wanted: str | None, source: Path) -> tuple[str, str]:
-    """The kernel that is meant: its mangled name and what C++ calls it. Raises CuirError O122 if there is none, O124 if none or several fit."""
+def chosen(names: Sequence[str], pattern: str | None, source: Path) -> tuple[str, str]:
+    """Return the selected kernel: its mangled name and its C++ name.
+
+    Raises CuirError O122 if there is none, O124 if none or several fit.
+    """
     if not names:
-        raise CuirError.of("O122", f"`{source.name}` must have a __global__ function, and one that is used, found none",
-                           hint="a template needs an instantiation: --instantiate 'template __global__ void name<64>(int*);'")  # fmt: skip
+        raise CuirError.of(
+            "O122",
+            f"`{source.name}` must have a __global__ function, and one that is used, found none",
+            hint="a template needs an instantiation: --instantiate 'template __global__ void name<64>(int*);'",
+        )
     plain = dict(zip(names, demangled(names)))
-    if wanted is None:
+    if pattern is None:
         fitting = list(names)
     else:
-        fitting = [m for m, p in plain.items() if wanted in (m, p, p.partition("(")[0].split("<")[0].split()[-1].rpartition("::")[2])]
-        fitting = fitting if len(fitting) == 1 else [m for m, p in plain.items() if wanted in p or wanted in m or _matches(wanted, p)]
+        fitting = [m for m, p in plain.items() if pattern in (m, p, p.partition("(")[0].split("<")[0].split()[-1].rpartition("::")[2])]
+        fitting = fitting if len(fitting) == 1 else [m for m, p in plain.items() if pattern in p or pattern in m or _matches(pattern, p)]
     if len(fitting) != 1:
         listed = "\n".join(f"  {_short(plain[m])}" for m in (fitting or names)[:SHOWN])
         more = len(fitting or names) - SHOWN
-        which = (
-            f"{len(fitting) or 'no'} kernels of `{source.name}` are called `{wanted}`"
-            if wanted
+        problem = (
+            f"{len(fitting) or 'no'} kernels of `{source.name}` are called `{pattern}`"
+            if pattern
             else f"`{source.name}` has {len(names)} kernels"
         )
-        raise CuirError.of("O124", f"{which}; one must be named:\n{listed}" + (f"\n  and {more} more" if more > 0 else ""),
-                           hint="--kernel NAME, a part of the full name, or a regular expression that one full name fits")  # fmt: skip
+        raise CuirError.of(
+            "O124",
+            f"{problem}; one must be named:\n{listed}" + (f"\n  and {more} more" if more > 0 else ""),
+            hint="--kernel NAME, a part of the full name, or a regular expression that one full name fits",
+        )
     return fitting[0], plain[fitting[0]]
 
 
-def _matches(wanted: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a regular expression finds a name; False for an invalid one."""
     try:
-        return re.search(wanted, name) is not None
+        return re.search(pattern, name) is not None
     except re.error:
         return False
 
 
 def _short(name: str) -> str:
-    """A kernel's full name without what its arguments are."""
+    """Return a kernel's full name without its parameters."""
     depth = 0
     for i, c in enumerate(name):
         depth += (c == "<") - (c == ">")
@@ -138,10 +178,10 @@ def _short(name: str) -> str:
 
 
 def demangled(names: Sequence[str]) -> list[str]:
-    """What C++ calls these; the names themselves where there is no tool that knows."""
+    """Return the C++ names of mangled ones; the mangled ones where there is no tool for it."""
     tool = shutil.which("cu++filt", path=str(Path(find_nvcc()).parent)) or shutil.which("c++filt")
     if tool is None:
         return list(names)
-    done = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
+    process = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=False)
+    lines = process.stdout.splitlines()
     return lines if len(lines) == len(names) else list(names)

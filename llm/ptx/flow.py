@@ -1,4 +1,4 @@
-"""Control flow of a kernel: blocks, what leads where under which predicate, what dominates what, loops. Knows no values."""
+"""Control flow graph of a kernel: blocks, edges with predicates, dominators, loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ ENDS = ("ret", "exit", "trap")
 
 @dataclass
 class Block:
-    """Instructions first to last (excluded). out: blocks that follow, each with (predicate, whether it holds there), None if always."""
+    """Basic block: instructions `first` to `last` (excluded).
+
+    `out` are its successors, each with (predicate, whether it holds there), None if always; `into` its predecessors.
+    """
 
     first: int
     last: int
@@ -22,36 +25,45 @@ class Block:
 
 @dataclass
 class Flow:
-    """blocks in the order of the text; of: the block of each instruction; order: reverse postorder; dominator: of each block the next one above, -1 for the first."""
+    """Control flow graph.
+
+    Attributes:
+        blocks: Blocks in the order of the text.
+        of: Block of each instruction.
+        order: Reverse postorder.
+        dominator: Immediate dominator of each block, -1 for the first.
+        loops: Blocks of each loop by its header.
+    """
 
     blocks: list[Block]
     of: list[int]
     order: list[int]
     dominator: list[int]
-    loops: dict[int, frozenset[int]]  # header -> its blocks
+    loops: dict[int, frozenset[int]]
 
     def dominates(self, a: int, b: int) -> bool:
+        """Return whether block `a` dominates block `b`."""
         while b >= 0 and b != a:
             b = self.dominator[b]
         return b == a
 
     def inside(self, block: int) -> list[int]:
-        """Headers of the loops around a block."""
+        """Return the headers of the loops around a block."""
         return [h for h, body in self.loops.items() if block in body]
 
     def conditions(self, block: int) -> list[tuple[str, bool]]:
-        """Predicates that hold, or do not, whenever a block is reached."""
-        found = []
+        """Return predicates that hold, or do not, whenever a block is reached."""
+        predicates = []
         while (above := self.dominator[block]) >= 0:
-            ways = [held for to, held in self.blocks[above].out if to == block]
+            ways = [guard for to, guard in self.blocks[above].out if to == block]
             if len(ways) == 1 and ways[0] is not None and self.blocks[block].into == [above]:
-                found.append(ways[0])
+                predicates.append(ways[0])
             block = above
-        return found
+        return predicates
 
 
 def flow_of(instructions: Sequence[Instruction]) -> Flow:
-    """The control flow of a body."""
+    """Compute the control flow graph of a body."""
     starts = {0}
     for i, x in enumerate(instructions):
         if x.labels:
@@ -85,13 +97,14 @@ def flow_of(instructions: Sequence[Instruction]) -> Flow:
 
 
 def _order(blocks: list[Block]) -> list[int]:
-    seen, post = {0}, list[int]()
+    """Return the blocks in reverse postorder."""
+    visited, post = {0}, list[int]()
     stack = [(0, iter([to for to, _ in blocks[0].out]))]
     while stack:
         n, rest = stack[-1]
         for to in rest:
-            if to not in seen:
-                seen.add(to)
+            if to not in visited:
+                visited.add(to)
                 stack.append((to, iter([t for t, _ in blocks[to].out])))
                 break
         else:
@@ -101,7 +114,7 @@ def _order(blocks: list[Block]) -> list[int]:
 
 
 def _dominators(blocks: list[Block], order: list[int]) -> list[int]:
-    """Cooper, Harvey and Kennedy."""
+    """Compute immediate dominators by the algorithm of Cooper, Harvey and Kennedy."""
     place = {n: i for i, n in enumerate(order)}
     above: dict[int, int] = {0: 0}
     changed = True
@@ -125,6 +138,7 @@ def _dominators(blocks: list[Block], order: list[int]) -> list[int]:
 
 
 def _loops(blocks: list[Block], order: list[int], dominator: list[int]) -> dict[int, frozenset[int]]:
+    """Return the natural loops by header."""
     loops: dict[int, set[int]] = {}
     for n in order:
         for header, _ in blocks[n].out:

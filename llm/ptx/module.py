@@ -1,4 +1,7 @@
-"""PTX text to instructions: one function's body, scopes of inline assembly made plain, each instruction with its places in the sources. Owns no meaning."""
+"""Parser of PTX text: instructions of one function's body, each with its places in the sources.
+
+Scopes of inline assembly are resolved.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.\w+\s+([\w$]+)")
 
 @dataclass(frozen=True)
 class Frame:
-    """A place in a source; function: the mangled name of the function that it lies in, empty for the kernel itself."""
+    """Place in a source.
+
+    `function` is the mangled name of the function that it lies in, empty for the kernel itself.
+    """
 
     path: str
     line: int
@@ -37,7 +43,7 @@ Chain = tuple[Frame, ...]  # the innermost first, the kernel's own line last
 
 @dataclass(frozen=True)
 class Address:
-    """An operand in brackets: base + offset; rest: what else stands there (coordinates)."""
+    """Operand in brackets: base + offset; `rest` are its coordinates."""
 
     base: str | int
     offset: int
@@ -49,19 +55,33 @@ Operand = Any  # str: a register or a symbol; int; None: a number that is no int
 
 @dataclass(frozen=True)
 class Instruction:
-    """guard: a predicate and whether it must hold. op: dotted, without its operands."""
+    """Instruction of PTX.
+
+    Attributes:
+        op: Dotted name, without operands.
+        guard: Predicate, and whether it must hold.
+        labels: Labels at the instruction.
+        targets: Targets of a branch by index.
+    """
 
     op: str
     operands: tuple[Operand, ...]
     guard: tuple[str, bool] | None
     chain: Chain
-    labels: tuple[str, ...] = ()  # of the instruction itself
-    targets: tuple[str, ...] = ()  # of a branch by index
+    labels: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel: instructions in order, shared symbols with their byte sizes (None: what the launch gives), threads and CTAs of a cluster along x, y and z if said."""
+    """Kernel of a PTX file.
+
+    Attributes:
+        instructions: Instructions in order.
+        shared: Alignment and byte size of shared symbols (None: set by the launch).
+        threads: Threads of a CTA along x, y, z, if stated.
+        cluster: CTAs of a cluster along x, y, z, if stated.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -73,12 +93,12 @@ class Entry:
 
 
 def entries(ptx: str) -> list[str]:
-    """The mangled names of a file's kernels."""
+    """Return the mangled names of a file's kernels."""
     return ENTRY.findall(ptx)
 
 
 def read_entry(ptx: str, name: str) -> Entry:
-    """One kernel of a PTX file. Raises CuirError O123 if the text is not what nvcc writes."""
+    """Parse one kernel of a PTX file. Raises CuirError O123 if the text is not what nvcc writes."""
     start = next(m for m in ENTRY.finditer(ptx) if m[1] == name)
     opening = ptx.index("\n{", start.end())
     head = ptx[start.start() : opening]
@@ -102,7 +122,7 @@ def read_entry(ptx: str, name: str) -> Entry:
 
 
 def _closing(ptx: str, opening: int) -> int:
-    """Where the brace at `opening` closes; the end of the text if it does not."""
+    """Return the offset of the brace that closes the one at `opening`; the end of the text if none does."""
     depth = 0
     for brace in re.compile(r"[{}]").finditer(ptx, opening):
         depth += 1 if brace[0] == "{" else -1
@@ -113,13 +133,14 @@ def _closing(ptx: str, opening: int) -> int:
 
 @functools.cache
 def _parser() -> Lark:
+    """Return the parser of bodies."""
     text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
     return Lark(text, parser="lalr", transformer=_Build())
 
 
 @v_args(inline=True)
 class _Build(Transformer[Token, Any]):
-    """Tuples of what the grammar finds: (kind, ...)."""
+    """Transformer of the grammar's matches to tuples: (kind, ...)."""
 
     def start(self, *statements: Any) -> Any:
         return statements
@@ -156,8 +177,8 @@ class _Build(Transformer[Token, Any]):
     def number(self, text: Token) -> Any:
         return number(text)
 
-    def pair(self, one: Token, other: Token) -> Any:
-        return (str(one), str(other))
+    def pair(self, first: Token, second: Token) -> Any:
+        return (str(first), str(second))
 
     def negated(self, name: Token) -> Any:
         return "!" + str(name)
@@ -179,7 +200,7 @@ class _Build(Transformer[Token, Any]):
 
 
 def number(text: str) -> int | None:
-    """An integer; None for another number."""
+    """Parse an integer; None for another number."""
     text = text.rstrip("U")
     try:
         return int(text, 0)
@@ -188,13 +209,14 @@ def number(text: str) -> int | None:
 
 
 def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, str]) -> Iterator[Instruction]:
-    """Instructions in order; names that a block declares are its own."""
+    """Yield instructions in order; names that a block declares are local to it."""
     chain: Chain = ()
     pending: list[str] = []
     counter = 0
     targets: dict[str, tuple[str, ...]] = {}
 
     def placed(text: str) -> Chain:
+        """Return the chain of places that a `.loc` directive states."""
         m = PLACE.match(text)
         if m is None:
             return chain
@@ -202,18 +224,19 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
         if m[4] is None:
             return (Frame(path, int(m[2]), int(m[3])),)
         outer = Frame(files.get(int(m[5]), ""), int(m[6]), int(m[7]))
-        around = known.get((outer.path, outer.line, outer.column), (outer,))
+        around = chain_at.get((outer.path, outer.line, outer.column), (outer,))
         return (Frame(path, int(m[2]), int(m[3]), names.get(m[4], m[4])), *around)
 
-    known: dict[tuple[str, int, int], Chain] = {}  # a chain is written from the kernel's line inwards
+    chain_at: dict[tuple[str, int, int], Chain] = {}  # a chain is written from the kernel's line inwards
 
     def go(body: tuple[Any, ...], scope: dict[str, str]) -> Iterator[Instruction]:
+        """Yield the instructions of statements in a scope."""
         nonlocal chain, counter
         for statement in body:
             kind = statement[0]
             if kind == "loc":
                 chain = placed(statement[1]) or chain
-                known[chain[0].path, chain[0].line, chain[0].column] = chain
+                chain_at[chain[0].path, chain[0].line, chain[0].column] = chain
             elif kind == "label":
                 pending.append(scope.get(statement[1], statement[1]))
             elif kind == "directive":
@@ -233,9 +256,9 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
             elif kind == "instruction":
                 _, op, operands, guard = statement
                 named = tuple(_scoped(o, scope) for o in operands) if scope else operands
-                held = (scope.get(guard[0], guard[0]), guard[1]) if guard else None
+                guard_in_scope = (scope.get(guard[0], guard[0]), guard[1]) if guard else None
                 index = targets.get(named[1], ()) if op.startswith("brx") and len(named) > 1 and isinstance(named[1], str) else ()
-                yield Instruction(op, named, held, chain, tuple(pending), index)
+                yield Instruction(op, named, guard_in_scope, chain, tuple(pending), index)
                 pending.clear()
 
     yield from go(statements, {})
@@ -244,6 +267,7 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
 
 
 def _scoped(operand: Operand, scope: dict[str, str]) -> Operand:
+    """Resolve names of an operand in a scope."""
     if isinstance(operand, str):
         return "!" + scope.get(operand[1:], operand[1:]) if operand[:1] == "!" else scope.get(operand, operand)
     if isinstance(operand, Address):

@@ -1,7 +1,8 @@
-"""Integers as they are in each thread and for each value that a loop's variables take. Owns the arithmetic of PTX on them, no control flow.
+"""Integers in each thread and for each value of loop variables, with the arithmetic of PTX.
 
-A number is an array whose last axis is the thread (of size 1 where all threads agree); each further axis belongs to a variable that has several values, so
-that what is computed from one variable in two ways stays related. Each element is known, unknown (data, parameters), or absent (no thread gets there so).
+A number is an array whose last axis is the thread (of size 1 where all threads agree); each further axis belongs to a
+variable that has several values, so that results of one variable stay related. Each element is known, unknown (data,
+parameters), or absent (no thread gets there with it).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """data, state: (one axis for each of `axes`, threads or 1)."""
+    """Array of integers with a state for each element.
+
+    `data` and `state` have one axis for each of `axes`, then threads or 1.
+    """
 
     axes: tuple[str, ...]
     data: Ints
@@ -29,16 +33,18 @@ class Number:
 
     @property
     def rows(self) -> tuple[Ints, NDArray[np.int8]]:
-        """Both with all variables' axes made one."""
+        """Data and state with the axes of all variables joined."""
         data, state = np.broadcast_arrays(self.data, self.state)
         return data.reshape(-1, data.shape[-1]), state.reshape(-1, state.shape[-1])
 
     @property
     def all_known(self) -> bool:
+        """True if all elements are known."""
         return bool((self.state == KNOWN).all())
 
 
 def of(value: int) -> Number:
+    """Return a constant."""
     return Number((), np.array([value], np.int64), np.array([KNOWN], np.int8))
 
 
@@ -46,20 +52,21 @@ UNKNOWN_NUMBER = Number((), np.zeros(1, np.int64), np.array([UNKNOWN], np.int8))
 
 
 def of_threads(values: Sequence[int] | Ints) -> Number:
-    """A number that differs from thread to thread."""
+    """Return a number that differs from thread to thread."""
     data = np.asarray(values, np.int64)
     return Number((), data, np.full(data.shape, KNOWN, np.int8))
 
 
 def of_rows(name: str, data: Ints, state: NDArray[np.int8]) -> Number:
-    """The number of a variable with these values, one a row."""
+    """Return the number of a variable with these values, one a row."""
     return Number((name,), data, state)
 
 
 def aligned(numbers: Sequence[Number]) -> tuple[tuple[str, ...], list[Ints], list[NDArray[np.int8]]]:
-    """All axes of some numbers, and their arrays with an axis for each.
+    """Return all axes of some numbers, and their arrays with an axis for each.
 
-    A variable gets values one after another: where one number has seen fewer of them than another, both count as far as that one goes, until it is worked out anew.
+    A variable gets values one after another: where one number has fewer of them than another, the shorter range counts
+    until it is recomputed.
     """
     axes = tuple(sorted({a for n in numbers for a in n.axes}))
     sizes: dict[str, int] = {}
@@ -78,14 +85,14 @@ def aligned(numbers: Sequence[Number]) -> tuple[tuple[str, ...], list[Ints], lis
 
 
 def extent(numbers: Sequence[Number]) -> int:
-    """How many elements a result of these has."""
+    """Return the number of elements of a result of these numbers."""
     sizes = {a: s for n in numbers for a, s in zip(n.axes, n.data.shape)}
     threads = max((n.data.shape[-1] for n in numbers), default=1)
     return int(np.prod([threads, *sizes.values()]))
 
 
 def applied(function: Callable[..., Ints], *numbers: Number) -> Number:
-    """A function of elements. Too large: unknown."""
+    """Apply a function to elements; a result that is too large is unknown."""
     if extent(numbers) > MOST:
         return UNKNOWN_NUMBER
     axes, datas, states = aligned(numbers)
@@ -98,11 +105,11 @@ def applied(function: Callable[..., Ints], *numbers: Number) -> Number:
     return Number(axes, np.broadcast_to(data, shape), np.broadcast_to(state, shape))
 
 
-def chosen(condition: Number, one: Number, other: Number) -> Number:
-    """`one` where the condition holds, else `other`; unknown where it is not known and they differ."""
-    if extent((condition, one, other)) > MOST:
+def chosen(condition: Number, positive: Number, negative: Number) -> Number:
+    """Select `one` where the condition holds, else `other`; unknown where it is unknown and they differ."""
+    if extent((condition, positive, negative)) > MOST:
         return UNKNOWN_NUMBER
-    axes, (c, a, b), (sc, sa, sb) = aligned((condition, one, other))
+    axes, (c, a, b), (sc, sa, sb) = aligned((condition, positive, negative))
     data = np.where(c != 0, a, b)
     state = np.where(
         sc == KNOWN, np.where(c != 0, sa, sb), np.where((sa == KNOWN) & (sb == KNOWN) & (a == b), KNOWN, np.minimum(sc, UNKNOWN))
@@ -113,7 +120,7 @@ def chosen(condition: Number, one: Number, other: Number) -> Number:
 
 # ---- PTX
 def wrapped(data: Ints, bits: int) -> Ints:
-    """Of so many bits, with its sign."""
+    """Wrap integers to a width, with sign."""
     if bits >= 64:
         return data
     low = data & ((1 << bits) - 1)
@@ -121,7 +128,7 @@ def wrapped(data: Ints, bits: int) -> Ints:
 
 
 def unsigned(data: Ints, bits: int) -> Ints:
-    """As a number without a sign; of 64 bits only those that an i64 holds."""
+    """Reinterpret integers as unsigned; of 64 bits only those that an i64 holds."""
     return data & ((1 << bits) - 1) if bits < 64 else data
 
 
@@ -129,16 +136,18 @@ TYPES = re.compile(r"(?<=\.)([subf])(8|16|32|64)(?=\.|$)")
 
 
 def width(op: str) -> tuple[str, int]:
-    """The first type of an instruction: its letter and bits."""
+    """Return the first type of an instruction: its letter and bits."""
     letter, bits = (TYPES.findall(op) or [("b", "32")])[0]
     return letter, int(bits)
 
 
-def _shift(bits: int, letter: str, left: bool) -> Callable[[Ints, Ints], Ints]:
+def _shift(bits: int, letter: str, is_left: bool) -> Callable[[Ints, Ints], Ints]:
+    """Return the shift of a type."""
+
     def run(a: Ints, n: Ints) -> Ints:
         n = unsigned(n, 32)
         within = np.minimum(n, 63)
-        if left:
+        if is_left:
             return np.where(n >= bits, 0, wrapped(a << within, bits))
         if letter == "s":
             return a >> within
@@ -150,6 +159,8 @@ def _shift(bits: int, letter: str, left: bool) -> Callable[[Ints, Ints], Ints]:
 
 
 def _divided(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], Ints]:
+    """Return the division or remainder of a type."""
+
     def run(a: Ints, b: Ints) -> Ints:
         if letter != "s":
             a, b = unsigned(a, bits), unsigned(b, bits)
@@ -161,6 +172,8 @@ def _divided(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], 
 
 
 def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
+    """Return the high half of the product of a type."""
+
     def run(a: Ints, b: Ints) -> Ints:
         if letter != "s":
             a, b = unsigned(a, bits), unsigned(b, bits)
@@ -177,13 +190,21 @@ def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
 
 
 COMPARISONS: dict[str, Callable[[Ints, Ints], Any]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 
 
 def compared(op: str, a: Number, b: Number) -> Number:
-    """setp: the comparison of integers; of others unknown."""
+    """Compare integers as setp does; other comparisons are unknown."""
     letter, bits = width(op)
     comparison = COMPARISONS.get(op.split(".")[1])
     if comparison is None or letter == "f":
@@ -194,7 +215,7 @@ def compared(op: str, a: Number, b: Number) -> Number:
 
 
 def computed(op: str, operands: Sequence[Number]) -> Number:
-    """What an instruction without memory, threads or control gives; unknown for those that are not known here."""
+    """Return the result of an instruction without memory, threads or control; unknown if not modelled."""
     name = op.split(".")[0]
     letter, bits = width(op)
     if ".pred" in op:
@@ -203,7 +224,8 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
         return operands[0] if name == "mov" and operands else UNKNOWN_NUMBER
     signed = letter
 
-    def made(function: Callable[..., Ints], out: int = bits) -> Number:
+    def apply_wrapped(function: Callable[..., Ints], out: int = bits) -> Number:
+        """Apply a function and wrap its result."""
         return applied(lambda *x: wrapped(np.asarray(function(*x), np.int64), out), *operands)
 
     wide, high = ".wide" in op, ".hi" in op
@@ -219,47 +241,47 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
             take = (lambda x: wrapped(x, source)) if kinds[1][0] == "s" else (lambda x: unsigned(x, source))
             return applied(lambda x: wrapped(take(x), to), *operands)
         case "add", 2:
-            return made(lambda a, b: a + b)
+            return apply_wrapped(lambda a, b: a + b)
         case "sub", 2:
-            return made(lambda a, b: a - b)
+            return apply_wrapped(lambda a, b: a - b)
         case "mul" | "mul24", 2:
             if wide:
                 return applied(lambda a, b: operand(a) * operand(b), *operands)
-            return applied(_high(bits, signed), *operands) if high else made(lambda a, b: a * b)
+            return applied(_high(bits, signed), *operands) if high else apply_wrapped(lambda a, b: a * b)
         case "mad" | "mad24", 3:
             if wide:
                 return applied(lambda a, b, c: operand(a) * operand(b) + c, *operands)
             if high:
                 return applied(lambda p, c: wrapped(p + c, bits), applied(_high(bits, signed), *operands[:2]), operands[2])
-            return made(lambda a, b, c: a * b + c)
+            return apply_wrapped(lambda a, b, c: a * b + c)
         case ("div", 2) | ("rem", 2):
             return applied(_divided(bits, signed, name == "rem"), *operands)
         case ("shl", 2) | ("shr", 2):
             return applied(_shift(bits, signed, name == "shl"), *operands)
         case "and", 2:
-            return made(lambda a, b: a & b)
+            return apply_wrapped(lambda a, b: a & b)
         case "or", 2:
-            return made(lambda a, b: a | b)
+            return apply_wrapped(lambda a, b: a | b)
         case "xor", 2:
-            return made(lambda a, b: a ^ b)
+            return apply_wrapped(lambda a, b: a ^ b)
         case "not", 1:
-            return applied(lambda a: a == 0, *operands) if ".pred" in op else made(lambda a: ~a)
+            return applied(lambda a: a == 0, *operands) if ".pred" in op else apply_wrapped(lambda a: ~a)
         case "neg", 1:
-            return made(lambda a: -a)
+            return apply_wrapped(lambda a: -a)
         case "abs", 1:
-            return made(np.abs)
+            return apply_wrapped(np.abs)
         case "min", 2:
-            return made(lambda a, b: np.minimum(operand(a), operand(b)))
+            return apply_wrapped(lambda a, b: np.minimum(operand(a), operand(b)))
         case "max", 2:
-            return made(lambda a, b: np.maximum(operand(a), operand(b)))
+            return apply_wrapped(lambda a, b: np.maximum(operand(a), operand(b)))
         case "bfe", 3:
-            return made(lambda a, p, n: _field(a, p, n, bits, signed))
+            return apply_wrapped(lambda a, p, n: _field(a, p, n, bits, signed))
         case "bfi", 4:
-            return made(_inserted)
+            return apply_wrapped(_inserted)
         case "shf", 3:
             return UNKNOWN_NUMBER
         case "lop3", 4:
-            return made(_lop3)
+            return apply_wrapped(_lop3)
         case "popc", 1:
             return applied(
                 lambda a: np.array([bin(int(x)).count("1") for x in unsigned(a, 32).ravel()], np.int64).reshape(a.shape), *operands
@@ -270,17 +292,20 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
 
 
 def _field(a: Ints, p: Ints, n: Ints, bits: int, letter: str) -> Ints:
+    """Extract bits (bfe)."""
     p, n = p & 0xFF, np.minimum(n & 0xFF, 62)
     low = (unsigned(a, bits) >> np.minimum(p, 63)) & ((np.int64(1) << n) - 1)
     return np.where((letter == "s") & (n > 0) & ((low >> np.maximum(n - 1, 0)) & 1 == 1), low - (np.int64(1) << n), low)
 
 
 def _inserted(a: Ints, b: Ints, p: Ints, n: Ints) -> Ints:
+    """Insert bits (bfi)."""
     mask = ((np.int64(1) << np.minimum(n & 0xFF, 62)) - 1) << np.minimum(p & 0xFF, 63)
     return (b & ~mask) | ((a << np.minimum(p & 0xFF, 63)) & mask)
 
 
 def _lop3(a: Ints, b: Ints, c: Ints, table: Ints) -> Ints:
+    """Combine three operands by a truth table (lop3)."""
     out = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.int64)
     for i in range(8):
         term = (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)

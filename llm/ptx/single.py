@@ -1,4 +1,4 @@
-"""Registers written once: each write gets a name of its own, and where ways meet, a choice of names (static single assignment). Owns no values."""
+"""Static single assignment: each write of a register gets a name, and joins choose between names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,30 @@ from dataclasses import dataclass, field, replace
 from .flow import Flow
 from .module import Address, Instruction, Operand
 
-NO_RESULT = frozenset(("bra", "brx", "bar", "barrier", "setmaxnreg", "call", "cp", "st", "red", "nanosleep", "griddepcontrol", "ret", "exit", "fence",
-                       "membar", "trap", "prefetch", "discard", "stmatrix", "pmevent"))  # fmt: skip
+NO_RESULT = frozenset(
+    (
+        "bra",
+        "brx",
+        "bar",
+        "barrier",
+        "setmaxnreg",
+        "call",
+        "cp",
+        "st",
+        "red",
+        "nanosleep",
+        "griddepcontrol",
+        "ret",
+        "exit",
+        "fence",
+        "membar",
+        "trap",
+        "prefetch",
+        "discard",
+        "stmatrix",
+        "pmevent",
+    )
+)
 WITHOUT_RESULT = (
     "wgmma.fence",
     "wgmma.commit_group",
@@ -23,7 +45,7 @@ WITHOUT_RESULT = (
 
 
 def writes(x: Instruction) -> tuple[str, ...]:
-    """The registers that an instruction writes."""
+    """Return the registers that an instruction writes."""
     if not x.operands or x.op.split(".")[0] in NO_RESULT or x.op.startswith(WITHOUT_RESULT) or isinstance(x.operands[0], Address):
         return ()
     first = x.operands[0]
@@ -31,7 +53,7 @@ def writes(x: Instruction) -> tuple[str, ...]:
 
 
 def names_in(operand: Operand) -> list[str]:
-    """Registers and symbols in an operand."""
+    """Return the registers and symbols in an operand."""
     if isinstance(operand, str):
         return [operand.lstrip("!")]
     if isinstance(operand, Address):
@@ -40,15 +62,22 @@ def names_in(operand: Operand) -> list[str]:
 
 
 def reads(x: Instruction) -> list[str]:
-    """The names that an instruction reads: registers, and symbols too. wgmma and mma read what they add to, which is data."""
-    found = [name for operand in x.operands[1 if writes(x) else 0 :] for name in names_in(operand)]
-    return [*found, *([x.guard[0]] if x.guard else [])]
+    """Return the names that an instruction reads: registers, and symbols too.
+
+    wgmma and mma read what they add to, which is data.
+    """
+    names = [name for operand in x.operands[1 if writes(x) else 0 :] for name in names_in(operand)]
+    return [*names, *([x.guard[0]] if x.guard else [])]
 
 
 @dataclass(frozen=True)
 class Single:
-    """choices: of a name that stands for several where ways meet, its block and the name that comes from each block before; kept: of a name that is written
-    under a guard the one that has its value where the guard does not hold."""
+    """Kernel in SSA form.
+
+    Attributes:
+        choices: For a name that joins others (a phi): its block, and the name from each predecessor.
+        kept: For a name that is written under a guard: the name of its value where the guard does not hold.
+    """
 
     instructions: tuple[Instruction, ...]
     choices: Mapping[str, tuple[int, Mapping[int, str]]]
@@ -56,7 +85,7 @@ class Single:
 
 
 def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
-    """The instructions of a kernel with each register written once: Cytron and others."""
+    """Convert a kernel to SSA form by the algorithm of Cytron et al."""
     written: dict[str, list[int]] = defaultdict(list)
     for i, x in enumerate(instructions):
         for r in writes(x):
@@ -76,7 +105,7 @@ def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
                     work.append(b)
     result: list[Instruction] = list(instructions)
     choices: dict[str, tuple[int, dict[int, str]]] = {}
-    kept: dict[str, str] = {}
+    previous: dict[str, str] = {}
     count: dict[str, int] = defaultdict(int)
     below: dict[int, list[int]] = defaultdict(list)
     for b, above in enumerate(flow.dominator):
@@ -93,33 +122,35 @@ def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
         b, names = stack.pop()
         names = {**names, **{r: meeting[b, r] for r in meets.get(b, ())}}
         for i in range(flow.blocks[b].first, flow.blocks[b].last):
-            result[i] = _named(instructions[i], several, names, count, kept)
+            result[i] = _named(instructions[i], several, names, count, previous)
         for to, _ in flow.blocks[b].out:
             for r in meets.get(to, ()):
                 if r in names:
                     choices[meeting[to, r]][1][b] = names[r]
         stack += [(c, names) for c in below[b]]
-    return Single(tuple(result), choices, kept)
+    return Single(tuple(result), choices, previous)
 
 
-def _named(x: Instruction, several: set[str], names: dict[str, str], count: dict[str, int], kept: dict[str, str]) -> Instruction:
-    made = [r for r in writes(x) if r in several]
-    if not made and not (set(reads(x)) & names.keys()):
+def _named(x: Instruction, several: set[str], names: dict[str, str], count: dict[str, int], previous: dict[str, str]) -> Instruction:
+    """Rename the operands of an instruction."""
+    renamed_writes = [r for r in writes(x) if r in several]
+    if not renamed_writes and not (set(reads(x)) & names.keys()):
         return x
     outputs = 1 if writes(x) else 0
     operands = [*x.operands[:outputs], *(renamed(o, names) for o in x.operands[outputs:])]
     guard = (names.get(x.guard[0], x.guard[0]), x.guard[1]) if x.guard else None
-    for r in made:
+    for r in renamed_writes:
         count[r] += 1
         name = f"{r}#{count[r]}"
         if guard is not None and r in names:
-            kept[name] = names[r]
+            previous[name] = names[r]
         names[r] = name
         operands[0] = renamed(operands[0], {r: name})
     return replace(x, operands=tuple(operands), guard=guard)
 
 
 def renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
+    """Replace names in an operand."""
     if isinstance(operand, str):
         return "!" + names.get(operand[1:], operand[1:]) if operand[:1] == "!" else names.get(operand, operand)
     if isinstance(operand, Address):
@@ -130,7 +161,7 @@ def renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
 
 
 def _live(instructions: Sequence[Instruction], flow: Flow, several: set[str]) -> list[set[str]]:
-    """Of each block the registers that it or what follows may read before they are written."""
+    """Return for each block the registers that may be read before they are written, there or later."""
     needs: list[set[str]] = []
     ends: list[set[str]] = []
     for b in flow.blocks:
@@ -155,6 +186,7 @@ def _live(instructions: Sequence[Instruction], flow: Flow, several: set[str]) ->
 
 
 def _frontiers(flow: Flow) -> list[set[int]]:
+    """Return the dominance frontier of each block."""
     frontiers: list[set[int]] = [set() for _ in flow.blocks]
     reached = set(flow.order)
     for b in flow.order:

@@ -1,7 +1,9 @@
-"""What the registers of a kernel hold in each thread, and which threads reach which block: one fixed point of both. Owns no meaning of asynchronous instructions.
+"""Values of registers in each thread, and the threads that reach each block: one fixed point of both.
 
-Only what branches, guards and the asked-for operands depend on is worked out. A register that several instructions write is a variable: its values are
-collected until no new one comes, or until there are MANY, and then it may hold others too. Data and parameters are unknown; a branch on them goes both ways.
+Only what branches, guards and the requested operands depend on is computed. A register that several instructions write
+is a variable: its values are collected until no new one comes, or until there are MANY, and then it may hold any other
+value too. Data and parameters are unknown; a branch on them goes both ways. Asynchronous instructions have no meaning
+here.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from .single import names_in, reads, single, writes
 
 MANY = 20  # values of a variable
 ROUNDS = 400
-SHARED, PARAMETERS = 1024, 1 << 40  # where shared memory and parameters are taken to lie
-ALIGNED = 1024  # what dynamic shared memory is at least, here
+SHARED, PARAMETERS = 1024, 1 << 40  # assumed addresses of shared memory and parameters
+ALIGNED = 1024  # assumed alignment of dynamic shared memory
 LEAST, MASK_BITS = (
     64,
     6,
@@ -47,13 +49,16 @@ QUOTIENT = ("mul.hi", "mul.wide", "shr", "add", "sub", "cvt", "bfe", "mov", "shf
 
 
 class Threads:
-    """The analysis of one kernel. shape: threads of a CTA in x, y, z; cluster: CTAs of a cluster in x, y, z, None if not known."""
+    """Analysis of one kernel.
+
+    `shape` are threads of a CTA in x, y, z; `cluster` CTAs of a cluster in x, y, z, None if unknown.
+    """
 
     def __init__(self, entry: Entry, shape: tuple[int, int, int], cluster: tuple[int, int, int] | None = None):
         self.entry, self.shape, self.count = entry, shape, shape[0] * shape[1] * shape[2]
         self.flow = flow_of(entry.instructions)
-        made = single(entry.instructions, self.flow)
-        self.instructions, self.choices, self.kept = made.instructions, made.choices, made.kept
+        ssa = single(entry.instructions, self.flow)
+        self.instructions, self.choices, self.kept = ssa.instructions, ssa.choices, ssa.kept
         self.writer = {r: i for i, x in enumerate(self.instructions) for r in writes(x)}
         self.conditions = [self.flow.conditions(b) for b in range(len(self.flow.blocks))]
         self.symbols = self._symbols()
@@ -66,7 +71,7 @@ class Threads:
         self.reach[0] = True
 
     def _symbols(self) -> dict[str, Number]:
-        """Shared arrays with static ones first, as they are laid out; parameters far from them."""
+        """Return the addresses of shared arrays, static ones first, and of parameters, far from them."""
         at, symbols = SHARED, {}
         for name, (alignment, size) in sorted(self.entry.shared.items(), key=lambda item: item[1][1] is None):
             step = max(alignment, ALIGNED if size is None else 1)
@@ -77,15 +82,26 @@ class Threads:
         return symbols
 
     def _special(self, cluster: tuple[int, int, int] | None) -> dict[str, Number]:
+        """Return the values of special registers."""
         x, y, z = self.shape
         tid = np.arange(self.count)
-        special = {"%tid.x": of_threads(tid % x), "%tid.y": of_threads(tid // x % y), "%tid.z": of_threads(tid // (x * y)), "%ntid.x": of(x), "%ntid.y": of(y),
-                   "%ntid.z": of(z), "%laneid": of_threads(tid % 32), "%warpid": of_threads(tid // 32), "WARP_SZ": of(32)}  # fmt: skip
+        special = {
+            "%tid.x": of_threads(tid % x),
+            "%tid.y": of_threads(tid // x % y),
+            "%tid.z": of_threads(tid // (x * y)),
+            "%ntid.x": of(x),
+            "%ntid.y": of(y),
+            "%ntid.z": of(z),
+            "%laneid": of_threads(tid % 32),
+            "%warpid": of_threads(tid // 32),
+            "WARP_SZ": of(32),
+        }
         if cluster is not None:
             cx, cy, cz = cluster
             count = cx * cy * cz
 
             def of_ranks(values: Ints) -> Number:
+                """Return a number that depends on the CTA's rank in its cluster."""
                 return Number(("cluster",), values.reshape(-1, 1), np.full((count, 1), KNOWN, np.int8)) if count > 1 else of(0)
 
             rank = np.arange(count)
@@ -97,7 +113,7 @@ class Threads:
 
     # ---- values
     def value(self, operand: Operand) -> Number:
-        """What an operand holds; of an address the address."""
+        """Return the value of an operand; of an address the address."""
         if isinstance(operand, int):
             return of(operand if -(1 << 63) <= operand < 1 << 63 else operand - (1 << 64))
         if isinstance(operand, Address):
@@ -106,23 +122,23 @@ class Threads:
             return UNKNOWN_NUMBER
         if operand[:1] == "!":
             return applied(lambda p: p == 0, self.value(operand[1:]))
-        found = self.numbers.get(operand) or self.symbols.get(operand) or self.special.get(operand)
-        if found is not None:
-            return found
+        number = self.numbers.get(operand) or self.symbols.get(operand) or self.special.get(operand)
+        if number is not None:
+            return number
         return self._nothing if operand in self.writer or operand in self.choices else UNKNOWN_NUMBER
 
-    _nothing = Number(("nothing",), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))  # of what no instruction has written so far
+    _nothing = Number(("nothing",), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))  # not written yet
 
-    def solve(self, asked: Iterable[Operand]) -> None:
-        """Works out what these operands hold, and which threads reach which block."""
-        wanted = self._wanted(asked)
+    def solve(self, operands: Iterable[Operand]) -> None:
+        """Compute the values of these operands, and the threads that reach each block."""
+        registers = self._wanted(operands)
         depends: dict[str, list[str]] = defaultdict(list)
-        for r in wanted:
+        for r in registers:
             for name in self._sources(r):
                 depends[name].append(r)
-        variables = [r for r in wanted if r in self.choices]
-        singles = [r for r in wanted if r in self.writer]
-        wanted_set, changed = set(wanted), set(wanted)
+        variables = [r for r in registers if r in self.choices]
+        singles = [r for r in registers if r in self.writer]
+        register_set, changed = set(registers), set(registers)
         for _ in range(ROUNDS):
             for r in singles:
                 if r in changed:
@@ -141,53 +157,54 @@ class Threads:
                         changed.update(
                             c
                             for c in self.counters
-                            if r in self.counters and self.counters[c][0] == self.counters[r][0] and c in wanted_set and c != r
+                            if r in self.counters and self.counters[c][0] == self.counters[r][0] and c in register_set and c != r
                         )
             if not changed:
                 return
 
     def _sources(self, r: str) -> list[str]:
-        """What a register is made of."""
+        """Return the names that a register is computed from."""
         if r in self.choices:
             block, names = self.choices[r]
-            ways = [held[0] for p in names for to, held in self.flow.blocks[p].out if held and to == block]
+            ways = [guard[0] for p in names for to, guard in self.flow.blocks[p].out if guard and to == block]
             return [*names.values(), *ways, *(c for p in names for c, _ in self.conditions[p])]
         x = self.instructions[self.writer[r]]
         return [*([] if _opaque(x) else reads(x)), *([x.guard[0]] if x.guard else []), *([self.kept[r]] if r in self.kept else [])]
 
-    def _wanted(self, asked: Iterable[Operand]) -> list[str]:
-        """The registers that the asked-for operands, branches and guards depend on; what a register is computed from comes before it."""
-        roots = [name for o in asked for name in names_in(o)]
-        roots += [held[0] for b in self.flow.blocks for _, held in b.out if held]
-        seen: set[str] = set()
+    def _wanted(self, operands: Iterable[Operand]) -> list[str]:
+        """Return the registers that the operands, branches and guards depend on, in dependency order."""
+        roots = [name for o in operands for name in names_in(o)]
+        roots += [guard[0] for b in self.flow.blocks for _, guard in b.out if guard]
+        visited: set[str] = set()
         order: list[str] = []
         for root in roots:
             stack = [(root, False)]
             while stack:
-                r, done = stack.pop()
-                if done:
+                r, expanded = stack.pop()
+                if expanded:
                     order.append(r)
-                elif r not in seen and (r in self.writer or r in self.choices):
-                    seen.add(r)
+                elif r not in visited and (r in self.writer or r in self.choices):
+                    visited.add(r)
                     stack.append((r, True))
                     stack += [(d, False) for d in self._sources(r)]
         return order
 
     def _written(self, i: int, r: str) -> Number:
-        """What an instruction writes to a register."""
+        """Return the value that an instruction writes to a register."""
         x = self.instructions[i]
-        made = self._made(x, r)
+        result = self._made(x, r)
         if x.guard is not None:
             guard = self.value(("" if x.guard[1] else "!") + x.guard[0])
-            other = (
+            previous = (
                 self.value(self.kept[r])
                 if r in self.kept
                 else Number(guard.axes, np.zeros_like(guard.data), np.full(guard.state.shape, ABSENT, np.int8))
             )
-            return chosen(guard, made, other)
-        return made
+            return chosen(guard, result, previous)
+        return result
 
     def _made(self, x: Instruction, r: str) -> Number:
+        """Return the value that an instruction computes for a register, guard apart."""
         name, first = x.op.split(".")[0], x.operands[0]
         if _opaque(x):
             return UNKNOWN_NUMBER
@@ -222,7 +239,10 @@ class Threads:
         return number
 
     def _few(self, x: Instruction) -> list[int] | None:
-        """The values that an unknown number can have: under a mask, or as a remainder, also one that is written as a product with a constant's inverse."""
+        """Return the values that an unknown number can have, if they are few.
+
+        That holds under a mask, or for a remainder, also one that is written as a product with a constant's inverse.
+        """
         name = x.op.split(".")[0]
         if name == "and" and len(x.operands) == 3:
             for mask in (self._constant(o) for o in x.operands[1:]):
@@ -239,15 +259,17 @@ class Threads:
         return None
 
     def _constant(self, operand: Operand) -> int | None:
+        """Return the value of a known constant, else None."""
         number = self.value(operand)
         return int(number.data.flat[0]) if number.data.size == 1 and number.all_known else None
 
     def _only_writer(self, operand: Operand) -> Instruction | None:
+        """Return the instruction that writes a register, None if there is no single one."""
         place = self.writer.get(operand) if isinstance(operand, str) else None
         return None if place is None else self.instructions[place]
 
     def _made_of(self, quotient: Operand, whole: Operand, depth: int) -> bool:
-        """Whether a quotient is computed from the whole and constants alone."""
+        """Return whether a quotient is computed from the whole and constants alone."""
         if quotient == whole or isinstance(quotient, int):
             return True
         x = self._only_writer(quotient)
@@ -258,7 +280,7 @@ class Threads:
         return x.op.startswith(QUOTIENT) and all(self._made_of(o, whole, depth - 1) for o in x.operands[1:])
 
     def _shuffled(self, x: Instruction) -> Number:
-        """Of what the other lanes hold; in whole warps only."""
+        """Return the value that a shuffle takes from other lanes; in whole warps only."""
         value, lane, clamp = (self.value(o) for o in x.operands[1:4])
         if value.data.shape[-1] == 1 and not (value.state == ABSENT).any():
             return value
@@ -287,8 +309,8 @@ class Threads:
 
     # ---- counters: variables that a loop steps by a constant; all of a loop go by one axis, its turns
     def _counters(self) -> dict[str, tuple[int, int, str, int]]:
-        """Of each counter its loop's header, the block that goes back to it, the name of its first value, and its step."""
-        found = {}
+        """Return for each counter its loop's header, the latch, the name of its first value, and its step."""
+        counters = {}
         for r, (header, names) in self.choices.items():
             body = self.flow.loops.get(header, frozenset())
             back, first = [p for p in names if p in body], [p for p in names if p not in body]
@@ -302,11 +324,11 @@ class Threads:
                 and x.operands[1] == r
                 and isinstance(x.operands[2], int)
             ):
-                found[r] = header, back[0], names[first[0]], x.operands[2]
-        return found
+                counters[r] = header, back[0], names[first[0]], x.operands[2]
+        return counters
 
     def _count(self, r: str) -> bool:
-        """Works out a counter for the turns that its loop may take; whether it has changed."""
+        """Compute a counter for the turns that its loop may take; return whether it has changed."""
         header, back, first, step = self.counters[r]
         start = self.value(first)
         if not start.data.size:
@@ -324,7 +346,10 @@ class Threads:
         return changed
 
     def _present(self, header: int, back: int) -> Number:
-        """Which turns of a loop may be taken: a turn is if the one before is, and goes back. After MANY, one that is not known stands for all others."""
+        """Return the turns of a loop that may be taken.
+
+        A turn may be if the one before may, and branches back. After MANY, an unknown turn stands for all others.
+        """
         name, turns = f"turn {header}", self.turns[header]
         ways = [h for to, h in self.flow.blocks[back].out if to == header]
         conditions = [*self.conditions[back], *(h for h in ways if h)]
@@ -334,39 +359,40 @@ class Threads:
         goes = self._under(Number((name,), np.zeros((turns, 1), np.int64), state), conditions)
         at = goes.axes.index(name)
         going = np.moveaxis(goes.state, at, 0)  # for the turns for which the conditions are worked out
-        there = np.minimum.accumulate(np.concatenate([np.full((1, *going.shape[1:]), KNOWN, np.int8), going]), axis=0)
+        states = np.minimum.accumulate(np.concatenate([np.full((1, *going.shape[1:]), KNOWN, np.int8), going]), axis=0)
         decided = all(self.value(c).data.size for c, _ in conditions)
         back_again = self.reach[back].any() and any(h is None or self.may(*h).any() for h in ways)
-        if len(going) == turns <= MANY and decided and back_again and (there[-1] > ABSENT).any():
+        if len(going) == turns <= MANY and decided and back_again and (states[-1] > ABSENT).any():
             turns += 1
             self.turns[header] = turns
-        there = there[:turns]
-        if len(there) > MANY:
-            there[-1] = np.minimum(there[-1], UNKNOWN)
-        there = np.moveaxis(there, 0, at)
-        return Number(goes.axes, np.zeros(there.shape, np.int64), there.astype(np.int8))
+        states = states[:turns]
+        if len(states) > MANY:
+            states[-1] = np.minimum(states[-1], UNKNOWN)
+        states = np.moveaxis(states, 0, at)
+        return Number(goes.axes, np.zeros(states.shape, np.int64), states.astype(np.int8))
 
     # ---- variables and threads
     def _collect(self, r: str) -> bool:
-        """Takes up new values of a variable; whether there were any."""
-        known, grown = self.samples[r], False
+        """Add new values of a variable; return whether there were any."""
+        samples, grown = self.samples[r], False
         block, names = self.choices[r]
         for before, name in names.items():
-            for held in [h for to, h in self.flow.blocks[before].out if to == block]:
-                here = self.reach[before] if held is None else self.reach[before] & self.may(*held)
-                if len(known) <= MANY and here.any():
-                    number = self._under(self.value(name), [*self.conditions[before], *([held] if held else [])])
-                    grown |= _taken_up(known, number, here)
+            for guard in [h for to, h in self.flow.blocks[before].out if to == block]:
+                threads = self.reach[before] if guard is None else self.reach[before] & self.may(*guard)
+                if len(samples) <= MANY and threads.any():
+                    number = self._under(self.value(name), [*self.conditions[before], *([guard] if guard else [])])
+                    grown |= _taken_up(samples, number, threads)
         if grown:
-            self.numbers[r] = _variable(r, list(known.values()))
+            self.numbers[r] = _variable(r, list(samples.values()))
         return grown
 
     def possible(self, i: int, number: Number) -> Number:
-        """A number without what the conditions at an instruction exclude."""
+        """Remove from a number what the conditions at an instruction exclude."""
         guard = self.instructions[i].guard
         return self._under(number, [*self.conditions[self.flow.of[i]], *([guard] if guard else [])])
 
     def _under(self, number: Number, conditions: Sequence[tuple[str, bool]]) -> Number:
+        """Remove from a number what conditions exclude."""
         for name, holds in conditions:
             if not number.axes:
                 break
@@ -380,63 +406,70 @@ class Threads:
         return number
 
     def _spread(self) -> bool:
-        """Lets threads go on from block to block; whether any got further."""
+        """Propagate threads from block to block; return whether any got further."""
         grown = False
         for b in self.flow.order:
-            for to, held in self.flow.blocks[b].out:
-                here = self.reach[b] if held is None else self.reach[b] & self.may(*held)
-                if (here & ~self.reach[to]).any():
-                    self.reach[to] |= here
+            for to, guard in self.flow.blocks[b].out:
+                threads = self.reach[b] if guard is None else self.reach[b] & self.may(*guard)
+                if (threads & ~self.reach[to]).any():
+                    self.reach[to] |= threads
                     grown = True
         return grown
 
     def may(self, name: str, holds: bool) -> Mask:
-        """The threads in which a predicate may hold (or not)."""
+        """Return the threads in which a predicate may hold (or not)."""
         data, state = self.value(name).rows
-        found: Mask = (((state == KNOWN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
-        return np.broadcast_to(found, (self.count,))
+        mask: Mask = (((state == KNOWN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
+        return np.broadcast_to(mask, (self.count,))
 
     def at(self, i: int) -> Mask:
-        """The threads that may execute an instruction."""
+        """Return the threads that may execute an instruction."""
         guard = self.instructions[i].guard
-        here = self.reach[self.flow.of[i]]
-        return here & self.may(*guard) if guard else here
+        reached = self.reach[self.flow.of[i]]
+        return reached & self.may(*guard) if guard else reached
 
     def of_threads(self, i: int, operand: Operand) -> tuple[list[tuple[Ints, Mask]], bool]:
-        """What an operand may be when an instruction is executed: values with the threads that have them, and whether others are possible."""
+        """Return the values of an operand at an instruction with their threads.
+
+        The flag says whether further values are possible.
+        """
         number = self.possible(i, self.value(operand))
         data, state = number.rows
-        here = self.at(i)
-        found: dict[int, Mask] = {}
+        threads = self.at(i)
+        masks: dict[int, Mask] = {}
         state = np.broadcast_to(state, (len(state), self.count))
         data = np.broadcast_to(data, (len(data), self.count))
-        known = (state == KNOWN) & here
-        for value in np.unique(data[known]):
-            found[int(value)] = (known & (data == value)).any(0)
-        return [(np.int64(v), m) for v, m in found.items()], bool(((state == UNKNOWN) & here).any())  # type: ignore[misc]
+        is_known = (state == KNOWN) & threads
+        for value in np.unique(data[is_known]):
+            masks[int(value)] = (is_known & (data == value)).any(0)
+        return [(np.int64(v), m) for v, m in masks.items()], bool(((state == UNKNOWN) & threads).any())  # type: ignore[misc]
 
 
-def _taken_up(known: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, here: Mask) -> bool:
-    """Adds the rows of a number, as the threads `here` have it; whether there were new ones. After MANY, one row of unknowns stands for all others."""
-    if extent((number,)) // number.data.shape[-1] * len(here) > MOST:
+def _taken_up(samples: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, threads: Mask) -> bool:
+    """Add the rows of a number, as the threads `here` have it; return whether there were new ones.
+
+    After MANY, one row of unknowns stands for all others.
+    """
+    if extent((number,)) // number.data.shape[-1] * len(threads) > MOST:
         number = UNKNOWN_NUMBER
     data, state = number.rows
-    state = np.where(here, state, ABSENT).astype(np.int8)
+    state = np.where(threads, state, ABSENT).astype(np.int8)
     data = np.where(state == KNOWN, data, 0)
     grown = False
     for row, of_row in zip(data, state):
         key = row.tobytes() + of_row.tobytes()
-        if key in known or not of_row.any():
+        if key in samples or not of_row.any():
             continue
         grown = True
-        if len(known) >= MANY:
-            known[b"others"] = np.zeros(len(here), np.int64), np.where(here, UNKNOWN, ABSENT).astype(np.int8)
+        if len(samples) >= MANY:
+            samples[b"others"] = np.zeros(len(threads), np.int64), np.where(threads, UNKNOWN, ABSENT).astype(np.int8)
             break
-        known[key] = (row, of_row)
+        samples[key] = (row, of_row)
     return grown
 
 
 def _variable(r: str, rows: list[tuple[Ints, NDArray[np.int8]]]) -> Number:
+    """Return the number of a variable from its samples."""
     data, state = np.stack([d for d, _ in rows]), np.stack([s for _, s in rows])
     present = state != ABSENT
     if (present == present[0]).all() and present[0].any():
@@ -451,7 +484,7 @@ def _variable(r: str, rows: list[tuple[Ints, NDArray[np.int8]]]) -> Number:
 
 
 def _either(a: Number, b: Number, decides: int) -> Number:
-    """`and`, `or` of predicates: one side may decide alone, though the other is not known."""
+    """Compute `and`, `or` of predicates: a known side may decide, though the other is unknown."""
     if extent((a, b)) > MOST:
         return UNKNOWN_NUMBER
     axes, (x, y), (sx, sy) = aligned((a, b))
@@ -462,15 +495,16 @@ def _either(a: Number, b: Number, decides: int) -> Number:
 
 
 def _submasks(mask: int) -> list[int]:
-    found, part = [0], mask
+    """Return all values under a mask."""
+    values, part = [0], mask
     while part:
-        found.append(part)
+        values.append(part)
         part = (part - 1) & mask
-    return found
+    return values
 
 
 def _opaque(x: Instruction) -> bool:
-    """Whether what an instruction writes cannot be known: data."""
+    """Return whether the result of an instruction is data, which cannot be known."""
     name = x.op.split(".")[0]
     return name in (
         "ld",
@@ -494,4 +528,11 @@ def _opaque(x: Instruction) -> bool:
 
 
 def _same(a: Number | None, b: Number) -> bool:
-    return (a is not None and a.axes == b.axes and a.data.shape == b.data.shape and np.array_equal(a.state, b.state) and np.array_equal(a.data, b.data))  # fmt: skip
+    """Return whether two numbers are equal."""
+    return (
+        a is not None
+        and a.axes == b.axes
+        and a.data.shape == b.data.shape
+        and np.array_equal(a.state, b.state)
+        and np.array_equal(a.data, b.data)
+    )
