@@ -1,6 +1,7 @@
-"""The command `cuir`. Owns how commands end: exit codes, errors on the terminal or as JSON; what a command does is in its own file.
+"""Command `cuir`: how commands end, with exit codes, and errors on the terminal or as JSON.
 
-Exit codes: 0 good, 1 the program is wrong, 2 the call is wrong, 70 a fault of cuir itself, 130 interrupted.
+Each command is in a separate file. Exit codes: 0 good, 1 the program is wrong, 2 the call is wrong, 70 a fault of cuir
+itself, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ REPORT_TO = "this is a fault of cuir, not of your input; please report it with t
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point: runs the command line and exits with its code."""
+    """Run the command line and exit with its code."""
     words = sys.argv[1:] if argv is None else argv
     try:
         code = run(words)
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command line; returns the exit code, never raises for bad input."""
+    """Run one command line; return the exit code, never raise for bad input."""
     from .standard_output import reserve_stdout
 
     try:
@@ -43,6 +44,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    """Run a command line with stdout reserved where `--json` demands it."""
     import os
 
     import typer
@@ -70,7 +72,7 @@ def _run(argv: Sequence[str]) -> int:
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
-        return report_interruption(stop.kept, stop.step, as_json)
+        return report_interruption(stop.continuation, stop.step, as_json)
     except (KeyboardInterrupt, typer.Abort):
         return report_interruption(as_json=as_json)
     except BrokenPipeError:  # the reader of our output left, as `| head` does
@@ -98,7 +100,7 @@ def _run(argv: Sequence[str]) -> int:
 
 @functools.cache
 def _commands() -> Any:
-    """The tree of commands: it takes longer to make than most wrong calls take to refuse."""
+    """Return the tree of commands: making it takes longer than refusing most wrong calls."""
     from typer.main import get_command
 
     from .app import app
@@ -107,7 +109,7 @@ def _commands() -> Any:
 
 
 def _usage_errors() -> Any:
-    """The class of errors of a command line: click's, which newer versions of typer carry within."""
+    """Return the class of errors of a command line: click's, which newer versions of typer bundle."""
     import typer
 
     return next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -120,15 +122,15 @@ def _usage_message(error: Any) -> str:
         return str(error.format_message())
     from difflib import get_close_matches
 
-    word, known = option.lstrip("-"), {o.lstrip("-"): o for p in context.command.params for o in p.opts if o.startswith("--")}
-    near = [o for o in known if len(word) > 1 and o.startswith(word)] or get_close_matches(word, known, 2, 0.7)
-    return f"{error.message}; did you mean {' or '.join(known[o] for o in near)}?" if near else str(error.message)
+    word, options = option.lstrip("-"), {o.lstrip("-"): o for p in context.command.params for o in p.opts if o.startswith("--")}
+    near = [o for o in options if len(word) > 1 and o.startswith(word)] or get_close_matches(word, options, 2, 0.7)
+    return f"{error.message}; did you mean {' or '.join(options[o] for o in near)}?" if near else str(error.message)
 
 
 def _make_help_hint(error: object, argv: Sequence[str]) -> str:
     """Name the command whose help lists the options.
 
-    For an option without its value the parser does not say whose it is, and the first word does.
+    For an option without its value the parser does not say whose it is, but the first word does.
     """
     context = getattr(error, "ctx", None)
     command = next((f"cuir {word}" for word in argv[:1] if word in _commands().commands), "cuir")

@@ -1,4 +1,7 @@
-"""The commands about programs and the language: check, show, ops, explain, corpus. Jobs that run things have files of their own."""
+"""Commands about programs and the language: check, show, ops, explain, corpus; and the list of all.
+
+Commands that run things have separate files.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from .completion import complete_code, complete_kernel, complete_op, complete_pr
 from .output import print_json, stdout, styled
 
 app = typer.Typer(
-    name="cuir", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    name="cuir",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 File = Annotated[
     str,
@@ -30,8 +36,9 @@ Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    """Print the version and exit, if requested."""
+    if requested:
         import cuir
 
         print(f"cuir {cuir.__version__}")
@@ -117,15 +124,15 @@ def ops(
     from .together import not_beside
 
     not_beside(context, "markdown", "prints the whole reference as markdown", "name", "as_json")
-    known = reference.entries()
+    entries_by_name = reference.entries()
     if name is not None:
-        chosen = [op for op in known.values() if name in (op.name, op.written)]
+        chosen = [op for op in entries_by_name.values() if name in (op.name, op.written)]
         written = describe_composition(name)
         if not chosen and written is None:
             raise CuirError.of(
                 "U106",
                 f"no primitive or operator is called `{name}`",
-                hint=suggestion(name, known, "the table holds", [op.written for op in known.values()]),
+                hint=suggestion(name, entries_by_name, "the table holds", [op.written for op in entries_by_name.values()]),
             )
         if not chosen and not as_json:
             stdout().print(f"{name} is no primitive: {written}", highlight=False, soft_wrap=True)
@@ -142,7 +149,7 @@ def ops(
             for op in chosen:
                 print_entry(op)
     elif as_json:
-        print_json({"ok": True, "diagnostics": [], "entries": [reference.as_json(op) for op in known.values()]})
+        print_json({"ok": True, "diagnostics": [], "entries": [reference.as_json(op) for op in entries_by_name.values()]})
     elif markdown:
         print(reference.markdown(), end="")
     else:
@@ -225,6 +232,7 @@ def corpus(as_json: Json = False) -> None:
 
 
 def _register_jobs() -> None:
+    """Add the commands of other files."""
     from . import asking, evaluating, jobs, lifting, lowering, measuring, mutating
 
     app.command()(jobs.verify)

@@ -1,4 +1,7 @@
-"""The command transfer, and what commands that ask a model share: which model, what it may spend, where exchanges are kept. The passes are in llm/."""
+"""Command `transfer`, and the options of all commands that ask a model.
+
+The options name the model, what it may spend, and where exchanges are kept. The passes are in llm/.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def _more_than_nothing(usd: float | None) -> float | None:
+    """Check a budget. Raises CuirError U100 unless it is positive."""
     if usd is not None and not usd > 0:
         raise CuirError.of(
             "U100", f"--budget is more than 0 US dollars, found {usd:g}: nothing could be asked", hint="leave --budget out for no limit"
@@ -59,7 +63,7 @@ Cache = Annotated[Path | None, typer.Option("--cache", help="a folder for answer
 
 @dataclass(frozen=True)
 class Asking:
-    """Whom to ask and what that may cost."""
+    """Source of answers, its budget, and the recorder of exchanges."""
 
     asks: Asks
     budget: Budget
@@ -67,10 +71,21 @@ class Asking:
 
 
 def asked(
-    task: Mapping[str, Any], model: str | None, record: Path | None, replay: Path | None, cache: Path | None, temperature: float | None, timeout: float,
-    money: float | None, tokens: int | None, withheld: bool = False,
-) -> Asking:  # fmt: skip
-    """The model of --model or CUIR_MODEL, or a transcript. task: what is asked for, for the record, which has hashes of it if `withheld`. Raises CuirError U601, U606."""
+    task: Mapping[str, Any],
+    model: str | None,
+    record: Path | None,
+    replay: Path | None,
+    cache: Path | None,
+    temperature: float | None,
+    timeout: float,
+    money: float | None,
+    tokens: int | None,
+    withheld: bool = False,
+) -> Asking:
+    """Return the model of --model or CUIR_MODEL, or a transcript.
+
+    `task` describes the request for the record, which has only hashes of it if `withheld`. Raises CuirError U601, U606.
+    """
     from llm.budget import Budget
     from llm.client import Client, library
     from llm.transcript import Recorder, Replayed
@@ -86,13 +101,13 @@ def asked(
         asks = Replayed(replay, task=task)
     else:
         asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
-        library()  # says now if it is not installed
+        library()  # raises early if it is not installed
     recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
     return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
 
 
 def configured(model: str | None) -> str:
-    """The model's name. Raises CuirError U601, which says how to name one."""
+    """Return the model's name. Raises CuirError U601, which says how to name one."""
     name = model or os.environ.get(MODEL)
     if not name:
         raise CuirError.of(
@@ -105,17 +120,49 @@ def configured(model: str | None) -> str:
 
 
 def transfer(
-    origin: Annotated[str, typer.Argument(help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
-    to: Annotated[str, typer.Option("--to", help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one", autocompletion=complete_specification, show_default=False)],
-    origin_spec: Annotated[str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)] = None,
-    param: Parameters = None, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
-    temperature: Temperature = None, timeout: Timeout = 600,
-    kernel: Annotated[str | None, typer.Option("--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False)] = None,
-    dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    origin: Annotated[
+        str,
+        typer.Argument(
+            help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one",
+            autocompletion=complete_specification,
+            show_default=False,
+        ),
+    ],
+    origin_spec: Annotated[
+        str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)
+    ] = None,
+    param: Parameters = None,
+    model: Model = None,
+    samples: Samples = 1,
+    attempts: Attempts = 5,
+    budget: Money = None,
+    tokens: Tokens = None,
+    temperature: Temperature = None,
+    timeout: Timeout = 600,
+    kernel: Annotated[
+        str | None,
+        typer.Option("--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+    ] = None,
+    dtype: GivenDtype = None,
+    head_dim: HeadDim = None,
+    const: Consts = None,
+    level: Level = "quick",
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
-    out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/TARGET)", show_default=False)] = None,
-    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
-) -> int:  # fmt: skip
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/TARGET)", show_default=False)
+    ] = None,
+    record: Record = None,
+    replay: Replay = None,
+    cache: Cache = None,
+    as_json: Json = False,
+) -> int:
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
     from ..checking.checker import pick_kernel
     from ..tuning.space import plain as plain_consts
@@ -143,15 +190,28 @@ def transfer(
 
         require_usable_target(program, name, target, consts, effort)
     table = computed(origin, name)
-    known = origin_spec or (table[1].specification if table is not None else None)
-    task = {"pass": "transfer", "origin": origin, "kernel": name, "to": to, "parameters": list(param or ()), "from": known, "consts": plain_consts(consts), "level": effort,
-            "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
+    origin_specification = origin_spec or (table[1].specification if table is not None else None)
+    task = {
+        "pass": "transfer",
+        "origin": origin,
+        "kernel": name,
+        "to": to,
+        "parameters": list(param or ()),
+        "from": origin_specification,
+        "consts": plain_consts(consts),
+        "level": effort,
+        "samples": samples,
+        "attempts": attempts,
+        "temperature": temperature,
+    }
     asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
-    return _by_model(origin, program, name, load, known, consts, effort, time_limit, asking, samples, attempts, folder, why_not, as_json)
+    return _by_model(
+        origin, program, name, load, origin_specification, consts, effort, time_limit, asking, samples, attempts, folder, why_not, as_json
+    )
 
 
 class _NoRule(Exception):
-    """The deterministic transfer cannot express the target."""
+    """Error of the deterministic transfer where it cannot express the target."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]):
         self.diagnostics = tuple(diagnostics)
@@ -159,6 +219,7 @@ class _NoRule(Exception):
 
 
 def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
+    """Print why the deterministic transfer cannot do it."""
     if not as_json:
         for d in why:
             stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", soft_wrap=True)
@@ -167,7 +228,7 @@ def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
 def _by_rules(
     title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
 ) -> int:
-    """The deterministic transfer, verified. Raises _NoRule if it cannot express the target."""
+    """Run the deterministic transfer and verify it. Raises _NoRule if it cannot express the target."""
     from ..bridging import Step, bridge
     from ..spec.specification import Specification
     from ..variants import transfer as by_rules
@@ -189,7 +250,7 @@ def _by_rules(
     with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(consts)}", quiet=as_json) as steps:
 
         def tell(step: Step) -> None:
-            if step.status != "skipped":  # what a transfer does not do at all is no news
+            if step.status != "skipped":  # steps that a transfer never takes are not shown
                 steps(step)
 
         report = bridge(target, program, kernel=kernel, consts=consts, level=level, out=folder, compile="no", run="no", progress=tell)
@@ -202,9 +263,22 @@ def _by_rules(
 
 
 def _by_model(
-    title: str, program: Program, kernel: str, load: Any, origin_spec: str | None, consts: dict[str, Const], level: Any, seconds: float, asking: Asking,
-    samples: int, attempts: int, folder: Path, why_not: Sequence[Diagnostic], as_json: bool,
-) -> int:  # fmt: skip
+    title: str,
+    program: Program,
+    kernel: str,
+    load: Any,
+    origin_spec: str | None,
+    consts: dict[str, Const],
+    level: Any,
+    seconds: float,
+    asking: Asking,
+    samples: int,
+    attempts: int,
+    folder: Path,
+    why_not: Sequence[Diagnostic],
+    as_json: bool,
+) -> int:
+    """Run the transfer by a model; return the exit code."""
     from llm.apart import Apart
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
@@ -214,9 +288,9 @@ def _by_model(
     from .inputs import read_specification
 
     _cannot(why_not, as_json)
-    known = read_specification(origin_spec, ()) if origin_spec is not None else None
-    with Apart() as apart:
-        task = Transfer(Job(program, kernel, load, consts, level), known, apart, seconds)
+    origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None
+    with Apart() as processes:
+        task = Transfer(Job(program, kernel, load, consts, level), origin_specification, processes, seconds)
         with Conversations(f"{title} -> {task.target.name}, by {asking.asks.model}{parenthesise_consts(consts)}", quiet=as_json) as view:
             outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
     files = _written(outcome.verdict, program, kernel, task.target.name, folder)
@@ -230,19 +304,20 @@ def _by_model(
 
 
 def drift(asks: Asks) -> str:
-    """What is said of a replay whose requests are not those on record; "" if they are, or a model was asked."""
+    """Describe a replay whose requests are not those on record; "" if they are, or a model was asked."""
     from llm.transcript import Replayed
 
     return asks.drift() if isinstance(asks, Replayed) else ""
 
 
 def print_drift(asks: Asks) -> None:
-    if said := drift(asks):
-        stdout().print(f"note: {said}", soft_wrap=True)
+    """Print a note on the drift of a replay, if there is any."""
+    if note := drift(asks):
+        stdout().print(f"note: {note}", soft_wrap=True)
 
 
 def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
-    """What a loop came to, for --json."""
+    """Return the outcome of a loop for --json."""
     verdict = outcome.verdict
     return {
         "ok": outcome.ok,
@@ -250,19 +325,28 @@ def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
         "why": outcome.why,
         "stage": verdict.stage if verdict else None,
         "attempts": [
-            {"sample": a.sample, "attempt": a.number, "stage": a.verdict.stage, "codes": [d.code for d in a.verdict.diagnostics],
-             "tokens": a.answer.tokens, "cost_usd": a.answer.cost_usd, "seconds": round(a.answer.seconds, 3), "cached": a.answer.cached}
-            for s in outcome.samples for a in s.attempts
+            {
+                "sample": a.sample,
+                "attempt": a.number,
+                "stage": a.verdict.stage,
+                "codes": [d.code for d in a.verdict.diagnostics],
+                "tokens": a.answer.tokens,
+                "cost_usd": a.answer.cost_usd,
+                "seconds": round(a.answer.seconds, 3),
+                "cached": a.answer.cached,
+            }
+            for s in outcome.samples
+            for a in s.attempts
         ],
         "spent": outcome.spent,
         "requests_that_drifted": getattr(asks, "drifted", 0),
         "drift": drift(asks) or None,
         "extra": verdict.extra if verdict else {},
-    }  # fmt: skip
+    }
 
 
 def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
-    """The program of the best attempt and its reports; a program that is not right is named so."""
+    """Write the program of the best attempt and its reports; a wrong program is named so."""
     import difflib
 
     from ..syntax.printer import show
@@ -292,6 +376,7 @@ def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, f
 
 
 def _print(outcome: Outcome, asking: Asking, folder: Path, files: Mapping[str, str]) -> None:
+    """Print the attempts, the verification and the difference."""
     from .tables import print_diff, print_table
 
     verdict, console = outcome.verdict, stdout()

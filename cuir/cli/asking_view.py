@@ -1,4 +1,4 @@
-"""Conversations with a model as they go: a table on a terminal, a line for each answer elsewhere. On stderr; owns nothing of the loop."""
+"""Progress of conversations with a model on stderr: a table on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUSY = ("asking", "judging")  # kinds of events that another one follows
 
 
 class Conversations:
-    """Shows what the samples of a loop do; used as a context around the loop and as its progress function."""
+    """View of the samples of a loop; used as a context around the loop and as its progress function."""
 
     def __init__(self, title: str, quiet: bool = False):
         self.title, self.quiet = title, quiet
@@ -59,6 +59,7 @@ class Conversations:
             stderr().print(f"  sample {event.sample}, attempt {event.attempt}: asking", soft_wrap=True)
 
     def table(self) -> Any:
+        """Return the table of samples."""
         from rich.console import Group
         from rich.spinner import Spinner
         from rich.table import Table
@@ -84,11 +85,11 @@ class Conversations:
 
 
 def _line(event: Event) -> str:
-    """An answer and its verdict in a line."""
+    """Format an answer and its verdict as a line."""
     verdict, answer = event.verdict, event.answer
     if verdict is None or answer is None:
         return ""
     first = verdict.diagnostics[0] if verdict.diagnostics else None
-    what = "passed" if verdict.ok else f"{verdict.stage}: {first.code}: {first.message}" if first is not None else verdict.stage
+    result = "passed" if verdict.ok else f"{verdict.stage}: {first.code}: {first.message}" if first is not None else verdict.stage
     more = f" (and {len(verdict.diagnostics) - 1} more)" if len(verdict.diagnostics) > 1 else ""
-    return f"{what}{more}  [{answer.tokens:,} tokens{', cached' if answer.cached else f', {answer.seconds:.0f} s'}]"
+    return f"{result}{more}  [{answer.tokens:,} tokens{', cached' if answer.cached else f', {answer.seconds:.0f} s'}]"

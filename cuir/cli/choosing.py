@@ -1,4 +1,4 @@
-"""Which setting a call gets, and why: `cuir tune --choice`. Times nothing."""
+"""Setting that a call gets, and the reason: `cuir tune --choice`. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -12,39 +12,50 @@ from .tables import print_table
 
 
 def show_choices(
-    target: str, variant: str, source: str, shapes: Sequence[Shape], param: Sequence[str], dtype: str, const: Sequence[str], gpu: str | None,
-    starts: Any, as_json: bool,
-) -> int:  # fmt: skip
-    """Prints a row for each shape. Raises CuirError U100 for a GPU that is not here and of which nothing is shipped."""
+    target: str,
+    variant: str,
+    source: str,
+    shapes: Sequence[Shape],
+    param: Sequence[str],
+    dtype: str,
+    const: Sequence[str],
+    gpu: str | None,
+    starts: Any,
+    as_json: bool,
+) -> int:
+    """Print a row for each shape.
+
+    Raises CuirError U100 for a GPU that is not present and for which no measurements are shipped.
+    """
     from ..bridging import attention_consts
     from ..choice import choose
     from ..tuning.space import label
     from .inputs import agreeing, read_consts
     from .worker import transferred
 
-    made = transferred(variant, tuple(param), source)
+    result = transferred(variant, tuple(param), source)
     device = _device(gpu)
     choices = []
     for shape in shapes:
         fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(list(const)), f"--dtype {dtype} and --shape {shape}")
-        near = starts.restrict(made.program, made.kernel).narrow({"DV": shape.DV, **fixed}) if starts is not None else None
-        known, exact = (near.starts, near.exact) if near is not None else ((), False)
+        near = starts.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed}) if starts is not None else None
+        start_settings, exact = (near.starts, near.exact) if near is not None else ((), False)
         choices.append(
             choose(
-                made.program,
+                result.program,
                 fixed,
                 shape.lengths,
-                numbers=made.numbers,
-                mask=made.mask,
-                starts=known,
+                numbers=result.numbers,
+                mask=result.mask,
+                starts=start_settings,
                 exact=exact,
-                kernel=made.kernel,
+                kernel=result.kernel,
                 device=device,
             )
         )
     if as_json:
-        told = [{"shape": list(shape.as_tuple()), **c.as_json()} for shape, c in zip(shapes, choices)]
-        print_json({"ok": True, "diagnostics": [], "target": target, "device": device.name or None, "choices": told})
+        data = [{"shape": list(shape.as_tuple()), **c.as_json()} for shape, c in zip(shapes, choices)]
+        print_json({"ok": True, "diagnostics": [], "target": target, "device": device.name or None, "choices": data})
     else:
         rows = [(str(shape), label(c.setting), c.source, c.why) for shape, c in zip(shapes, choices)]
         print_table(f"{target} on {device.name or 'no GPU'}, {dtype}", ("shape", "setting", "source", "why"), rows)
@@ -52,18 +63,19 @@ def show_choices(
 
 
 def _device(gpu: str | None) -> Any:
+    """Return the device of a name, or the present one."""
     from ..choice import Device
     from ..choice.table import list_shipped_devices
 
-    here = Device.current()
-    if gpu is None or gpu == here.name:
-        return here
-    known = list_shipped_devices()
-    if gpu not in known:
+    present = Device.current()
+    if gpu is None or gpu == present.name:
+        return present
+    devices = list_shipped_devices()
+    if gpu not in devices:
         raise CuirError.of(
-            "U100", f"nothing is known of a `{gpu}`", hint=f"a GPU that is here, or one that was measured: {', '.join(known)}"
+            "U100", f"nothing is known of a `{gpu}`", hint=f"a GPU that is here, or one that was measured: {', '.join(devices)}"
         )
-    return known[gpu]
+    return devices[gpu]
 
 
 __all__ = ["show_choices"]

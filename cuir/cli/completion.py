@@ -1,6 +1,7 @@
-"""Candidates of tab completion: names of the corpus, files, kernels of a file, codes, primitives. A candidate comes with its help.
+"""Candidates of tab completion, each with its help.
 
-`cuir --install-completion` installs it. Completion never fails: a program that cannot be read has no candidates.
+These are names of the corpus, files, kernels of a file, codes, primitives. `cuir --install-completion` installs it.
+Completion never fails: a program that cannot be read has no candidates.
 """
 
 from __future__ import annotations
@@ -18,42 +19,42 @@ PROGRAMS, SPECIFICATIONS = (".cuir", ".py"), (".py",)
 
 
 def complete_program(incomplete: str) -> Candidates:
-    """Programs and kernels of the corpus, `.cuir` and `.py` files."""
+    """Return programs and kernels of the corpus, `.cuir` and `.py` files."""
     import corpus
 
     return [*_named({**corpus.programs(), **corpus.kernels()}, incomplete), *_files(incomplete, PROGRAMS)]
 
 
 def complete_variant(incomplete: str) -> Candidates:
-    """Variants of the corpus and `.py` files."""
+    """Return variants of the corpus and `.py` files."""
     import corpus
 
     return [*_named(corpus.variants(), incomplete), *_files(incomplete, SPECIFICATIONS)]
 
 
 def complete_specification(incomplete: str) -> Candidates:
-    """Variants and functions of the corpus, and `.py` files."""
+    """Return variants and functions of the corpus, and `.py` files."""
     import corpus
 
     return [*_named({**corpus.variants(), **corpus.functions()}, incomplete), *_files(incomplete, SPECIFICATIONS)]
 
 
 def complete_target(incomplete: str) -> Candidates:
-    """Candidates for `cuir verify`: a variant or a program."""
+    """Return candidates for `cuir verify`: variants and programs."""
     import corpus
 
     return [*_named({**corpus.programs(), **corpus.kernels(), **corpus.variants()}, incomplete), *_files(incomplete, PROGRAMS)]
 
 
 def complete_cuda(incomplete: str) -> Candidates:
-    """Expert CUDA of the corpus, and `.cu` files."""
+    """Return expert CUDA of the corpus, and `.cu` files."""
     import corpus
 
     return [*_named(corpus.cuda(), incomplete), *_files(incomplete, (".cu",))]
 
 
 def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
-    """Kernels of the program that the command line names."""
+    """Return kernels of the program that the command line names."""
     from .inputs import read_program
 
     parsed = [context.params.get(n) for n in ("file", "program", "target", "origin")]
@@ -67,31 +68,31 @@ def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
 
 
 def complete_code(incomplete: str) -> Candidates:
-    """Codes of errors."""
+    """Return codes of errors."""
     from ..text.codes import CODES
 
     return [(code, entry.title) for code, entry in CODES.items() if code.startswith(incomplete.upper())]
 
 
 def complete_op(incomplete: str) -> Candidates:
-    """Primitives and operators of the language."""
+    """Return primitives and operators of the language."""
     from . import reference
 
     return [(name, reference.in_short(op)) for name, op in reference.entries().items() if name.startswith(incomplete)]
 
 
 def complete_suite(incomplete: str) -> Candidates:
-    """Suites of benchmarks."""
+    """Return suites of benchmarks."""
     return [name for name in SUITES if name.startswith(incomplete)]
 
 
 def complete_dtype(incomplete: str) -> Candidates:
-    """Dtypes of attention kernels."""
+    """Return dtypes of attention kernels."""
     return [name for name in ("f16", "bf16", "f32") if name.startswith(incomplete)]
 
 
 def complete_level(incomplete: str) -> Candidates:
-    """Levels of verification."""
+    """Return levels of verification."""
     return [name for name in ("quick", "full") if name.startswith(incomplete)]
 
 
@@ -99,13 +100,14 @@ SUITES = ("smoke", "flash", "models", "masks", "variants", "paper", "backward", 
 
 
 def _named(places: Mapping[str, Traversable], incomplete: str) -> Iterator[tuple[str, str]]:
+    """Return the names that begin so, with what they are."""
     import corpus
 
     return ((name, corpus.about(place)) for name, place in places.items() if name.startswith(incomplete))
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Files with these suffixes, and folders, whose path begins so."""
+    """Return folders and files with these suffixes whose path begins so."""
     folder, slash, start = incomplete.rpartition("/")
     parent = Path(folder + slash) if slash else Path()
     try:

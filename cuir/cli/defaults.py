@@ -1,3 +1,3 @@
-"""What commands take where nothing is said. Imports nothing, as `--help` shows it."""
+"""Default values of commands. Imports nothing, as `--help` shows it."""
 
 EXPERT = "flash_fwd_sm90"

@@ -1,4 +1,7 @@
-"""`--exhaustive` and `--replay` of verify and run: every schedule of small launches, and one that was written down. What is explored is in the library."""
+"""Options `--exhaustive` and `--replay` of verify and run.
+
+They explore every schedule of small launches, or run one from a file. The exploration is in the library.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def explore_variant(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """`cuir verify ... --exhaustive`; returns the exit code."""
+    """Run `cuir verify ... --exhaustive`; return the exit code."""
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import require_judgeable
@@ -42,8 +45,8 @@ def explore_variant(
     diagnostics: Sequence[Diagnostic] = ()
     with Steps(title, quiet=as_json) as steps:
 
-        def tell(what: str) -> None:
-            step.detail = what
+        def tell(detail: str) -> None:
+            step.detail = detail
             steps(step)
 
         tell("")
@@ -73,9 +76,14 @@ def explore_variant(
         )
         return 1 if diagnostics else 0
     rows = [
-        (e.case.name, e.result.verdict, f"{e.result.seconds:.1f} s", *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)))
+        (
+            e.case.name,
+            e.result.verdict,
+            f"{e.result.seconds:.1f} s",
+            *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)),
+        )
         for e in explorations
-    ]  # fmt: skip
+    ]
     print_table(
         f"every schedule of small launches of {checked.name} with {describe_consts(checked.consts)}",
         ("launch", "verdict", "time", "agents", "steps", "states", "classes"),
@@ -90,10 +98,21 @@ def explore_variant(
 
 
 def explore_or_replay(
-    program: Program, kernel: str | None, file_name: str, items: Iterable[str], dims: Mapping[str, Any], scalars: Mapping[str, Any], *,
-    grid: int | None, data_seed: int, seconds: float, out: Path | None, file: Path | None, as_json: bool,
-) -> int:  # fmt: skip
-    """`cuir run ... --exhaustive`, or `--replay` of a file, on made-up tensors; returns the exit code."""
+    program: Program,
+    kernel: str | None,
+    file_name: str,
+    items: Iterable[str],
+    dims: Mapping[str, Any],
+    scalars: Mapping[str, Any],
+    *,
+    grid: int | None,
+    data_seed: int,
+    seconds: float,
+    out: Path | None,
+    file: Path | None,
+    as_json: bool,
+) -> int:
+    """Run `cuir run ... --exhaustive`, or `--replay` of a file, on random tensors; return the exit code."""
     from ..calls.binding import bind
     from ..checking.checker import check
     from ..explore import explore, read_schedule
@@ -136,7 +155,7 @@ def explore_or_replay(
 
 
 def save(result: Exploration | None, out: Path | None) -> str | None:
-    """Writes a schedule that fails, if there is one and a file is named for it."""
+    """Write a schedule that fails, if there is one and `out` names a file for it."""
     if result is None or result.schedule is None or out is None:
         return None
     result.schedule.save(out)
@@ -144,6 +163,7 @@ def save(result: Exploration | None, out: Path | None) -> str | None:
 
 
 def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
+    """Print errors, and how to replay a schedule."""
     print_errors(diagnostics, False)
     if saved is not None:
         stdout().print(
@@ -153,9 +173,12 @@ def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
 
 
 def replay_variant(
-    program: Program, kernel: str | None, spec: AnySpecification, given: Mapping[str, Const], file: Path, as_json: bool
+    program: Program, kernel: str | None, spec: AnySpecification, named_consts: Mapping[str, Const], file: Path, as_json: bool
 ) -> int:
-    """`cuir verify ... --replay FILE`; returns the exit code. given: the consts that the command line names."""
+    """Run `cuir verify ... --replay FILE`; return the exit code.
+
+    `named_consts` are the consts that the command line names.
+    """
     from ..checking.checker import check
     from ..explore import read_schedule
     from ..spec.functions import FunctionSpecification
@@ -165,8 +188,8 @@ def replay_variant(
     from ..verification.spec_dispatch import AnyCase, launch_of, require_judgeable
 
     written = read_schedule(file)
-    _require_same(written, file, kernel, given)
-    checked = check(program, written.kernel, {**written.consts, **given})
+    _require_same(written, file, kernel, named_consts)
+    checked = check(program, written.kernel, {**written.consts, **named_consts})
     require_judgeable(checked, spec)
     missing = [d for d in checked.dims if d not in written.dims]
     if missing:
@@ -180,9 +203,17 @@ def replay_variant(
 
 
 def _require_same(
-    written: Written, file: Path, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Any] | None = None, grid: int | None = None
-) -> None:  # fmt: skip
-    """Raises CuirError U103 or U124 where the command line names another launch than the file's: its steps would not be those that were found."""
+    written: Written,
+    file: Path,
+    kernel: str | None,
+    consts: Mapping[str, Const],
+    dims: Mapping[str, Any] | None = None,
+    grid: int | None = None,
+) -> None:
+    """Check that the command line names the launch of the file, for which the steps were found.
+
+    Raises CuirError U103 or U124.
+    """
     if kernel is not None and kernel != written.kernel:
         raise CuirError.of(
             "U124", f"{file} holds a schedule of the kernel `{written.kernel}`, not of `{kernel}`", hint=f"-k {written.kernel}"
@@ -194,7 +225,7 @@ def _require_same(
 
 
 def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:
-    """Runs a schedule with data. A fault is shown as of any run (exit code 1)."""
+    """Run a schedule with data. A fault is shown as of any run (exit code 1)."""
     run(checked, arguments, schedule=written.schedule(str(file)), grid=written.grid)
     steps = len(written.steps)
     if as_json:

@@ -1,4 +1,4 @@
-"""The end of a command whose process is in a user's function that swallows every exception."""
+"""End of a command whose process is in a user's function that swallows every exception."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .standard_output import flush, is_json_only
 
 
 def give_up(error: CuirError | None) -> NoReturn:
-    """Print why, and end the process from within the function. error: None for Ctrl-C."""
+    """Print the reason, and end the process from within the function. error: None for Ctrl-C."""
     if error is None:
         code = report_interruption(as_json=is_json_only())
     else:

@@ -1,4 +1,7 @@
-"""Reads what commands are given: programs, kernels, `NAME=value` options. Every mistake is a CuirError of a call (exit code 2)."""
+"""Readers of command-line inputs: programs, kernels, `NAME=value` options.
+
+Every mistake is a CuirError of a call (exit code 2).
+"""
 
 from __future__ import annotations
 
@@ -25,25 +28,29 @@ if TYPE_CHECKING:
 SHOWN_CODES = 6  # of a family, in a hint
 
 
-def suggestion(word: str, known: Iterable[str], what: str, spellings: Iterable[str] = ()) -> str:
-    """A hint that names the nearest known word, else all of them. spellings: other forms of known words, preferred where near.
+def suggestion(word: str, words: Iterable[str], introduction: str, spellings: Iterable[str] = ()) -> str:
+    """Return a hint that names the nearest known word, else all of them.
 
-    A word is near to a name with a dot (`bar.wait`) if it is near to the part behind the dot.
+    `spellings` are other forms of known words, preferred where near. A word is near to a name with a dot (`bar.wait`)
+    if it is near to the part behind the dot. `introduction` introduces the list of all words.
     """
-    names = list(known)
+    names = list(words)
     whole = {name: name for name in (*spellings, *names)}
     parts = {name.rpartition(".")[2]: name for name in reversed(whole)}
     near = difflib.get_close_matches(word, whole | parts, 1)
-    return f"did you mean `{(parts | whole)[near[0]]}`?" if near else f"{what}: {', '.join(names) or 'none'}"
+    return f"did you mean `{(parts | whole)[near[0]]}`?" if near else f"{introduction}: {', '.join(names) or 'none'}"
 
 
 def suggest_codes(word: str) -> str:
-    """A hint that names codes of the letter: the nearest ones, else the first few; for another letter the families."""
+    """Return a hint that names codes of the letter: the nearest ones, else the first few.
+
+    For an unknown letter it names the families.
+    """
     from ..text.codes import CODES, FAMILIES
 
     letter, family = word[:1].upper(), FAMILIES.get(word[:1].upper())
     if family is None:
-        return f"`cuir explain` lists all codes; their letters: {', '.join(f'{known} ({words})' for known, words in FAMILIES.items())}"
+        return f"`cuir explain` lists all codes; their letters: {', '.join(f'{family_letter} ({words})' for family_letter, words in FAMILIES.items())}"
     codes = [code for code in CODES if code.startswith(letter)]
     near = difflib.get_close_matches(word.upper(), codes, 3, 0.7)
     few = codes[:SHOWN_CODES] + ["..."] * (len(codes) > SHOWN_CODES)
@@ -58,14 +65,17 @@ STANDARD_INPUT = "-"  # as the name of a file
 
 
 def programs() -> dict[str, Traversable]:
-    """Programs and kernels of the corpus, by name."""
+    """Return programs and kernels of the corpus, by name."""
     import corpus
 
     return {**corpus.programs(), **corpus.kernels()}
 
 
 def read_program(name: str) -> Program:
-    """A `.cuir` or `.py` file, a kernel or program of the corpus by its name, or `-` for standard input. Raises CuirError."""
+    """Read a `.cuir` or `.py` file, a kernel or program of the corpus, or `-` for standard input.
+
+    Raises CuirError.
+    """
     from ..syntax.frontend import load
     from ..syntax.parser import parse
 
@@ -73,14 +83,16 @@ def read_program(name: str) -> Program:
         return parse(read_standard_input(), "<stdin>")
     if Path(name).exists() or name.endswith((".cuir", ".py")) or "/" in name:
         return load(name)
-    known = programs()
-    if name in known:
-        return parse(known[name].read_text(encoding="utf-8"), f"{name}.cuir")
-    raise CuirError.of("U101", f"no file and nothing in the corpus is called `{name}`", hint=suggestion(name, known, "the corpus holds"))
+    corpus_programs = programs()
+    if name in corpus_programs:
+        return parse(corpus_programs[name].read_text(encoding="utf-8"), f"{name}.cuir")
+    raise CuirError.of(
+        "U101", f"no file and nothing in the corpus is called `{name}`", hint=suggestion(name, corpus_programs, "the corpus holds")
+    )
 
 
 def read_standard_input() -> str:
-    """The text of standard input. Raises CuirError U201 if it is closed, U202 if it cannot be read."""
+    """Read the text of standard input. Raises CuirError U201 if it is closed, U202 if it cannot be read."""
     hint = "name a file, or pass the text: cuir check - < FILE"
     if sys.stdin is None or sys.stdin.closed:
         raise CuirError.of("U201", "standard input is closed: there is no program to read", hint=hint)
@@ -88,12 +100,12 @@ def read_standard_input() -> str:
         buffer = getattr(sys.stdin, "buffer", None)
         return buffer.read().decode("utf-8") if buffer is not None else sys.stdin.read()
     except (OSError, ValueError) as error:
-        what = "no UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or str(error)
-        raise CuirError.of("U202", f"standard input cannot be read: {what}", hint=hint) from None
+        reason = "no UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or str(error)
+        raise CuirError.of("U202", f"standard input cannot be read: {reason}", hint=hint) from None
 
 
 def pairs(items: Iterable[str], option: str) -> dict[str, str]:
-    """`["A=1,B=2", "C=3"]` by name. Raises CuirError."""
+    """Parse `["A=1,B=2", "C=3"]` to values by name. Raises CuirError."""
     values: dict[str, str] = {}
     for item in items:
         for part in filter(None, (p.strip() for p in item.split(","))):
@@ -107,7 +119,7 @@ def pairs(items: Iterable[str], option: str) -> dict[str, str]:
 
 
 def number(text: str) -> int | float | bool | None:
-    """A literal of a command line, or None."""
+    """Parse a literal of a command line; None if it is none."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -119,7 +131,7 @@ def number(text: str) -> int | float | bool | None:
 
 
 def read_consts(items: Iterable[str]) -> dict[str, Const]:
-    """Values of const parameters: dtypes, integers, True or False. Raises CuirError."""
+    """Parse values of const parameters: dtypes, integers, True or False. Raises CuirError."""
     consts: dict[str, Const] = {}
     for name, text in pairs(items, "-c").items():
         value = DTYPES[text] if text in DTYPES else number(text)
@@ -132,20 +144,23 @@ def read_consts(items: Iterable[str]) -> dict[str, Const]:
 
 
 def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]) -> dict[str, Const]:
-    """T and D of an attention that has no kernel yet, and the other consts of -c. Raises CuirError U103, U109, U110."""
+    """Return T and D of an attention that has no kernel yet, and the other consts of -c.
+
+    Raises CuirError U103, U109, U110.
+    """
     from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM
 
     consts = _with_options(read_consts(items), "T", "D", dtype, head_dim)
-    asked = _require_attention({"T": USUAL_DTYPE, "D": USUAL_HEAD_DIM, **consts})
-    return asked
+    required = _require_attention({"T": USUAL_DTYPE, "D": USUAL_HEAD_DIM, **consts})
+    return required
 
 
 def read_origin(
     origin: str, kernel: str | None, dtype: str | None, head_dim: int | None, items: Iterable[str]
 ) -> tuple[str, Program, Kernel, dict[str, Const]]:
-    """Read the kernel that variants are derived from: name or path, program, kernel, consts (`read_kernel_consts`).
+    """Read the kernel that variants are derived from: name or path, program, kernel, consts.
 
-    Where the default expert kernel is asked for, it is the one of the dtype. Raises CuirError.
+    The consts are those of `read_kernel_consts`. The default expert kernel is that of the dtype. Raises CuirError.
     """
     from ..checking.checker import pick_kernel
     from ..checking.defaults import USUAL_DTYPE
@@ -158,7 +173,10 @@ def read_origin(
 
 
 def read_program_consts(program: Program, name: str, kernel: str | None, items: Iterable[str]) -> tuple[Kernel, dict[str, Const]]:
-    """A kernel of the program called `name` on the command line, and its consts: those of -c and of `fill_consts`. Raises CuirError."""
+    """Return a kernel of a program and its consts: those of -c and of `fill_consts`.
+
+    `name` is the program on the command line. Raises CuirError.
+    """
     from ..checking.checker import pick_kernel
     from ..checking.defaults import fill_consts
 
@@ -167,30 +185,33 @@ def read_program_consts(program: Program, name: str, kernel: str | None, items: 
 
 
 def known_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
-    """Values that the corpus has for consts of its own kernels; empty for other programs."""
-    known = computed(program, kernel.name)
-    return known[1].consts if known is not None else {}
+    """Return values that the corpus has for consts of its kernels; empty for other programs."""
+    entry = computed(program, kernel.name)
+    return entry[1].consts if entry is not None else {}
 
 
 def expert_for(origin: str, dtype: object) -> str:
-    """The origin that was named; where none was, the expert kernel of the dtype."""
+    """Return the named origin; for the default, the expert kernel of the dtype."""
     import corpus
 
     return corpus.expert(str(dtype)) if origin == EXPERT else origin
 
 
-def agreeing(fixed: Mapping[str, Const], given: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:
-    """`fixed` (as T and D are by other options) and what `option` gives, which must agree where both speak. Raises CuirError."""
+def agreeing(fixed: Mapping[str, Const], values: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:
+    """Merge `fixed` (as T and D are by other options) with the values of `option`, which must agree.
+
+    Raises CuirError.
+    """
     for name, value in fixed.items():
-        if given.get(name, value) != value:
+        if values.get(name, value) != value:
             raise CuirError.of(
-                "U103", f"{option} {name}={given[name]} contradicts {because}: {name} is {value} there", hint=f"leave out {option} {name}"
+                "U103", f"{option} {name}={values[name]} contradicts {because}: {name} is {value} there", hint=f"leave out {option} {name}"
             )
-    return {**fixed, **given}
+    return {**fixed, **values}
 
 
 def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | bool]:
-    """Numbers by name. Raises CuirError."""
+    """Parse numbers by name. Raises CuirError."""
     numbers: dict[str, int | float | bool] = {}
     for name, text in pairs(items, option).items():
         value = number(text)
@@ -201,49 +222,65 @@ def read_numbers(items: Iterable[str], option: str) -> dict[str, int | float | b
 
 
 def read_variant(name: str, parameters: Iterable[str]) -> Specification:
-    """A variant of the corpus by its name, or `file.py:function`, with its parameters `-p NAME=VALUE`. Raises CuirError."""
+    """Read a variant of the corpus, or `file.py:function`, with its parameters `-p NAME=VALUE`.
+
+    Raises CuirError.
+    """
     from ..spec.loading import as_specification
 
     return as_specification(read_specification(name, parameters), name)
 
 
 def read_specification(name: str, parameters: Iterable[str], kernel: Kernel | None = None) -> AnySpecification:
-    """A specification of either kind: a variant or function of the corpus, `file.py:function`, or `file.py` (as `load_any`). Raises CuirError."""
+    """Read a specification of either kind.
+
+    It is a variant or function of the corpus, `file.py:function`, or `file.py` (as `load_any`). Raises CuirError.
+    """
     from ..spec.loading import as_any, load_any
 
-    given = pairs(parameters, "-p")
+    values = pairs(parameters, "-p")
     if ".py" in name or ":" in name or "/" in name:
-        return load_any(name, given, kernel)
+        return load_any(name, values, kernel)
     import corpus
 
-    known = {**corpus.variants(), **corpus.functions()}
-    if name not in known:
+    corpus_specifications = {**corpus.variants(), **corpus.functions()}
+    if name not in corpus_specifications:
         raise CuirError.of(
-            "U102", f"there is no variant `{name}`", hint=f"{suggestion(name, known, 'there are')}; your own: file.py:function"
+            "U102",
+            f"there is no variant `{name}`",
+            hint=f"{suggestion(name, corpus_specifications, 'there are')}; your own: file.py:function",
         )
-    return as_any(corpus.specification(name), name, given, kernel)
+    return as_any(corpus.specification(name), name, values, kernel)
 
 
 def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
-    """A kernel of the corpus (left out: the first of its program) and what it computes, by the corpus' table; None for other programs."""
+    """Return a kernel of the corpus and what it computes, by the corpus' table; None for other programs.
+
+    Without `kernel` it is the first of the program.
+    """
     from corpus.computes import COMPUTES
 
-    known = COMPUTES.get(program, {})
-    name = kernel or next(iter(known), "")
-    return (name, known[name]) if name in known else None
+    entries = COMPUTES.get(program, {})
+    name = kernel or next(iter(entries), "")
+    return (name, entries[name]) if name in entries else None
 
 
 def unspecified(program: str) -> CuirError:
-    """The error for a program that the corpus' table does not have."""
-    return CuirError.of("U130", f"`{program}` is a program: what should it compute?", hint="--against VARIANT (`cuir corpus` lists them), or --against FILE.py with `def reference(...)`")  # fmt: skip
+    """Return the error for a program that the corpus' table does not have."""
+    return CuirError.of(
+        "U130",
+        f"`{program}` is a program: what should it compute?",
+        hint="--against VARIANT (`cuir corpus` lists them), or --against FILE.py with `def reference(...)`",
+    )
 
 
 def read_kernel_consts(
-    kernel: Kernel, dtype: str | None, head_dim: int | None, items: Iterable[str], known: Mapping[str, Const] | None = None
+    kernel: Kernel, dtype: str | None, head_dim: int | None, items: Iterable[str], corpus_consts: Mapping[str, Const] | None = None
 ) -> dict[str, Const]:
-    """Consts of a kernel: those of -c, --dtype (the dtype of its tensors) and --head-dim (`D`), then `fill_consts` for those without a default.
+    """Return the consts of a kernel.
 
-    known: values that the corpus has for consts of the kernel. Raises CuirError U103, N111; for an attention kernel U109, U110.
+    They are those of -c, --dtype (the dtype of its tensors) and --head-dim (`D`), then `fill_consts` for those without
+    a default. `corpus_consts` are values that the corpus has. Raises CuirError U103, N111; for an attention kernel U109, U110.
     """
     from ..checking.defaults import HEAD_DIM, fill_consts, list_dtype_consts, with_defaults
     from ..syntax.nodes import ConstType
@@ -251,21 +288,24 @@ def read_kernel_consts(
 
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     first = next(iter(list_dtype_consts(kernel)), None)
-    given = read_consts(items)
-    require_consts(kernel, given)
+    values_of_c = read_consts(items)
+    require_consts(kernel, values_of_c)
     for name, option, value in ((first, "--dtype", dtype), (HEAD_DIM if HEAD_DIM in consts else None, "--head-dim", head_dim)):
         if name is None and value is not None:
             raise CuirError.of(
                 "U103", f"`{kernel.name}` has no const parameter that {option} could give", hint="-c NAME=VALUE gives consts by name"
             )
-    values = fill_consts(kernel, _with_options(given, first or "T", HEAD_DIM, dtype, head_dim), known)
+    values = fill_consts(kernel, _with_options(values_of_c, first or "T", HEAD_DIM, dtype, head_dim), corpus_consts)
     if is_attention(kernel):
         _require_attention(with_defaults(kernel, values))
     return values
 
 
 def _with_options(consts: dict[str, Const], dtype_name: str, dim_name: str, dtype: str | None, head_dim: int | None) -> dict[str, Const]:
-    """The consts of -c with those of --dtype and --head-dim, which must agree. Raises CuirError U103, U109."""
+    """Merge the consts of -c with those of --dtype and --head-dim, which must agree.
+
+    Raises CuirError U103, U109.
+    """
     if dtype is not None and dtype not in DTYPES:
         raise CuirError.of("U109", f"--dtype is f16, bf16 or f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32")
     for name, option, value in ((dtype_name, "--dtype", DTYPES[dtype] if dtype is not None else None), (dim_name, "--head-dim", head_dim)):
@@ -283,40 +323,59 @@ def _require_attention(consts: Mapping[str, Const]) -> dict[str, Const]:
     return dict(consts)
 
 
-def require_consts(kernel: Kernel, given: Iterable[str]) -> None:
-    """Raises CuirError N111 for a const that the kernel does not have: before anything is written."""
+def require_consts(kernel: Kernel, requested: Iterable[str]) -> None:
+    """Check that a kernel has these consts, before anything is written. Raises CuirError N111."""
     from ..syntax.nodes import ConstType
 
-    known = [p.name for p in kernel.params if isinstance(p.type, ConstType)]
-    for name in given:
-        if name not in known:
-            raise CuirError.of("N111", f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(known) or 'none'}", kernel.span, suggestion(name, known, "it has"))  # fmt: skip
+    const_names = [p.name for p in kernel.params if isinstance(p.type, ConstType)]
+    for name in requested:
+        if name not in const_names:
+            raise CuirError.of(
+                "N111",
+                f"`{kernel.name}` has no const parameter `{name}`; it has: {', '.join(const_names) or 'none'}",
+                kernel.span,
+                suggestion(name, const_names, "it has"),
+            )
 
 
 def kept(path: Path, inputs: Iterable[str | Path | None]) -> Path:
-    """A file that a command writes. Raises CuirError U108 where that would be written over what the command reads, or over any program or specification."""
+    """Check that a command may write a file, and return it.
+
+    Raises CuirError U108 where that would overwrite what the command reads, or any program or specification.
+    """
     same = any(i is not None and Path(i).is_file() and path.exists() and path.samefile(i) for i in inputs)
     if same or (path.is_file() and path.suffix in (".cuir", ".py")):
-        what = "which this command reads" if same else "a program or specification"
-        raise CuirError.of("U108", f"{path} would be written over, {what}", hint="name another")
+        reason = "which this command reads" if same else "a program or specification"
+        raise CuirError.of("U108", f"{path} would be written over, {reason}", hint="name another")
     return path
 
 
 def results_file(path: Path) -> Path:
-    """A file of results, whose table (.md) and plot (.svg) are written beside it. Raises CuirError U108 where these would be written over something else."""
+    """Check that a file of results may be written, and return it.
+
+    Its table (.md) and plot (.svg) are written beside it. Raises CuirError U108 where these would overwrite something
+    else.
+    """
     if not path.name or path.suffix in (".md", ".svg"):
-        raise CuirError.of("U108", f"--out names the file of results, beside which table and plot are .md and .svg; found {path}", hint="--out FILE.jsonl")  # fmt: skip
+        raise CuirError.of(
+            "U108", f"--out names the file of results, beside which table and plot are .md and .svg; found {path}", hint="--out FILE.jsonl"
+        )
     page = path.with_suffix(".md")
     try:
         if page.exists() and not page.read_bytes().startswith(b"# `cuir "):
-            raise CuirError.of("U108", f"the table of {path} would be written over {page}, which is something else", hint="name another file with --out")  # fmt: skip
+            raise CuirError.of(
+                "U108", f"the table of {path} would be written over {page}, which is something else", hint="name another file with --out"
+            )
     except OSError as error:
         raise CuirError.of("U108", f"cannot read {page}: {error.strerror}", hint="name another file with --out") from None
     return path
 
 
 def output_folder(path: Path, name: str, *inputs: str) -> Path:
-    """The folder, made if it is not there, for a program `name` and its origin. Raises CuirError U108, also where these would be written over one of the inputs."""
+    """Create the folder for a program `name` and its origin, and return it.
+
+    Raises CuirError U108, also where files would overwrite one of the inputs.
+    """
     for file in ("origin.cuir", f"{name}.cuir"):
         if any(Path(i).is_file() and (path / file).exists() and (path / file).samefile(i) for i in inputs):
             raise CuirError.of(

@@ -11,16 +11,24 @@ INTERRUPTED = 130  # the exit code: 128 + SIGINT, as shells have it
 
 
 class Interrupted(Exception):
-    """A KeyboardInterrupt of a command. step: the one that was running; kept: where the same command goes on from."""
+    """KeyboardInterrupt of a command, with the running step and how to continue.
 
-    def __init__(self, kept: str = "", step: str = ""):
-        super().__init__(kept)
-        self.kept, self.step = kept, step
+    Attributes:
+        step: Step that was running.
+        continuation: How the same command goes on, in words.
+    """
+
+    def __init__(self, continuation: str = "", step: str = ""):
+        super().__init__(continuation)
+        self.continuation, self.step = continuation, step
 
 
 @contextmanager
 def goes_on_from(path: Path | None, fresh: bool = False) -> Iterator[None]:
-    """Around work whose results are written to `path` as they come. fresh: the command line says --fresh, with which it would begin anew."""
+    """Return a context for work whose results are written to `path` as they come.
+
+    `fresh`: the command line has --fresh, with which it would begin anew.
+    """
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -30,12 +38,12 @@ def goes_on_from(path: Path | None, fresh: bool = False) -> Iterator[None]:
         raise Interrupted(f"the same command{' without --fresh' if fresh else ''} goes on from {path}", step) from None
 
 
-def report_interruption(kept: str = "", step: str = "", as_json: bool = False) -> int:
-    """Print one JSON object, or a line on stderr below the `^C` of a terminal; returns the exit code."""
+def report_interruption(continuation: str = "", step: str = "", as_json: bool = False) -> int:
+    """Print one JSON object, or a line on stderr below the `^C` of a terminal; return the exit code."""
     if as_json:
         from .output import print_json
 
-        print_json({"ok": False, "interrupted": True, "diagnostics": [], "step": step or None, "goes_on": kept or None})
+        print_json({"ok": False, "interrupted": True, "diagnostics": [], "step": step or None, "goes_on": continuation or None})
     else:
-        print(f"\ninterrupted{f'; {kept}' if kept else ''}", file=sys.stderr)
+        print(f"\ninterrupted{f'; {continuation}' if continuation else ''}", file=sys.stderr)
     return INTERRUPTED

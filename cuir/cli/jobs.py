@@ -1,4 +1,4 @@
-"""The commands that run things: verify, run, bridge. What they do is in the library; here is what they take and show."""
+"""Commands that run things: verify, run, bridge; their options and output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,11 @@ Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaust
 
 
 def _one_thread() -> None:
-    """The interpreter's operations are small: unless told otherwise (OMP_NUM_THREADS), threads cost more than they bring. So do frequent collections of garbage. Functions of a user's that do not end are given up."""
+    """Configure the process for the interpreter.
+
+    Its operations are small: threads cost more than they bring unless OMP_NUM_THREADS is set, and so do frequent
+    garbage collections. Functions of a user that do not end are given up.
+    """
     import torch
 
     from ..spec import user_calls
@@ -71,6 +75,7 @@ def _one_thread() -> None:
 
 
 def _level(level: str, quick: bool = False) -> Any:
+    """Check the level of verification. Raises CuirError U100."""
     if quick and level != "quick":
         raise CuirError.of("U100", f"--quick says --level quick, found --level {level} beside it")
     if level not in ("quick", "full"):
@@ -79,13 +84,27 @@ def _level(level: str, quick: bool = False) -> Any:
 
 
 def bridge(
-    variant: Variant, param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None,
-    const: Consts = None, level: Level = "quick",
-    out: Annotated[Path | None, typer.Option("--out", help="folder for programs, reports, CUDA and cubin (left out: out/VARIANT)", show_default=False)] = None,
-    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="demand the cubin, or leave it out (left out: if nvcc is there)", show_default=False)] = None,
-    run: Annotated[bool | None, typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out (left out: if one is there)", show_default=False)] = None,
+    variant: Variant,
+    param: Parameters = None,
+    origin: Origin = EXPERT,
+    kernel: KernelName = None,
+    dtype: GivenDtype = None,
+    head_dim: HeadDim = None,
+    const: Consts = None,
+    level: Level = "quick",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for programs, reports, CUDA and cubin (left out: out/VARIANT)", show_default=False)
+    ] = None,
+    compile: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="demand the cubin, or leave it out (left out: if nvcc is there)", show_default=False),
+    ] = None,
+    run: Annotated[
+        bool | None,
+        typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out (left out: if one is there)", show_default=False),
+    ] = None,
     as_json: Json = False,
-) -> int:  # fmt: skip
+) -> int:
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridging import bridge as run_bridge
     from ..checking.defaults import parenthesise_consts, select_main_consts
@@ -100,8 +119,17 @@ def bridge(
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
     with Steps(f"{origin} -> {specification.name}{parenthesise_consts(select_main_consts(picked, consts))}", quiet=as_json) as steps:
-        report = run_bridge(specification, program, kernel=kernel, consts=consts, level=effort, out=folder,
-                            compile=demand[compile], run=demand[run], progress=steps)  # fmt: skip
+        report = run_bridge(
+            specification,
+            program,
+            kernel=kernel,
+            consts=consts,
+            level=effort,
+            out=folder,
+            compile=demand[compile],
+            run=demand[run],
+            progress=steps,
+        )
     if as_json:
         print_json(report.as_json())
     else:
@@ -112,24 +140,58 @@ def bridge(
 
 def verify(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="a variant, which is transferred first; or a program, with --against", autocompletion=complete_target, show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", "--spec", help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", autocompletion=complete_specification, show_default=False)] = None,
-    param: Parameters = None, origin: Origin = EXPERT, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None,
-    level: Level = "quick", quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
-    schedules: Annotated[int | None, typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False)] = None,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")] = False,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="a variant, which is transferred first; or a program, with --against", autocompletion=complete_target, show_default=False
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            "--spec",
+            help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)",
+            autocompletion=complete_specification,
+            show_default=False,
+        ),
+    ] = None,
+    param: Parameters = None,
+    origin: Origin = EXPERT,
+    kernel: KernelName = None,
+    dtype: GivenDtype = None,
+    head_dim: HeadDim = None,
+    const: Consts = None,
+    level: Level = "quick",
+    quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
+    schedules: Annotated[
+        int | None,
+        typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False),
+    ] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")
+    ] = False,
     tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
     gpu: Annotated[bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter")] = False,
-    sanitizer: Annotated[str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)] = None,
-    seconds: Seconds = 600, out: Written = None, replay: Replay = None,
-    problem: Annotated[list[str] | None, typer.Option("--problem", help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64", show_default=False)] = None,
+    sanitizer: Annotated[
+        str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)
+    ] = None,
+    seconds: Seconds = 600,
+    out: Written = None,
+    replay: Replay = None,
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64", show_default=False)
+    ] = None,
     inputs: Annotated[str, typer.Option("--inputs", help="with --problem: how inputs are drawn")] = "normal",
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="with --problem: of the inputs")] = 0,
-    schedule: Annotated[str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")] = "in_order",
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")
+    ] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
-    budget: Budget = 20, as_json: Json = False,
-) -> int:  # fmt: skip
+    budget: Budget = 20,
+    as_json: Json = False,
+) -> int:
     """Is a program well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?"""
     import corpus
 
@@ -188,14 +250,14 @@ def verify(
         checked = check(program, kernel, consts)
         if not is_attention(checked.origin):
             for option in asked_for(context, "tiles", "blocks"):
-                what = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
-                raise CuirError.of("U100", what, hint=f"leave out {option}: its launches go round every ring twice")
+                message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
+                raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
         return explore_variant(title, program, checked, specification, tiles, blocks, seconds, out, as_json)
     step = Step("verify")
     with Steps(title, quiet=as_json) as steps:
 
-        def tell(what: str) -> None:
-            step.detail = what
+        def tell(message: str) -> None:
+            step.detail = message
             steps(step)
 
         tell("")
@@ -217,7 +279,10 @@ def verify(
 
 
 def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
-    """The path of the sanitizer, if one is asked for. Raises CuirError for what is missing, before anything runs."""
+    """Return the path of the sanitizer, "" without one.
+
+    Raises CuirError for what is missing, before anything runs.
+    """
     from ..measure.gpu import require_gpu
     from .verifying_gpu import find_sanitizer
 
@@ -231,19 +296,39 @@ def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
 
 def run(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
-    kernel: KernelName = None, const: Consts = None,
+    file: Annotated[
+        str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)
+    ],
+    kernel: KernelName = None,
+    const: Consts = None,
     dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
-    scalar: Annotated[list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)] = None,
-    schedule: Annotated[str, typer.Option("--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all of those that verification tries")] = "in_order",
+    scalar: Annotated[
+        list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)
+    ] = None,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all of those that verification tries"
+        ),
+    ] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
     data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="of the random tensors")] = 0,
-    trace: Annotated[Path | None, typer.Option("--trace", help="write a trace there: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False)] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="write a trace there: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False)
+    ] = None,
     on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
-    loader: Annotated[str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")] = "driver",
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")] = False,
-    seconds: Seconds = 600, out: Written = None, replay: Replay = None, budget: Budget = 60, as_json: Json = False,
-) -> int:  # fmt: skip
+    loader: Annotated[
+        str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")
+    ] = "driver",
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")
+    ] = False,
+    seconds: Seconds = 600,
+    out: Written = None,
+    replay: Replay = None,
+    budget: Budget = 60,
+    as_json: Json = False,
+) -> int:
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
     from ..interp.budget import limit_seconds
     from .inputs import kept, read_numbers, read_program, read_program_consts
@@ -270,22 +355,46 @@ def run(
     if replay is not None or exhaustive:
         from .exploring import explore_or_replay
 
-        return explore_or_replay(program, kernel, file, const or (), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                                 grid=grid, data_seed=data_seed, seconds=seconds, out=out, file=replay, as_json=as_json)  # fmt: skip
+        return explore_or_replay(
+            program,
+            kernel,
+            file,
+            const or (),
+            read_numbers(dim or (), "-d"),
+            read_numbers(scalar or (), "-s"),
+            grid=grid,
+            data_seed=data_seed,
+            seconds=seconds,
+            out=out,
+            file=replay,
+            as_json=as_json,
+        )
     typed = [f"{option} {value}" for name, value in (("on", on), ("loader", loader)) for option in asked_for(context, name)]
-    given = [
+    option_values = [
         ("-k", [kernel] if kernel else []),
         ("-c", const or []),
         ("-d", dim or []),
         ("-s", scalar or []),
         ("--data-seed", [str(data_seed)]),
     ]
-    command = ["cuir", "run", file, *(word for option, values in given for v in values for word in (option, v))]
+    command = ["cuir", "run", file, *(word for option, values in option_values for v in values for word in (option, v))]
     picked, consts = read_program_consts(program, file, kernel, const or ())
     try:
         with limit_seconds(budget):
-            result = run_kernel(program, picked.name, consts, read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"),
-                                schedule=schedule, grid=grid, data_seed=data_seed, trace=trace, on=on, loader=loader, typed=" ".join(typed))  # fmt: skip
+            result = run_kernel(
+                program,
+                picked.name,
+                consts,
+                read_numbers(dim or (), "-d"),
+                read_numbers(scalar or (), "-s"),
+                schedule=schedule,
+                grid=grid,
+                data_seed=data_seed,
+                trace=trace,
+                on=on,
+                loader=loader,
+                typed=" ".join(typed),
+            )
     except CuirError as error:
         raise replayable(error, command) from error
     by_loader = ["--loader", loader] if asked_for(context, "loader") else []

@@ -1,4 +1,4 @@
-"""The command lift: expert CUDA to CuIR. Owns reading the source's options and showing the steps; the pass is llm/passes/lift.py."""
+"""Command `lift`: expert CUDA to CuIR. The pass is llm/passes/lift.py; here are options and output."""
 
 from __future__ import annotations
 
@@ -44,26 +44,86 @@ if TYPE_CHECKING:
 
 
 def lift(
-    source: Annotated[str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", autocompletion=complete_cuda, show_default=False)],
-    spec: Annotated[str | None, typer.Option("--spec", help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one (left out: what its launch description says)", show_default=False)] = None,
-    param: Parameters = None, model: Model = None,
-    explain: Annotated[bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")] = False,
-    samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None, temperature: Temperature = None, timeout: Timeout = 600,
-    define: Annotated[list[str] | None, typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64, -D NDEBUG", show_default=False)] = None,
+    source: Annotated[
+        str, typer.Argument(help="the CUDA source: a file, or a name out of corpus/cuda", autocompletion=complete_cuda, show_default=False)
+    ],
+    spec: Annotated[
+        str | None,
+        typer.Option(
+            "--spec",
+            help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one (left out: what its launch description says)",
+            show_default=False,
+        ),
+    ] = None,
+    param: Parameters = None,
+    model: Model = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="write the annotated source, and show the orchestration; without a model this is all")
+    ] = False,
+    samples: Samples = 1,
+    attempts: Attempts = 5,
+    budget: Money = None,
+    tokens: Tokens = None,
+    temperature: Temperature = None,
+    timeout: Timeout = 600,
+    define: Annotated[
+        list[str] | None,
+        typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64, -D NDEBUG", show_default=False),
+    ] = None,
     include: Annotated[list[Path] | None, typer.Option("-I", "--include", help="a folder of headers", show_default=False)] = None,
-    kernel: Annotated[str | None, typer.Option("--kernel", help="which kernel of the source: its name, a part of its full name, or a regular expression (left out: the only one; if there are several, they are listed)", show_default=False)] = None,
-    instantiate: Annotated[str | None, typer.Option("--instantiate", help="text behind the source: 'template __global__ void name<64>(int*);'", show_default=False)] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, max=1024, help="of a CTA, where no __launch_bounds__ says", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="CTAs of a cluster, where the source does not say: 2, or 2,2 along x and y", show_default=False)] = None,
-    flag: Annotated[list[str] | None, typer.Option("--flag", help="a further option of nvcc's: --flag=-std=c++20", show_default=False)] = None,
-    read: Annotated[str, typer.Option("--read", help="auto, compiler or text: who reads the source; auto takes what nvcc makes of it, and the text if that fails")] = "auto",
-    arch: Annotated[str | None, typer.Option("--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False)] = None,
-    settle: Annotated[Path | None, typer.Option("--settle", help="a file of differences from the source in which the program is right, with reasons", show_default=False)] = None,
-    dtype: GivenDtype = None, head_dim: HeadDim = None, const: Consts = None, level: Level = "quick",
+    kernel: Annotated[
+        str | None,
+        typer.Option(
+            "--kernel",
+            help="which kernel of the source: its name, a part of its full name, or a regular expression (left out: the only one; if there are several, they are listed)",
+            show_default=False,
+        ),
+    ] = None,
+    instantiate: Annotated[
+        str | None,
+        typer.Option("--instantiate", help="text behind the source: 'template __global__ void name<64>(int*);'", show_default=False),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, max=1024, help="of a CTA, where no __launch_bounds__ says", show_default=False)
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="CTAs of a cluster, where the source does not say: 2, or 2,2 along x and y", show_default=False),
+    ] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option("--flag", help="a further option of nvcc's: --flag=-std=c++20", show_default=False)
+    ] = None,
+    read: Annotated[
+        str,
+        typer.Option(
+            "--read", help="auto, compiler or text: who reads the source; auto takes what nvcc makes of it, and the text if that fails"
+        ),
+    ] = "auto",
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False
+        ),
+    ] = None,
+    settle: Annotated[
+        Path | None,
+        typer.Option(
+            "--settle", help="a file of differences from the source in which the program is right, with reasons", show_default=False
+        ),
+    ] = None,
+    dtype: GivenDtype = None,
+    head_dim: HeadDim = None,
+    const: Consts = None,
+    level: Level = "quick",
     time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
-    out: Annotated[Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)] = None,
-    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
-) -> int:  # fmt: skip
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)
+    ] = None,
+    record: Record = None,
+    replay: Replay = None,
+    cache: Cache = None,
+    as_json: Json = False,
+) -> int:
     """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
     from llm.ptx.compiling import Build
 
@@ -74,7 +134,7 @@ def lift(
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
     expert, place = _source(source)
-    given = Build(
+    build = Build(
         arch or (expert.arch if expert is not None else list_architectures(*_NEEDS.values())[0]),
         tuple(map(str, include or ())),
         {},
@@ -84,20 +144,34 @@ def lift(
         _cluster(cluster),
         tuple(flag or ()),
     )
-    annotated, who = _read(expert, place, consts, define or (), given, read)
-    wanted = spec or (expert.spec if expert is not None else None)
+    annotated, reading_note = _read(expert, place, consts, define or (), build, read)
+    specification_name = spec or (expert.spec if expert is not None else None)
     folder = output_folder(out if out is not None else Path("out") / place.stem, place.stem, source)
     target = arch or (expert.arch if expert is not None else _arch(annotated))
     if explain:
-        _explain(annotated, who, place, folder, as_json and model is None and replay is None)
+        _explain(annotated, reading_note, place, folder, as_json and model is None and replay is None)
         if model is None and replay is None:
             return 0
-    if wanted is None:
-        raise CuirError.of("U130", f"`{source}` is a CUDA source: what does it compute?", hint="--spec VARIANT (`cuir corpus` lists them), or --spec FILE.py with `def reference(...)`")  # fmt: skip
-    load = partial(read_specification, wanted, tuple(param or ()))
+    if specification_name is None:
+        raise CuirError.of(
+            "U130",
+            f"`{source}` is a CUDA source: what does it compute?",
+            hint="--spec VARIANT (`cuir corpus` lists them), or --spec FILE.py with `def reference(...)`",
+        )
+    load = partial(read_specification, specification_name, tuple(param or ()))
     specification = load()
-    task = {"pass": "lift", "source": source, "spec": wanted, "parameters": list(param or ()), "consts": plain_consts(consts), "arch": target,
-            "level": effort, "samples": samples, "attempts": attempts, "temperature": temperature}  # fmt: skip
+    task = {
+        "pass": "lift",
+        "source": source,
+        "spec": specification_name,
+        "parameters": list(param or ()),
+        "consts": plain_consts(consts),
+        "arch": target,
+        "level": effort,
+        "samples": samples,
+        "attempts": attempts,
+        "temperature": temperature,
+    }
     import corpus
 
     asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens, withheld=source not in corpus.cuda())
@@ -108,28 +182,31 @@ def lift(
     from llm.settling import read_settled
 
     job = job_of(annotated, place.stem, target, load, consts, effort, read_settled(settle, annotated) if settle is not None else ())
-    with Apart() as apart:
+    with Apart() as processes:
         view = _View(f"{source} -> CuIR, by {asking.asks.model}{parenthesise_consts(consts)}", as_json)
         try:
             lifted = run_lift(
-                job, annotated, asking.asks, asking.budget, apart, samples, attempts, time_limit, view, asking.recorder, view.step
+                job, annotated, asking.asks, asking.budget, processes, samples, attempts, time_limit, view, asking.recorder, view.step
             )
         finally:
             view.close()
-    beside = _beside(lifted, expert, specification, consts, as_json)
+    comparison = _beside(lifted, expert, specification, consts, as_json)
     files = _written(lifted, annotated, place.stem, folder)
-    ok = lifted.ok and not (beside or {}).get("diagnostics")
+    ok = lifted.ok and not (comparison or {}).get("diagnostics")
     if as_json:
         steps = [as_data(outcome, asking.asks) | {"step": title} for title, outcome in lifted.steps]
-        data = {"ok": ok, "steps": steps, "beside_source": beside, "model": asking.asks.model, "files": files}
+        data = {"ok": ok, "steps": steps, "beside_source": comparison, "model": asking.asks.model, "files": files}
         print_json({**as_data(lifted.last, asking.asks), **data})
     else:
-        _print(lifted, who, asking, folder, files, beside)
+        _print(lifted, reading_note, asking, folder, files, comparison)
     return 0 if ok else 1
 
 
 def _source(name: str) -> tuple[ExpertSource | None, Path]:
-    """A source by its name in the corpus or its path, with its launch description if it has one. Raises CuirError U101, U201, O120."""
+    """Find a source by its name in the corpus or its path, with its launch description if it has one.
+
+    Raises CuirError U101, U201, O120.
+    """
     import corpus
     from llm.expert_source import description_of, read_expert_source
 
@@ -149,36 +226,43 @@ def _source(name: str) -> tuple[ExpertSource | None, Path]:
 
 
 def _read(
-    expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], given: list[str] | tuple[str, ...], build: Build, reader: str
+    expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], macros: list[str] | tuple[str, ...], build: Build, reader: str
 ) -> tuple[Reading, str]:
-    """The reading of a source, and who made it."""
+    """Read a source; return the reading and a note on how it was made."""
     from llm.reading_source import READERS, read_source
 
     if reader not in READERS:
         raise CuirError.of("U103", f"--read takes {', '.join(READERS)}, found {reader}")
     head_dim = cast(int, consts["D"])
     defines: dict[str, str] = {n: str(v) for n, v in expert.defined(head_dim).items()} if expert is not None else {}
-    for text in given:
+    for text in macros:
         name, _, value = text.partition("=")
         if not name.isidentifier():
             raise CuirError.of("U103", f"-D takes NAME or NAME=VALUE, found {text}")
         defines[name] = value
     build = replace(build, defines=defines)
     if expert is not None:
-        own = expert.number_of_threads(head_dim) if build.threads is None else build.threads
-        build = replace(build, include=(*build.include, *expert.include), flags=(*expert.flags, *build.flags), instantiate=build.instantiate or expert.instantiate,
-                        threads=own, cluster=build.cluster or expert.cluster)  # fmt: skip
+        threads = expert.number_of_threads(head_dim) if build.threads is None else build.threads
+        build = replace(
+            build,
+            include=(*build.include, *expert.include),
+            flags=(*expert.flags, *build.flags),
+            instantiate=build.instantiate or expert.instantiate,
+            threads=threads,
+            cluster=build.cluster or expert.cluster,
+        )
     whole = {n: int(v or 1) for n, v in defines.items() if not v or v.lstrip("-").isdigit()}
     return read_source(place, build, reader, expert.kernel if expert is not None else None, whole)
 
 
 def _cluster(text: str | None) -> tuple[int, int, int] | None:
+    """Parse the sides of a cluster. Raises CuirError U103."""
     from llm.expert_source import sides_of
 
     if text is None:
         return None
-    given = [int(n) if n.strip().isdecimal() else 0 for n in text.split(",")]
-    sides = sides_of(given)
+    sizes = [int(n) if n.strip().isdecimal() else 0 for n in text.split(",")]
+    sides = sides_of(sizes)
     if sides is None:
         raise CuirError.of(
             "U103", f"--cluster takes a number of CTAs, or up to three, along x, y and z, 16 in all, found {text}", hint="--cluster 2,2"
@@ -187,7 +271,7 @@ def _cluster(text: str | None) -> tuple[int, int, int] | None:
 
 
 def _arch(annotated: Reading) -> str:
-    """The first architecture that has what a source uses."""
+    """Return the first architecture that has what a source uses."""
     return list_architectures(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
 
 
@@ -201,7 +285,8 @@ _NEEDS = {
 }
 
 
-def _explain(annotated: Reading, who: str, place: Path, folder: Path, as_json: bool) -> None:
+def _explain(annotated: Reading, reading_note: str, place: Path, folder: Path, as_json: bool) -> None:
+    """Write the annotated source, and print its orchestration."""
     from llm.orchestration_of_source import explained, of_source
 
     path = folder / f"{place.stem}.annotated.cu"
@@ -215,7 +300,7 @@ def _explain(annotated: Reading, who: str, place: Path, folder: Path, as_json: b
                 "kernel": annotated.kernel,
                 "threads": annotated.threads,
                 "read": annotated.by,
-                "how": who,
+                "how": reading_note,
                 "unknown": list(annotated.unknown),
                 "orchestration": lines,
                 "files": {path.name: str(path)},
@@ -227,39 +312,41 @@ def _explain(annotated: Reading, who: str, place: Path, folder: Path, as_json: b
         f"{place.name}: kernel {annotated.kernel}, {annotated.threads} threads, {len(annotated.calls)} low-level calls",
         style="bold",
     )
-    console.print(f"  {who}", soft_wrap=True)
+    console.print(f"  {reading_note}", soft_wrap=True)
     for line in lines:
         console.print(f"    {line}", soft_wrap=True)
     console.print(f"  in {path}", soft_wrap=True)
 
 
 class _View:
-    """The conversations of one step after another."""
+    """View of the conversations of one step after another."""
 
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
-        self.shown: Any = None
+        self.view: Any = None
 
     def step(self, step: Step) -> None:
+        """Begin a step."""
         from .asking_view import Conversations
 
         self.close()
-        self.shown = Conversations(f"{self.title}: {step.title}", quiet=self.quiet)
-        self.shown.__enter__()
+        self.view = Conversations(f"{self.title}: {step.title}", quiet=self.quiet)
+        self.view.__enter__()
 
     def __call__(self, event: Any) -> None:
-        self.shown(event)
+        self.view(event)
 
     def close(self) -> None:
-        if self.shown is not None:
-            shown, self.shown = self.shown, None
-            shown.__exit__(*sys.exc_info())  # an interruption, if there is one
+        """End the view of a step."""
+        if self.view is not None:
+            view, self.view = self.view, None
+            view.__exit__(*sys.exc_info())  # an interruption, if there is one
 
 
 def _beside(
     lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
 ) -> dict[str, Any] | None:
-    """The lifted kernel beside the source itself, where a GPU is there; else why not."""
+    """Compare the lifted kernel with the source on a GPU, if there is one; else return why not."""
     from ..measure.gpu import explain_missing_gpu
     from ..spec.specification import Specification
 
@@ -278,6 +365,7 @@ def _beside(
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file. Raises CuirError U108."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -285,7 +373,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _written(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dict[str, str]:
-    """The programs of all steps, the annotated source and the reports; a program that is not right is named so."""
+    """Write the programs of all steps, the annotated source and the reports; a wrong program is named so."""
     from llm.orchestration_of_source import explained
 
     from ..text.jsontext import to_json
@@ -307,34 +395,46 @@ def _written(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dic
     return {file: str(folder / file) for file in texts}
 
 
-def _print(lifted: Lifted, who: str, asking: Asking, folder: Path, files: Mapping[str, str], beside: Mapping[str, Any] | None) -> None:
+def _print(
+    lifted: Lifted, reading_note: str, asking: Asking, folder: Path, files: Mapping[str, str], comparison: Mapping[str, Any] | None
+) -> None:
+    """Print attempts, verification, orchestration and the comparison with the source."""
     from .tables import print_table
 
     console, verdict = stdout(), lifted.last.verdict
     rows = [
-        (title, f"{a.sample}.{a.number}", a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics)), f"{a.answer.tokens:,}", f"{a.answer.seconds:.1f} s")
-        for title, outcome in lifted.steps for s in outcome.samples for a in s.attempts
-    ]  # fmt: skip
+        (
+            title,
+            f"{a.sample}.{a.number}",
+            a.verdict.stage,
+            " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics)),
+            f"{a.answer.tokens:,}",
+            f"{a.answer.seconds:.1f} s",
+        )
+        for title, outcome in lifted.steps
+        for s in outcome.samples
+        for a in s.attempts
+    ]
     if rows:
         print_table("attempts", ("step", "sample", "stage", "codes", "tokens", "answered in"), rows)
     if verdict is not None and lifted.ok:
         stages = [s for s in verdict.extra.get("verification", {}).get("stages", []) if s["verdict"] != "skipped"]
         print_table("verification", ("question", "verdict", "why"), [(s["name"], s["verdict"], s["reason"]) for s in stages])
         facts = verdict.extra.get("orchestration", {})
-        console.print(f"orchestration: as in the CUDA source, {who}", soft_wrap=True)
+        console.print(f"orchestration: as in the CUDA source, {reading_note}", soft_wrap=True)
         for text in facts.get("not_compared", ()):
             console.print(f"  not known, and not compared: {text}", soft_wrap=True)
         for s in facts.get("settled", ()):
             console.print(f"  settled by {s['by']}: {s['message']}; {s['reason']}", soft_wrap=True)
         for text in facts.get("settled_without_effect", ()):
             console.print(f"  settled, but there was no such difference: {text}", soft_wrap=True)
-    if beside is not None:
+    if comparison is not None:
         console.print(
-            "beside the source kernel: " + (f"skipped, {beside['skipped']}" if "skipped" in beside else beside["summary"]),
+            "beside the source kernel: " + (f"skipped, {comparison['skipped']}" if "skipped" in comparison else comparison["summary"]),
             soft_wrap=True,
         )
-    said = f"{lifted.last.why}; {asking.budget.summary()}"
-    console.print(said, style="bold green" if lifted.ok else "bold red", soft_wrap=True)
+    summary = f"{lifted.last.why}; {asking.budget.summary()}"
+    console.print(summary, style="bold green" if lifted.ok else "bold red", soft_wrap=True)
     print_drift(asking.asks)
     console.print(f"  in {folder}: {', '.join(files)}", soft_wrap=True)
     if verdict is not None and not verdict.ok:

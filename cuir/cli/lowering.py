@@ -1,4 +1,4 @@
-"""The command `lower`: a program as CUDA, and what each pass of the lowering does to it. Owns no pass."""
+"""Command `lower`: a program as CUDA, and what each pass of the lowering does to it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,36 @@ OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
 
 def lower(
     context: typer.Context,
-    file: Annotated[str | None, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)] = None,
-    kernel: KernelName = None, const: Consts = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)] = None,
-    cubin: Annotated[Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)] = None,
-    stages: Annotated[Path | None, typer.Option("--stages", help="write the IR after each pass into this folder, and list the passes", show_default=False)] = None,
-    validate: Annotated[bool, typer.Option("--validate", help="run the IR on random inputs before and after each pass: do results stay as they are?")] = False,
+    file: Annotated[
+        str | None,
+        typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False),
+    ] = None,
+    kernel: KernelName = None,
+    const: Consts = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)
+    ] = None,
+    cubin: Annotated[
+        Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)
+    ] = None,
+    stages: Annotated[
+        Path | None, typer.Option("--stages", help="write the IR after each pass into this folder, and list the passes", show_default=False)
+    ] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="run the IR on random inputs before and after each pass: do results stay as they are?")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="with --validate: of the inputs")] = 0,
-    dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="with --validate: lengths of dims, -d B=1,M=100 (left out: by the seed)", show_default=False)] = None,
-    without: Annotated[list[str] | None, typer.Option("--without", help="leave out a pass, and again another one", show_default=False)] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option("-d", "--dim", help="with --validate: lengths of dims, -d B=1,M=100 (left out: by the seed)", show_default=False),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="leave out a pass, and again another one", show_default=False)
+    ] = None,
     passes: Annotated[bool, typer.Option("--passes", help="list the passes of the lowering, and run none")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="with --passes: as markdown (docs/passes.md)")] = False,
     as_json: Json = False,
-) -> int:  # fmt: skip
+) -> int:
     """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
     from ..checking.checker import check
     from ..checking.defaults import consts_as_json
@@ -62,31 +79,38 @@ def lower(
     program = read_program(file)
     picked, consts = read_program_consts(program, file, kernel, const or ())
     checked = check(program, picked.name, consts)
-    shown = stages is not None or validate
+    with_stages = stages is not None or validate
     stages_run: list[Stage] = []
     error: CuirError | None = None
-    if shown:
-        given, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
-        stages_run, error, cuda = _stages(checked, left_out, stages, given, ctas)
+    if with_stages:
+        arguments, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
+        stages_run, error, cuda = _stages(checked, left_out, stages, arguments, ctas)
     else:
         cuda = run_lower(checked, left_out)
     compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
     spilled = describe_spills(cuda, compiled.resources) if cuda is not None and compiled is not None else ""
     written = _outputs(out, cuda.source.encode() if cuda else None) + _outputs(cubin, compiled.cubin if compiled else None)
     if as_json:
-        print_json({
-            "ok": error is None, "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
-            "kernel": checked.name, "consts": consts_as_json(checked.consts), "source": cuda.source if cuda else None, "choices": list(cuda.choices) if cuda else [], "resources": compiled.resources.as_json() if compiled else None,
-            "warnings": [spilled] if spilled else [],
-            **({"stages": [_as_json(s, stages) for s in stages_run]} if shown else {}),
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": error is None,
+                "diagnostics": [d.as_json() for d in error.diagnostics] if error else [],
+                "kernel": checked.name,
+                "consts": consts_as_json(checked.consts),
+                "source": cuda.source if cuda else None,
+                "choices": list(cuda.choices) if cuda else [],
+                "resources": compiled.resources.as_json() if compiled else None,
+                "warnings": [spilled] if spilled else [],
+                **({"stages": [_as_json(s, stages) for s in stages_run]} if with_stages else {}),
+            }
+        )
         return 1 if error else 0
-    if shown:
+    if with_stages:
         _print_stages(stages_run, stages, validate)
     if error is not None:
         print_errors(error.diagnostics, False)
         return 1
-    if cuda is not None and not (shown or asked_for(context, "out", "cubin")):
+    if cuda is not None and not (with_stages or asked_for(context, "out", "cubin")):
         print(cuda.source, end="")
     for path in written:
         stderr().print(f"written: {path}", soft_wrap=True)
@@ -99,22 +123,30 @@ def lower(
 
 # ---- passes
 def _optional(names: Iterable[str]) -> set[str]:
-    """Passes to leave out. Raises CuirError for a name that is none, or that of a pass without which nothing can be printed."""
+    """Return the passes to leave out.
+
+    Raises CuirError for an unknown name, or that of a pass without which nothing can be printed.
+    """
     from ..lowering.passes.pipeline import PASSES, optional_passes
     from .inputs import suggestion
 
-    known = {p.name for p in PASSES}
+    pass_names = {p.name for p in PASSES}
     for name in names:
-        if name not in known:
+        if name not in pass_names:
             raise CuirError.of(
                 "U100", f"no pass is called `{name}`", hint=suggestion(name, optional_passes(), "passes that can be left out")
             )
         if name not in optional_passes():
-            raise CuirError.of("U100", f"without `{name}` the lowering cannot print anything", hint=f"passes that can be left out: {', '.join(optional_passes())}")  # fmt: skip
+            raise CuirError.of(
+                "U100",
+                f"without `{name}` the lowering cannot print anything",
+                hint=f"passes that can be left out: {', '.join(optional_passes())}",
+            )
     return set(names)
 
 
 def _list_passes(markdown: bool, as_json: bool) -> int:
+    """Print the passes; return the exit code."""
     from . import passes
     from .tables import print_table
 
@@ -130,7 +162,10 @@ def _list_passes(markdown: bool, as_json: bool) -> int:
 
 # ---- stages
 def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple[dict[str, Any], int]:
-    """Random arguments, and how many CTAs share the work. Raises CuirError U113 for lengths that are none."""
+    """Return random arguments, and how many CTAs share the work.
+
+    Raises CuirError U113 for invalid lengths.
+    """
     import torch
 
     from ..lowering.validate import ctas_for, random_arguments
@@ -148,10 +183,13 @@ def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple
 
 
 def _stages(
-    checked: Checked, without: Collection[str], folder: Path | None, given: Mapping[str, Any] | None, ctas: int
+    checked: Checked, without: Collection[str], folder: Path | None, arguments: Mapping[str, Any] | None, ctas: int
 ) -> tuple[list[Stage], CuirError | None, Cuda | None]:
-    """Runs the passes, writing the IR behind each into the folder, if there is one. Gives them with the error that names the first pass to blame for other
-    results on `given`, or the kernel's CUDA."""
+    """Run the passes, and write the IR behind each into the folder, if there is one.
+
+    Returns the stages with the error that names the first pass to blame for other results on `arguments`, or with the
+    kernel's CUDA.
+    """
     from ..lowering import Lowering
     from ..lowering.ir.evaluate_workers import Fault
 
@@ -160,20 +198,24 @@ def _stages(
     lowering = Lowering(checked, without)
     stages: list[Stage] = []
     try:
-        for stage in lowering.stages(given, ctas):
+        for stage in lowering.stages(arguments, ctas):
             stages.append(stage)
             if folder is not None and stage.text is not None:
                 _write(folder / _file(stage), stage.text.encode())
     except Fault as fault:
-        raise CuirError.of("L013", f"before any pass the IR cannot be run on these inputs: {fault}", checked.origin.span,
-                           "`cuir run` and `cuir verify` say what is wrong with a program; -d and --seed give other inputs") from None  # fmt: skip
+        raise CuirError.of(
+            "L013",
+            f"before any pass the IR cannot be run on these inputs: {fault}",
+            checked.origin.span,
+            "`cuir run` and `cuir verify` say what is wrong with a program; -d and --seed give other inputs",
+        ) from None
     wrong = next((s for s in stages if s.outcome is not None and not s.outcome.ok), None)
     if wrong is None:
         return stages, None, lowering.cuda()
-    what = "cannot be run" if wrong.outcome is not None and wrong.outcome.error else "changes what the kernel computes"
+    problem = "cannot be run" if wrong.outcome is not None and wrong.outcome.error else "changes what the kernel computes"
     error = CuirError.of(
         "L012",
-        f"pass {wrong.number:02} {what}: {wrong.outcome}",
+        f"pass {wrong.number:02} {problem}: {wrong.outcome}",
         checked.origin.span,
         f"--stages DIR writes the IR before and behind it; --without {wrong.name} leaves it out",
     )
@@ -181,11 +223,12 @@ def _stages(
 
 
 def _file(stage: Stage) -> str:
+    """Return the name of a stage's file."""
     return f"{stage.number:02}-{stage.name}.ir"
 
 
 def _clear(folder: Path) -> None:
-    """Makes the folder, and removes what an earlier call wrote into it. Raises CuirError U108."""
+    """Create the folder, and remove what an earlier call wrote into it. Raises CuirError U108."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
@@ -196,6 +239,7 @@ def _clear(folder: Path) -> None:
 
 
 def _print_stages(stages: Collection[Stage], folder: Path | None, validated: bool) -> None:
+    """Print the table of stages."""
     from .tables import print_table
 
     head = ["pass", "operations", "seconds", *(["results"] if validated else []), "purpose"]
@@ -211,20 +255,27 @@ def _print_stages(stages: Collection[Stage], folder: Path | None, validated: boo
 
 
 def _as_json(s: Stage, folder: Path | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "number": s.number, "pass": s.name, "purpose": s.purpose, "before": s.before, "after": s.after, "seconds": s.seconds, "changed": s.text is not None,
-    }  # fmt: skip
+    """Return a stage as JSON data."""
+    data: dict[str, Any] = {
+        "number": s.number,
+        "pass": s.name,
+        "purpose": s.purpose,
+        "before": s.before,
+        "after": s.after,
+        "seconds": s.seconds,
+        "changed": s.text is not None,
+    }
     if folder is not None:
-        shown["file"] = str(folder / _file(s)) if s.text is not None else None
+        data["file"] = str(folder / _file(s)) if s.text is not None else None
     if s.outcome is not None:
         differs = {n: {"share": share, "most": most} for n, (share, most) in s.outcome.tensors.items()}
-        shown["results"] = {"verdict": s.outcome.verdict, "differs": differs, "error": s.outcome.error or None}
-    return shown
+        data["results"] = {"verdict": s.outcome.verdict, "differs": differs, "error": s.outcome.error or None}
+    return data
 
 
 # ---- files
 def _outputs(path: Path | None, content: bytes | None) -> list[Path]:
-    """Writes a file that is asked for and there is something for."""
+    """Write a file, if it is requested and there is content for it."""
     if path is None or content is None:
         return []
     _write(path, content)
@@ -232,6 +283,7 @@ def _outputs(path: Path | None, content: bytes | None) -> list[Path]:
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a file. Raises CuirError U108."""
     try:
         path.write_bytes(content)
     except OSError as error:

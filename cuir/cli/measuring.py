@@ -1,4 +1,4 @@
-"""The commands that need a GPU to be of full use: tune and bench. What they do is in the library; here is what they take and show."""
+"""Commands that need a GPU to be of full use: tune and bench. The work is in the library."""
 
 from __future__ import annotations
 
@@ -70,13 +70,25 @@ def tune(
     origin = expert_for(origin, dtype or USUAL_DTYPE)
     kernel = targets[0] if variant else origin
     if model is not None or replay is not None or proposal:
-        wanted = variant or targets
-        if len(wanted) != 1 or len(shapes) > 1 or dry_run or exhaustive:
-            raise CuirError.of("U100", "programs are tuned for one target and one shape, without --dry-run and --exhaustive", hint="--model, --replay and --proposal stand for another search")  # fmt: skip
-        variant_name, source, known = _target(wanted[0], kernel, space, bool(variant))
+        tuned_targets = variant or targets
+        if len(tuned_targets) != 1 or len(shapes) > 1 or dry_run or exhaustive:
+            raise CuirError.of(
+                "U100",
+                "programs are tuned for one target and one shape, without --dry-run and --exhaustive",
+                hint="--model, --replay and --proposal stand for another search",
+            )
+        variant_name, source, known_space = _target(tuned_targets[0], kernel, space, bool(variant))
         shapes, dtype = _problems(source, shapes, dtype)
-        task = {"pass": "tune", "target": wanted[0], "variant": variant_name, "parameters": list(param or ()), "origin": source, "shape": list(shapes[0].as_tuple()),
-                "dtype": dtype, "const": list(const or ())}  # fmt: skip
+        task = {
+            "pass": "tune",
+            "target": tuned_targets[0],
+            "variant": variant_name,
+            "parameters": list(param or ()),
+            "origin": source,
+            "shape": list(shapes[0].as_tuple()),
+            "dtype": dtype,
+            "const": list(const or ()),
+        }
         asking = (
             asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
             if model is not None or replay is not None
@@ -84,8 +96,25 @@ def tune(
         )
         if asking is not None:
             asking.budget.seconds = limit
-        return tune_programs(wanted[0], variant_name, source, known, shapes[0], list(param or ()), dtype, list(const or ()), rounds, jobs, missing, list(proposal or ()), asking,
-                             samples, attempts, out if out is not None else Path("out") / f"{Path(wanted[0]).stem}-tuned", as_json)  # fmt: skip
+        return tune_programs(
+            tuned_targets[0],
+            variant_name,
+            source,
+            known_space,
+            shapes[0],
+            list(param or ()),
+            dtype,
+            list(const or ()),
+            rounds,
+            jobs,
+            missing,
+            list(proposal or ()),
+            asking,
+            samples,
+            attempts,
+            out if out is not None else Path("out") / f"{Path(tuned_targets[0]).stem}-tuned",
+            as_json,
+        )
     if record is not None or cache is not None or out is not None:
         raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
     if choice or gpu is not None:
@@ -94,16 +123,33 @@ def tune(
         if not choice:
             raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
         for target in variant or targets:
-            variant_name, source, known = _target(target, kernel, space, bool(variant))
+            variant_name, source, known_space = _target(target, kernel, space, bool(variant))
             problems, of = _problems(source, shapes, dtype)
-            show_choices(target, variant_name, source, problems, list(param or ()), of, list(const or ()), gpu, known, as_json)
+            show_choices(target, variant_name, source, problems, list(param or ()), of, list(const or ()), gpu, known_space, as_json)
         return 0
     reports = []
     for target in variant or targets:
         problems, of = _problems(_target(target, kernel, space, bool(variant))[1], shapes, dtype)
-        for one in problems:
-            reports.append(_tune_one(target, one, list(param or ()), kernel, bool(variant), of, list(const or ()), space, SECONDS if limit is None else limit, jobs, rounds, exhaustive,
-                                     dry_run or bool(missing), fresh, as_json))  # fmt: skip
+        for problem in problems:
+            reports.append(
+                _tune_one(
+                    target,
+                    problem,
+                    list(param or ()),
+                    kernel,
+                    bool(variant),
+                    of,
+                    list(const or ()),
+                    space,
+                    SECONDS if limit is None else limit,
+                    jobs,
+                    rounds,
+                    exhaustive,
+                    dry_run or bool(missing),
+                    fresh,
+                    as_json,
+                )
+            )
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
     elif missing:
@@ -115,23 +161,40 @@ def tune(
 
 
 def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[list[Shape], str]:
-    """Shapes and dtype of the command line; where it gives none, one shape, with the head dim and the dtype that the file's kernel has by default."""
+    """Return shapes and dtype of the command line.
+
+    Without shapes it is one shape, with the head dim and the dtype that the file's kernel has by default.
+    """
     from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
     from ..measure.problem import Shape as ShapeType
     from ..verification.problems import is_attention
     from .inputs import read_program
 
     kernels = [k for k in read_program(source).kernels().values() if is_attention(k)]
-    own = with_defaults(kernels[0], {}) if kernels else {}
-    D = own.get("D", USUAL_HEAD_DIM)
+    kernel_defaults = with_defaults(kernels[0], {}) if kernels else {}
+    D = kernel_defaults.get("D", USUAL_HEAD_DIM)
     assert isinstance(D, int)
-    return list(shapes) or [ShapeType(2, 32, 32, 8192, 8192, D)], dtype or str(own.get("T", USUAL_DTYPE))
+    return list(shapes) or [ShapeType(2, 32, 32, 8192, 8192, D)], dtype or str(kernel_defaults.get("T", USUAL_DTYPE))
 
 
 def _tune_one(
-    target: str, shape: Shape, param: list[str], origin: str, adapts: bool, dtype: str, const: list[str], space_file: Path | None, limit: float, jobs: int | None,
-    rounds: int, exhaustive: bool, static: bool, fresh: bool, as_json: bool,
-) -> dict[str, Any]:  # fmt: skip
+    target: str,
+    shape: Shape,
+    param: list[str],
+    origin: str,
+    adapts: bool,
+    dtype: str,
+    const: list[str],
+    space_file: Path | None,
+    limit: float,
+    jobs: int | None,
+    rounds: int,
+    exhaustive: bool,
+    static: bool,
+    fresh: bool,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Search the settings of one target and shape; return the report as JSON data."""
     from ..bridging import attention_consts
     from ..measure.worker import Worker
     from ..tuning import compile_all, shape_class
@@ -164,9 +227,11 @@ def _tune_one(
     }
 
     def compiled(settings: Sequence[Any]) -> Any:
+        """Compile settings."""
         return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs)
 
     def keep_best(best: Outcome) -> None:
+        """Store the best setting in the cache."""
         from ..measure.gpu import versions
 
         record = {
@@ -179,8 +244,20 @@ def _tune_one(
         store_best(key, shape_class(shape, sms), record)
 
     with goes_on_from(journal.path, fresh), TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
-        report = search(transferred.program, transferred.kernel, fixed, space, None if static else RemoteDevice(worker, job), compiled,
-                        journal=journal, limit=limit, rounds=rounds, exhaustive=exhaustive, tell=view, keep=None if static else keep_best)  # fmt: skip
+        report = search(
+            transferred.program,
+            transferred.kernel,
+            fixed,
+            space,
+            None if static else RemoteDevice(worker, job),
+            compiled,
+            journal=journal,
+            limit=limit,
+            rounds=rounds,
+            exhaustive=exhaustive,
+            tell=view,
+            keep=None if static else keep_best,
+        )
     if not as_json:
         print_tuned(report, static)
     return _tuned_json(target, shape, dtype, fixed, key, report, static)
@@ -189,17 +266,29 @@ def _tune_one(
 def _tuned_json(
     target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
 ) -> dict[str, Any]:
+    """Return a report as JSON data."""
     from ..checking.defaults import consts_as_json
 
     fits = report.count("fits") if static else report.count("timed")
     return {
-        "ok": fits > 0, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype, "consts": consts_as_json(fixed), "device": key.arch or None, "complete": report.complete,
-        "seconds": round(report.seconds, 1), "best": report.best.as_json() if report.best else None, "candidates": [o.as_json() for o in report.outcomes],
-    }  # fmt: skip
+        "ok": fits > 0,
+        "target": target,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+        "consts": consts_as_json(fixed),
+        "device": key.arch or None,
+        "complete": report.complete,
+        "seconds": round(report.seconds, 1),
+        "best": report.best.as_json() if report.best else None,
+        "candidates": [o.as_json() for o in report.outcomes],
+    }
 
 
 def _target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> tuple[str, str, Space]:
-    """(variant, kernel to start from, space) of what a user wants tuned: a variant, or a kernel as it stands. adapts: it is a variant for sure. Raises CuirError."""
+    """Return variant, kernel to start from, and space of a target: a variant, or a kernel as it stands.
+
+    `adapts`: it is a variant for sure. Raises CuirError.
+    """
     import corpus
 
     from ..tuning import Space
@@ -216,7 +305,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
     try:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        read_program(source)  # one that is not there has no values worth trying, which would be the lesser news
+        read_program(source)  # a missing file is reported rather than its missing space
         raise CuirError.of(
             "U115",
             f"nothing says which values are worth trying for {source}: {place.name} cannot be read",
@@ -233,6 +322,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
 
 
 def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferResult:
+    """Transfer a kernel to a variant."""
     from ..variants import transfer
     from .inputs import read_program, read_variant
 
@@ -289,19 +379,21 @@ def bench(
             )
         return finish_bench(head, rows, out, True, as_json, anew=False)
     cells = _only(chosen.cells(), only or ())
-    given = read_consts(const or ())
+    named_consts = read_consts(const or ())
     for cell in cells:
-        agreeing(attention_consts(dtype, cell.shape.D), given, f"--dtype {dtype} and the problem {cell.shape} of the suite")
+        agreeing(attention_consts(dtype, cell.shape.D), named_consts, f"--dtype {dtype} and the problem {cell.shape} of the suite")
     outside = Reference(reference) if reference is not None else None
     if out is not None:
         results_file(out)
     require_gpu(
         "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
     )
-    known = versions()
-    path = results_file(out or Path("benchmarks") / "results" / f"{suite}-{_slug(known['device'])}-{known['date']}.jsonl")
+    device_versions = versions()
+    path = results_file(
+        out or Path("benchmarks") / "results" / f"{suite}-{_slug(device_versions['device'])}-{device_versions['date']}.jsonl"
+    )
     of = {"origin": origin} if kind == "forward" else {"pass": kind}
-    head = {"suite": suite, **known, "dtype": dtype, **of, "command": _command(sys.argv[1:])}
+    head = {"suite": suite, **device_versions, "dtype": dtype, **of, "command": _command(sys.argv[1:])}
     results = Results(path, head, fresh)
     if results.head["suite"] != suite:
         raise CuirError.of(
@@ -314,16 +406,44 @@ def bench(
         if kind != "forward":
             complete = _bench_calls(kind, cells, results, dtype, peers, left_out, rounds or chosen.rounds, limit, as_json)
         else:
-            complete = _bench_cells(cells, results, origin, dtype, list(const or ()), peers, left_out, reference, outside, rounds or chosen.rounds, limit,
-                                    jobs, as_json)  # fmt: skip
-    return finish_bench(results.head, results.rows, path, complete, as_json, told=not as_json)
+            complete = _bench_cells(
+                cells,
+                results,
+                origin,
+                dtype,
+                list(const or ()),
+                peers,
+                left_out,
+                reference,
+                outside,
+                rounds or chosen.rounds,
+                limit,
+                jobs,
+                as_json,
+            )
+    return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=not as_json)
 
 
 def _bench_cells(
-    cells: Any, results: Any, origin: str, dtype: str, const: list[str], peers: Sequence[str], left_out: Sequence[str], folder: Path | None,
-    reference: Reference | None, rounds: int, limit: float, jobs: int | None, as_json: bool,
-) -> bool:  # fmt: skip
-    """Settings of a cell: those given, else what a call gets; where nothing is known of such calls, every start of the kernel's space. left_out: see `_bench_calls`."""
+    cells: Any,
+    results: Any,
+    origin: str,
+    dtype: str,
+    const: list[str],
+    peers: Sequence[str],
+    left_out: Sequence[str],
+    folder: Path | None,
+    reference: Reference | None,
+    rounds: int,
+    limit: float,
+    jobs: int | None,
+    as_json: bool,
+) -> bool:
+    """Time cells of kernels; return whether all are done.
+
+    Settings of a cell are those of the command line, else what a call gets; where nothing is known of such calls, every
+    start of the kernel's space. `left_out`: see `_bench_calls`.
+    """
     from ..bench.priming import primed, requests
     from ..bench.running import Planned, run_cells
     from ..bridging import attention_consts
@@ -335,27 +455,36 @@ def _bench_cells(
     from .measuring_view import BenchView
     from .worker import COMMAND, transferred
 
-    given = read_consts(const)
-    space = _target(origin, origin, None)[2] if not given else None
+    named_consts = read_consts(const)
+    space = _target(origin, origin, None)[2] if not named_consts else None
 
     def plan(cell: Any) -> Planned:
-        made = transferred(cell.variant, tuple(cell.arguments), origin)
+        """Return the settings of a cell."""
+        result = transferred(cell.variant, tuple(cell.arguments), origin)
         base = attention_consts(dtype, cell.shape.D)
-        if given:
-            settings = [given]
+        if named_consts:
+            settings = [named_consts]
         else:
-            near = space.restrict(made.program, made.kernel).narrow({"DV": cell.shape.DV, **base}) if space else None
+            near = space.restrict(result.program, result.kernel).narrow({"DV": cell.shape.DV, **base}) if space else None
             starts: list[dict[str, Const]] = [dict(s) for s in near.starts] if near else [{}]
             exact = near is not None and near.exact
             chosen = choose(
-                made.program, base, cell.shape.lengths, numbers=made.numbers, mask=made.mask, starts=starts, exact=exact, kernel=made.kernel
+                result.program,
+                base,
+                cell.shape.lengths,
+                numbers=result.numbers,
+                mask=result.mask,
+                starts=starts,
+                exact=exact,
+                kernel=result.kernel,
             )
             settings = starts if chosen.source == "start" else [chosen.setting]
-        return Planned(cell, made.text, made.kernel, tuple({**base, **s} for s in settings))
+        return Planned(cell, result.text, result.kernel, tuple({**base, **s} for s in settings))
 
     processes, place = jobs or default_jobs(), str(folder) if folder else None
 
     def prime(missing: Sequence[Any]) -> Any:
+        """Prepare peers and references for cells."""
         plain = {(c.shape.D, c.variant == "causal") for c in missing if c.variant in ("full", "causal")}
         names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and dtype == "f16" else []
         return primed(requests(missing, dtype, peers, place, names, processes), lambda: Worker(COMMAND), processes)
@@ -363,15 +492,29 @@ def _bench_cells(
     with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
         for line in left_out:
             view.note(line)
-        return run_cells(cells, results, plan, lambda work: compile_all(work, jobs), prime,
-                         lambda request, seconds: worker.ask({"origin": origin, **request}, seconds), dtype=dtype, peers=peers, reference=place, rounds=rounds,
-                         limit=limit, tell=view)  # fmt: skip
+        return run_cells(
+            cells,
+            results,
+            plan,
+            lambda work: compile_all(work, jobs),
+            prime,
+            lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
+            dtype=dtype,
+            peers=peers,
+            reference=place,
+            rounds=rounds,
+            limit=limit,
+            tell=view,
+        )
 
 
 def _bench_calls(
     kind: str, cells: Any, results: Any, dtype: str, peers: Sequence[str], left_out: Sequence[str], rounds: int, limit: float, as_json: bool
 ) -> bool:
-    """Suites in which ours is a call. left_out: which contenders, and why."""
+    """Time suites in which ours is a call; return whether all are done.
+
+    `left_out` are notes on contenders that are left out.
+    """
     from ..bench.running import run_calls
     from ..measure.worker import Worker
     from .measuring_view import BenchView
@@ -394,7 +537,7 @@ def _bench_calls(
 
 
 def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
-    """Cells that fit every kind of word (variant, model, length) of which one is given."""
+    """Return the cells that fit every kind of word (variant, model, length) of which one is given."""
     kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.N) for c in cells}]
     unknown = [w for w in words if not any(w in kind for kind in kinds)]
     if unknown:
@@ -403,20 +546,24 @@ def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
             f"--only is a variant, a model or a length of the suite, found `{unknown[0]}`",
             hint="; ".join(", ".join(sorted(k)) for k in kinds),
         )
-    wanted = [kind & set(words) or kind for kind in kinds]
-    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.N)), wanted))]
+    selected = [kind & set(words) or kind for kind in kinds]
+    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.N)), selected))]
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command line without what does not matter to the figures: where they went, how they were shown, where a reference lies."""
-    kept: list[str] = []
+    """Return the command line without options that do not matter to the figures.
+
+    These are output files and formats, and the place of a reference.
+    """
+    relevant: list[str] = []
     for word, before in zip(words, ("", *words)):
         if before == "--reference" or word.startswith("--reference="):
-            kept += ["DIR"] if before == "--reference" else ["--reference", "DIR"]
+            relevant += ["DIR"] if before == "--reference" else ["--reference", "DIR"]
         elif word not in ("--out", "--fresh", "--json") and not word.startswith("--out=") and before != "--out":
-            kept.append(word)
-    return shlex.join(["cuir", *kept])
+            relevant.append(word)
+    return shlex.join(["cuir", *relevant])
 
 
 def _slug(device: str | None) -> str:
+    """Return a device's name as part of a file name."""
     return (device or "gpu").lower().replace("nvidia", "").strip().replace(" ", "-")

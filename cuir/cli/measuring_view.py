@@ -1,4 +1,4 @@
-"""How tuning and benchmarks look while they run and when they are done. Owns no number."""
+"""Views of tuning and benchmarks, while they run and when they are done."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ..tuning.search import Progress
 
 SHOWN = 8  # candidates of a table
-SILENCE = 5.0  # seconds after which a line tells what goes on, where no line can change
+SILENCE = 5.0  # seconds after which a further line is printed, where no line can change
 
 
 class _View:
-    """One line that changes on a terminal; elsewhere a line for each thing of note."""
+    """Line that changes on a terminal; elsewhere a line for each notable event."""
 
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
@@ -50,6 +50,7 @@ class _View:
             raise Interrupted(step=self.doing) from None
 
     def update(self, text: str) -> None:
+        """Show what is being done."""
         self.doing = text
         if self.status is not None:
             from rich.text import Text
@@ -60,12 +61,15 @@ class _View:
             self.note(text)
 
     def note(self, text: str) -> None:
+        """Print a line that stays."""
         if not self.quiet:
             console = self.status.console if self.status is not None else stderr()
             console.print(f"  {text}", soft_wrap=True)
 
 
 class TuneView(_View):
+    """View of a search."""
+
     best = ""
 
     def __call__(self, progress: Progress) -> None:
@@ -74,24 +78,26 @@ class TuneView(_View):
             self.tell(progress.best)
 
     def tell(self, best: Outcome) -> None:
-        """A new setting, once; the same one with newer figures is no news."""
+        """Print a new best setting once; newer figures of the same one are not printed."""
         if _settings(best.consts) != self.best:
             self.best = _settings(best.consts)
             self.note(f"best so far {best.median:.4f} ms: {self.best}")
 
 
 class BenchView(_View):
-    def __call__(self, told: Told) -> None:
-        if told.lasting:
-            self.note(told.doing)
+    """View of a benchmark."""
+
+    def __call__(self, progress: Told) -> None:
+        if progress.lasting:
+            self.note(progress.doing)
             return
-        self.update(f"{told.doing}, {told.done} of {told.of} done" if told.of else told.doing)
-        if told.row is not None:
-            self.note(f"{told.done:3d} of {told.of}  {line(told.row)}")
+        self.update(f"{progress.doing}, {progress.done} of {progress.of} done" if progress.of else progress.doing)
+        if progress.row is not None:
+            self.note(f"{progress.done:3d} of {progress.of}  {line(progress.row)}")
 
 
 def line(row: Row) -> str:
-    """A row in a line."""
+    """Format a row as a line."""
     from ..bench.results import ours, peers, place, rate, ratios
 
     head = f"{place(row):44s}  "
@@ -105,7 +111,7 @@ def line(row: Row) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome], fits: str = "fit") -> str:
-    """How many candidates came to what; together they are all."""
+    """Describe how many candidates have which status; together they are all."""
     counts: dict[str, int] = {}
     for outcome in outcomes:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1
@@ -114,6 +120,7 @@ def _counts(outcomes: Sequence[Outcome], fits: str = "fit") -> str:
 
 
 def print_tuned(report: TuneReport, static: bool) -> None:
+    """Print the report of a search."""
     console = stdout()
     counts = _counts(report.outcomes, "fit" if static else "fit but were not tried")
     console.print(f"{counts}; {report.seconds:.0f} s", highlight=False)
@@ -145,17 +152,19 @@ def print_tuned(report: TuneReport, static: bool) -> None:
 
 
 def _settings(consts: Any) -> str:
+    """Format a setting."""
     from ..tuning.space import label
 
     return label(consts)
 
 
 def finish_bench(
-    head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, told: bool = False, anew: bool = True
+    head: dict[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, rows_shown: bool = False, anew: bool = True
 ) -> int:
-    """Table and plot beside the results file; returns the exit code: 1 if a kernel of ours failed or is wrong.
+    """Write table and plot beside the results file; return the exit code.
 
-    told: the rows were shown already. anew: a table and a plot that are there are written again.
+    It is 1 if one of our kernels failed or is wrong. `rows_shown`: the rows were shown already. `anew`: an existing
+    table and plot are overwritten.
     """
     from ..bench.plot import plot
     from ..bench.results import OURS, family, markdown, means, names_of_peers, summary
@@ -178,17 +187,30 @@ def finish_bench(
         for r in rows
     )
     if as_json:
-        print_json({"ok": good, "diagnostics": [], "complete": complete, "missing": missing or None, **head, "rows": list(rows), "summary": summary(rows),
-                    "means": {group: {peer: asdict(m) for peer, m in of.items()} for group, of in means(rows).items()},
-                    "files": [str(p) for p in (path, table, picture) if p.exists()]})  # fmt: skip
+        print_json(
+            {
+                "ok": good,
+                "diagnostics": [],
+                "complete": complete,
+                "missing": missing or None,
+                **head,
+                "rows": list(rows),
+                "summary": summary(rows),
+                "means": {group: {peer: asdict(m) for peer, m in of.items()} for group, of in means(rows).items()},
+                "files": [str(p) for p in (path, table, picture) if p.exists()],
+            }
+        )
         return 0 if good else 1
     console = stdout()
-    for row in () if told else rows:
+    for row in () if rows_shown else rows:
         console.print(line(row), highlight=False, soft_wrap=True)
     names, by_group = names_of_peers(rows), means(rows)
     if by_group:
-        print_table("geometric means of cuir / peer (and the smallest)", ("rows", *names),
-                    [(group, *(of[n].text if n in of else "" for n in names)) for group, of in by_group.items()])  # fmt: skip
+        print_table(
+            "geometric means of cuir / peer (and the smallest)",
+            ("rows", *names),
+            [(group, *(of[n].text if n in of else "" for n in names)) for group, of in by_group.items()],
+        )
     for text in summary(rows):
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"in {path}, {table}" + (f"; left out: {missing}" if missing else f", {picture}"), soft_wrap=True)

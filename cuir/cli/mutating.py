@@ -1,4 +1,7 @@
-"""The command mutate: faulty programs made from a right one, and which of them verification refuses. What it does is in cuir/mutation."""
+"""Command `mutate`: faulty programs made from a right one, and which of them verification refuses.
+
+The work is in cuir/mutation.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,40 @@ if TYPE_CHECKING:
 
 
 def mutate(
-    program: Annotated[str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)],
-    against: Annotated[str | None, typer.Option("--against", help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)", autocompletion=complete_specification, show_default=False)] = None,
-    param: Parameters = None, kernel: KernelName = None, dtype: GivenDtype = None, head_dim: Annotated[int | None, typer.Option("--head-dim", help="1 to 256; 64 takes half the time of 128", show_default="the file's, else 128")] = None, const: Consts = None, level: Level = "quick",
-    fault: Annotated[list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)] = None,
+    program: Annotated[
+        str, typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False)
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)",
+            autocompletion=complete_specification,
+            show_default=False,
+        ),
+    ] = None,
+    param: Parameters = None,
+    kernel: KernelName = None,
+    dtype: GivenDtype = None,
+    head_dim: Annotated[
+        int | None, typer.Option("--head-dim", help="1 to 256; 64 takes half the time of 128", show_default="the file's, else 128")
+    ] = None,
+    const: Consts = None,
+    level: Level = "quick",
+    fault: Annotated[
+        list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="processes (left out: one a core)", show_default=False)] = None,
     seconds: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time for one mutant")] = 60,
-    out: Annotated[Path | None, typer.Option("--out", help="a file of JSON lines, from which an interrupted run goes on", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="a file of JSON lines, from which an interrupted run goes on", show_default=False)
+    ] = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
     from ..checking.checker import pick_kernel
     from ..checking.defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
@@ -43,12 +69,14 @@ def mutate(
     _one_thread()
     wrong = [f for f in fault or () if f not in FAULTS]
     if wrong:
-        raise CuirError.of("U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {what}" for n, what in FAULTS.items()))
-    source, known = read_program(program), computed(program, kernel)
-    picked = pick_kernel(source, kernel or (known[0] if known is not None else None))
-    if known is None and against is None:
+        raise CuirError.of(
+            "U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {description}" for n, description in FAULTS.items())
+        )
+    source, corpus_entry = read_program(program), computed(program, kernel)
+    picked = pick_kernel(source, kernel or (corpus_entry[0] if corpus_entry is not None else None))
+    if corpus_entry is None and against is None:
         raise unspecified(program)
-    variant = against or (known[1].specification if known is not None else "")
+    variant = against or (corpus_entry[1].specification if corpus_entry is not None else "")
     load = partial(read_specification, variant, tuple(param or ()))
     consts = read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(program, picked))
     job = Job(load, picked.name, consts, _level(level), seconds)
@@ -67,18 +95,19 @@ def mutate(
 
 
 def _print(report: MutateReport, consts: str) -> None:
+    """Print the table of mutants, and those that no stage refuses."""
     from ..mutation import FAULTS
     from ..mutation.report import SHORT
     from .tables import print_diff, print_table
 
     rows = report.rows()
-    shown = [
+    columns = [
         c for c in range(len(SHORT) - 1) if SHORT[c] not in ("every", "same", "time", "crash") or rows[-1][c]
     ]  # the fault stands below
     print_table(
         f"mutants of the kernel with {consts}, by class, and what refused them",
-        [SHORT[c] for c in shown],
-        [[row[c] for c in shown] for row in rows],
+        [SHORT[c] for c in columns],
+        [[row[c] for c in columns] for row in rows],
     )
     for fault in sorted({r.fault for r in report.results}):
         stdout().print(f"{fault:>5}  {FAULTS[fault]}", style="dim", soft_wrap=True)
@@ -93,12 +122,12 @@ def _print(report: MutateReport, consts: str) -> None:
 
 
 class _Bar:
-    """A bar on a terminal, a line a mutant elsewhere; on stderr."""
+    """Progress on stderr: a bar on a terminal, else a line for each mutant."""
 
     def __init__(self, title: str, quiet: bool):
         self.title, self.quiet = title, quiet
         self.bar: Any = None
-        self.done = 0
+        self.finished = 0
         self.task: Any = None
 
     def __enter__(self) -> _Bar:
@@ -128,14 +157,16 @@ class _Bar:
                 self.bar.update(self.task, latest="interrupted")
             self.bar.stop()
         elif interrupted and not self.quiet:
-            stderr().print(f"  interrupted after {self.done} mutants")
+            stderr().print(f"  interrupted after {self.finished} mutants")
         if interrupted:
-            raise Interrupted(step=f"mutant {self.done + 1}") from None
+            raise Interrupted(step=f"mutant {self.finished + 1}") from None
 
-    def __call__(self, done: int, total: int, one: Judged) -> None:
-        self.done = done
-        said = f"{one.verdict} {one.stage} {one.code}".strip()
+    def __call__(self, finished: int, total: int, judged: Judged) -> None:
+        self.finished = finished
+        result = f"{judged.verdict} {judged.stage} {judged.code}".strip()
         if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total, latest=f"class {one.fault}: {said}")
+            self.bar.update(self.task, completed=finished, total=total, latest=f"class {judged.fault}: {result}")
         elif not self.quiet:
-            stderr().print(f"  {done:4d}/{total}  {one.seconds:6.1f} s  class {one.fault:2d}  {one.operator}: {said}", soft_wrap=True)
+            stderr().print(
+                f"  {finished:4d}/{total}  {judged.seconds:6.1f} s  class {judged.fault:2d}  {judged.operator}: {result}", soft_wrap=True
+            )

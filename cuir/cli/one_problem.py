@@ -1,4 +1,7 @@
-"""`cuir verify ... --problem`: one problem under one schedule, and the command line that names it. Owns the form of both; the judging is in the library."""
+"""Option `--problem` of verify: one problem under one schedule, and the command line that names it.
+
+The judging is in the library.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,15 @@ _CONSTS = re.compile(r"found with ((?:-c \w+=\S+ ?)+)$")
 
 
 def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int, schedule: str, grid: int | None, as_json: bool) -> int:
-    """Runs and judges the problem; returns the exit code. Raises CuirError for a wrong call, and for what is found."""
+    """Run and judge the problem; return the exit code.
+
+    Raises CuirError for a wrong call, and for faults of the program.
+    """
     checked, spec = verified.checked, verified.specification
     require_judgeable(checked, spec)
     if kind not in (*KINDS, STEPS, UNDERFLOW):
         raise CuirError.of("U100", f"there are no inputs `{kind}`", hint=suggestion(kind, (*KINDS, STEPS, UNDERFLOW), "there are"))
-    given = read_numbers(problem, "--problem")
+    numbers = read_numbers(problem, "--problem")
     function = isinstance(spec, FunctionSpecification)
     steps = (STEPS, UNDERFLOW) if not is_attention(checked.origin) else ()
     fit = (
@@ -61,12 +67,15 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
         else tuple(k for k in KINDS if k not in ("faint", *SPECIAL))
     )
     if kind not in fit:
-        raise CuirError.of("U100", f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_OF_FUNCTIONS if kind in SPECIAL and not function else _WHY.get(kind, _NO_TENSOR)}",
-                           hint=f"these do: {', '.join(fit)}")  # fmt: skip
-    wanted = list(checked.dims) if function else list(LENGTHS)
-    scalars = _take_scalars(given, checked) if function else ()
-    _require_lengths(given, wanted)
-    sizes = {n: int(given[n]) for n in wanted}
+        raise CuirError.of(
+            "U100",
+            f"--inputs {kind} does not apply to `{checked.name}` against `{spec.name}`: {_OF_FUNCTIONS if kind in SPECIAL and not function else _WHY.get(kind, _NO_TENSOR)}",
+            hint=f"these do: {', '.join(fit)}",
+        )
+    dims = list(checked.dims) if function else list(LENGTHS)
+    scalars = _take_scalars(numbers, checked) if function else ()
+    _require_lengths(numbers, dims)
+    sizes = {n: int(numbers[n]) for n in dims}
     case: AnyCase = Draw("one problem", sizes, kind, seed, scalars=scalars)
     if not function:
         case = Case("one problem", Lengths(**sizes), kind, seed)  # type: ignore[arg-type]  # one that fits is one of KINDS
@@ -103,59 +112,71 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     return 0
 
 
-def _take_scalars(given: dict[str, Number], checked: Checked) -> tuple[tuple[str, Number], ...]:
-    """Take the values of the kernel's scalars out of the numbers that are given. Raises CuirError U113 for one of another type."""
-    taken: list[tuple[str, Number]] = []
+def _take_scalars(numbers: dict[str, Number], checked: Checked) -> tuple[tuple[str, Number], ...]:
+    """Remove the values of the kernel's scalars from the numbers of the command line, and return them.
+
+    Raises CuirError U113 for one of another type.
+    """
+    scalars: list[tuple[str, Number]] = []
     for s in checked.scalars:
-        if s.name not in given:
+        if s.name not in numbers:
             continue
-        value = given.pop(s.name)
+        value = numbers.pop(s.name)
         if s.dtype == F32 and not isinstance(value, bool):
             value = float(value)
-        wanted = {I32: int, F32: float, BOOL: bool}.get(s.dtype)
-        if wanted is not None and type(value) is not wanted:
+        expected = {I32: int, F32: float, BOOL: bool}.get(s.dtype)
+        if expected is not None and type(value) is not expected:
             raise CuirError.of("U113", f"`{s.name}` is a scalar of type {s.dtype}, found {s.name}={value} in --problem")
         if s.dtype == I32 and not -(2**31) <= value < 2**31:
             raise CuirError.of("U113", f"`{s.name}` is an integer of 32 bits, found {s.name}={value} in --problem")
-        taken.append((s.name, value))
-    return tuple(taken)
+        scalars.append((s.name, value))
+    return tuple(scalars)
 
 
-def _require_lengths(given: Mapping[str, Number], wanted: Sequence[str]) -> None:
-    """Raises CuirError U113 unless `given` has a length for each dim wanted and nothing else, and the query heads share the key heads evenly."""
+def _require_lengths(numbers: Mapping[str, Number], dims: Sequence[str]) -> None:
+    """Check that there is a length for each dim and nothing else.
 
-    def wrong(what: str) -> CuirError:
+    Query heads must share key heads evenly. Raises CuirError U113.
+    """
+
+    def wrong(reason: str) -> CuirError:
+        """Return the error."""
         return CuirError.of(
-            "U113", f"--problem gives the length of each dim, {what}", hint=f"--problem {','.join(f'{n}=...' for n in wanted)}"
+            "U113", f"--problem gives the length of each dim, {reason}", hint=f"--problem {','.join(f'{n}=...' for n in dims)}"
         )
 
-    if unknown := [n for n in given if n not in wanted]:
+    if unknown := [n for n in numbers if n not in dims]:
         raise wrong(f"and there is no dim {', '.join(unknown)}")
-    if missing := [n for n in wanted if n not in given]:
+    if missing := [n for n in dims if n not in numbers]:
         raise wrong(f"found none of {', '.join(missing)}")
-    for n, value in given.items():
+    for n, value in numbers.items():
         if type(value) is not int or value < 0:
             raise wrong(f"an integer >= 0, found {n}={value}" + (", which is negative" if value < 0 else ""))
-    H, HK = given.get("H", 0), given.get("HK", 1)
+    H, HK = numbers.get("H", 0), numbers.get("HK", 1)
     if HK < 1 or H % HK:
         raise wrong(f"and HK, at least 1, divides H: as many query heads belong to each key head; found H={H}, HK={HK}")
 
 
 def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
-    """What verification found, each with the whole command that shows it again: the same problem, inputs and schedule."""
+    """Add to each diagnostic the whole command that reproduces it: the same problem, inputs and schedule."""
     base = ["cuir", "verify", verified.target]
-    for option, values in (("--against", [verified.against] if verified.against else []), ("-p", verified.parameters), ("-k", [verified.kernel] if verified.kernel else [])):  # fmt: skip
+    for option, values in (
+        ("--against", [verified.against] if verified.against else []),
+        ("-p", verified.parameters),
+        ("-k", [verified.kernel] if verified.kernel else []),
+    ):
         base += [word for value in values for word in (option, value)]
     if verified.against is None and verified.origin != expert_for(EXPERT, verified.plain.get("T", USUAL_DTYPE)):
         base += ["--origin", verified.origin]
 
     def whole(d: Diagnostic) -> Diagnostic:
+        """Add the command to a diagnostic."""
         case = next((m for n in d.notes if (m := _CASE.search(n.message))), None)
         if case is None:
             return d
         lengths, kind, seed = case.groups()
-        other = next((m[1] for n in d.notes if (m := _CONSTS.search(n.message))), "")  # of a kernel with other consts
-        used = {**consts, **dict(c.split("=", 1) for c in other.split() if "=" in c)}
+        other_consts = next((m[1] for n in d.notes if (m := _CONSTS.search(n.message))), "")
+        used = {**consts, **dict(c.split("=", 1) for c in other_consts.split() if "=" in c)}
         words = [*base, *(["-c", label(used)] if used else []), "--problem", lengths.rstrip(", ").replace(", ", ",")]
         words += ([] if kind == "normal" else ["--inputs", kind]) + (["--data-seed", seed] if seed else [])
         schedule = next((n.message.removeprefix("replay: ") for n in d.notes if n.message.startswith("replay: ")), "")

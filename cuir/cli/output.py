@@ -1,4 +1,4 @@
-"""What commands print: text for people through rich, one JSON object with --json. Owns no rule."""
+"""Output of commands: text for people through rich, one JSON object with --json."""
 
 from __future__ import annotations
 
@@ -17,32 +17,40 @@ if TYPE_CHECKING:
 
 
 def stdout() -> Console:
+    """Return a console on standard output."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
+    """Return a console on standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Text from strings and pairs of a string and its style. Brackets in strings are kept: no output is markup."""
+    """Return text from strings and pairs of a string and its style.
+
+    Brackets in strings are kept: no output is markup.
+    """
     from rich.text import Text
 
     return Text.assemble(*parts)
 
 
 def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
-    """2 if the call is to blame (a file, an option, an argument, what is installed), 1 if the program is."""
+    """Return 2 if the call is to blame, 1 if the program is.
+
+    The call is a file, an option, an argument, or the installation.
+    """
     errors = list(diagnostics)
     return 2 if errors and all(d.code in CODES and CODES[d.code].call for d in errors) else 1
 
 
 def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
-    """Errors to stderr for people, or as the one JSON object on stdout."""
+    """Print errors to stderr for people, or as the one JSON object on stdout."""
     errors = list(diagnostics)
     if as_json:
         print_json({"ok": False, "diagnostics": [d.as_json() for d in errors]})
@@ -56,7 +64,7 @@ def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
 
 
 def colour(d: Diagnostic) -> Any:
-    """The text of a diagnostic with its head, carets and hints coloured."""
+    """Return the text of a diagnostic with its head, carets and hints coloured."""
     from rich.text import Text
 
     text = Text()
@@ -76,11 +84,12 @@ def colour(d: Diagnostic) -> Any:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
+    """Print the JSON object of a command."""
     from .standard_output import get_json_stream
 
     print(to_json(value), file=get_json_stream(), flush=True)
 
 
 def plain() -> bool:
-    """No live display: not a terminal, or the user asks for none."""
+    """Return whether there is no live display: stderr is no terminal, or the user refuses one."""
     return not sys.stderr.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

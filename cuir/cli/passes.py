@@ -1,4 +1,7 @@
-"""The passes of the lowering for people, as data and as the page docs/passes.md. What a pass is for stands in the pipeline and in its module."""
+"""Passes of the lowering for people, as data, and as the page docs/passes.md.
+
+The purpose of a pass stands in the pipeline and in its module.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,25 @@ each, `--without NAME` leaves one out. *Needed*: nothing can be printed without 
 
 
 def numbered() -> Iterator[tuple[int, Pass]]:
-    """The passes in order, from 1."""
+    """Return the passes in order, from 1."""
     return enumerate(PASSES, 1)
 
 
 def kind(p: Pass) -> str:
-    """What is special about a pass, in a word."""
+    """Return what is special about a pass, in a word."""
     return "needed" if p.needed else "rounds" if p.rounding else ""
 
 
 def as_json() -> list[dict[str, Any]]:
+    """Return the passes as JSON data."""
     return [{"number": n, "name": p.name, "purpose": p.purpose, "needed": p.needed, "rounds": p.rounding} for n, p in numbered()]
 
 
 def markdown() -> str:
-    """All passes as one page: the order, then each once with what its module says."""
+    """Return all passes as one page: the order, then each once with its module's docstring."""
     rows = [f"| {n} | `{p.name}` | {p.purpose} | {kind(p)} |" for n, p in numbered()]
     parts = [_HEAD + "\n".join(rows)]
     for p in {p.name: p for _, p in numbered()}.values():
-        said = inspect.getdoc(p.module) or ""
-        parts.append(f"## {p.name}\n\n`cuir/lowering/passes/{p.name}.py`\n\n{said}")
+        docstring = inspect.getdoc(p.module) or ""
+        parts.append(f"## {p.name}\n\n`cuir/lowering/passes/{p.name}.py`\n\n{docstring}")
     return "\n\n".join(parts) + "\n"

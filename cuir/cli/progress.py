@@ -1,4 +1,4 @@
-"""Live progress of a job's steps on stderr: a table that fills on a terminal, one line a step elsewhere."""
+"""Live progress of a job's steps on stderr: a table that fills on a terminal, else one line a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Shows steps as they come; used as a context around the job and as its progress function."""
+    """View of steps as they come; used as a context around the job and as its progress function."""
 
     def __init__(self, title: str, quiet: bool = False):
         self.title, self.quiet = title, quiet
@@ -56,6 +56,7 @@ class Steps:
             stderr().print(f"  {step.name:10s} {_word(step.status):11s} {seconds}  {step.detail}", soft_wrap=True)
 
     def table(self) -> Any:
+        """Return the table of steps."""
         from rich.console import Group
         from rich.spinner import Spinner
         from rich.table import Table
@@ -81,4 +82,5 @@ class Steps:
 
 
 def _word(status: str) -> str:
+    """Return the word for a status."""
     return "left out" if status == "skipped" else status

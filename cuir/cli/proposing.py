@@ -1,4 +1,7 @@
-"""`cuir tune --model`: schedules that a model (or a file) proposes, verified and timed beside the best so far. The pass is in llm/; here is what is shown and written."""
+"""Option `--model` of tune: schedules that a model (or a file) proposes, verified and timed.
+
+Each is timed beside the best so far. The pass is in llm/; here are output and files.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,30 @@ if TYPE_CHECKING:
 
 
 def tune_programs(
-    target: str, variant: str, source: str, space: Space, shape: Shape, param: Sequence[str], dtype: str, const: Sequence[str], rounds: int, jobs: int | None,
-    missing: str, proposals: Sequence[str], asking: Asking | None, samples: int, attempts: int, folder: Path, as_json: bool,
-) -> int:  # fmt: skip
-    """Programs instead of values of consts. missing: why nothing can be timed here, empty if it can. proposals: programs that enter before the model is asked."""
+    target: str,
+    variant: str,
+    source: str,
+    space: Space,
+    shape: Shape,
+    param: Sequence[str],
+    dtype: str,
+    const: Sequence[str],
+    rounds: int,
+    jobs: int | None,
+    missing: str,
+    proposals: Sequence[str],
+    asking: Asking | None,
+    samples: int,
+    attempts: int,
+    folder: Path,
+    as_json: bool,
+) -> int:
+    """Search programs instead of values of consts; return the exit code.
+
+    Args:
+        missing: Why nothing can be timed on this machine, "" if it can.
+        proposals: Programs that enter before the model is asked.
+    """
     from llm.apart import Apart
     from llm.passes.transfer import described
     from llm.passes.tune import Target, Tuned, Tuning, tune
@@ -45,30 +68,34 @@ def tune_programs(
 
     load = partial(read_variant, variant, tuple(param))
     spec = load()
-    made = transfer(read_program(source), spec)
+    result = transfer(read_program(source), spec)
     fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
-    given = [(name, read_program(name)) for name in proposals]
+    proposed_programs = [(name, read_program(name)) for name in proposals]
     job = {
         "variant": variant,
         "parameters": list(param),
         "origin": source,
-        "kernel": made.kernel,
+        "kernel": result.kernel,
         "shape": list(shape.as_tuple()),
         "dtype": dtype,
     }
     words = f"{described(spec)}\n\nIts values are parameters of the kernel already." if spec.captured else described(spec)
     goal = Target(
-        made.program, made.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(made.program, shape, dtype, fixed)
+        result.program, result.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(result.program, shape, dtype, fixed)
     )
     output_folder(folder, "tuned", target, source)
-    with Apart() as apart, Worker(COMMAND) as worker:
+    with Apart() as processes, Worker(COMMAND) as worker:
         if not as_json:
             stderr().print(f"{target} for {shape} ({dtype}): the program itself", soft_wrap=True)
         tuning = Tuning.of(
-            goal, _setting(made, space, shape, fixed), None if missing else RemoteDevice(worker, job), _compiler(jobs, bool(missing)),
-            apart, rounds,
-        )  # fmt: skip
-        considered = [(name, _considered(tuning, name, program)) for name, program in given]
+            goal,
+            _setting(result, space, shape, fixed),
+            None if missing else RemoteDevice(worker, job),
+            _compiler(jobs, bool(missing)),
+            processes,
+            rounds,
+        )
+        considered = [(name, _considered(tuning, name, program)) for name, program in proposed_programs]
         assert tuning.start is not None
         if asking is None:
             tuned = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
@@ -84,18 +111,28 @@ def tune_programs(
     return 0 if good else 1
 
 
-def _setting(made: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
-    """What a call of such shapes gets."""
+def _setting(result: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
+    """Return the setting that a call of such shapes gets."""
     from ..choice import choose
 
-    near = space.restrict(made.program, made.kernel).narrow({"DV": shape.DV, **fixed})
+    near = space.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed})
     return choose(
-        made.program, fixed, shape.lengths, numbers=made.numbers, mask=made.mask, starts=near.starts, exact=near.exact, kernel=made.kernel
+        result.program,
+        fixed,
+        shape.lengths,
+        numbers=result.numbers,
+        mask=result.mask,
+        starts=near.starts,
+        exact=near.exact,
+        kernel=result.kernel,
     ).setting
 
 
 def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> tuple[Outcome, ...]:
-    """What a search over consts has found out about this program and shape on this GPU, of settings that hold what is given."""
+    """Return results of a search over consts for this program, shape and GPU.
+
+    They are those of settings with these consts.
+    """
     from ..tuning import Outcome
     from ..tuning.cache import Journal, Key, device
 
@@ -105,7 +142,10 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
 
 
 def _compiler(jobs: int | None, optional: bool) -> Any:
-    """Compiles one program; None without nvcc where it is not needed for a run. Raises CuirError U503, U504."""
+    """Return a compiler of one program; None without nvcc where it is not needed for a run.
+
+    Raises CuirError U503, U504.
+    """
     from ..runtime.nvcc import find_nvcc, include_dir
     from ..tuning import compile_all
 
@@ -118,13 +158,14 @@ def _compiler(jobs: int | None, optional: bool) -> Any:
         raise
 
     def compiled(text: str, kernel: str, consts: Mapping[str, Const]) -> Any:
+        """Compile a program."""
         return next(built for _, built in compile_all([(text, kernel, consts)], jobs))
 
     return compiled
 
 
 def _considered(tuning: Tuning, name: str, program: Program) -> Verdict:
-    """The verdict on a program of a file, with places in that file."""
+    """Return the verdict on a program of a file, with places in that file."""
     from llm.places import in_file
     from llm.prompting import fenced
 
@@ -140,32 +181,37 @@ def _considered(tuning: Tuning, name: str, program: Program) -> Verdict:
 
 
 def _unchanged(verdict: Verdict) -> bool:
-    """Whether a right program was not entered, as it is the best already."""
+    """Return whether a right program was not entered, as it is the best already."""
     return verdict.right and "entry" not in verdict.extra
 
 
 def _measured(shape: Shape, dtype: str, missing: str) -> str:
+    """Describe what is timed, for the prompt."""
     from ..tuning.cache import device
 
-    what = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
+    problem = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
     if missing:
-        return f"{what}, on an H200 (132 multiprocessors). No GPU is here now: your program is proven and compiled, and the first that is right ends this; it is timed elsewhere."
-    return f"{what}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
+        return f"{problem}, on an H200 (132 multiprocessors). No GPU is here now: your program is proven and compiled, and the first that is right ends this; it is timed elsewhere."
+    return f"{problem}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
 
 
 def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
-    """The best program with its difference to the start, if it is faster; proposals that could not be ranked. Each says the setting that it was verified for."""
+    """Write the best program with its difference to the start, if it is faster, and unranked proposals.
+
+    Each states the setting that it was verified for.
+    """
     from ..tuning.space import label
 
-    def said(one: Contender) -> str:
-        return f"# Verified against {variant} for {label(one.consts)}; for no other values.\n{one.text}"
+    def add_setting(contender: Contender) -> str:
+        """Return a program below a comment on its setting."""
+        return f"# Verified against {variant} for {label(contender.consts)}; for no other values.\n{contender.text}"
 
     texts: dict[str, str] = {}
     if tuned.faster:
-        texts["tuned.cuir"] = said(tuned.best)
+        texts["tuned.cuir"] = add_setting(tuned.best)
         texts["tuned.diff"] = _difference(tuned.start.contender, tuned.best)
     for number, entry in enumerate((e for e in tuned.entries if e.status == "unranked"), 1):
-        texts[f"proposal-{number}.cuir"] = said(entry.contender)
+        texts[f"proposal-{number}.cuir"] = add_setting(entry.contender)
         texts[f"proposal-{number}.diff"] = _difference(tuned.start.contender, entry.contender)
     for name, text in texts.items():
         try:
@@ -176,37 +222,64 @@ def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
 
 
 def _difference(before: Contender, after: Contender) -> str:
+    """Return the difference of two programs."""
     lines = difflib.unified_diff(before.text.splitlines(), after.text.splitlines(), "start", "proposal", lineterm="")
     return "\n".join(lines) + "\n"
 
 
 def _data(
-    tuned: Tuned, target: str, shape: Shape, dtype: str, missing: str, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, files: Mapping[str, str]
-) -> dict[str, Any]:  # fmt: skip
+    tuned: Tuned,
+    target: str,
+    shape: Shape,
+    dtype: str,
+    missing: str,
+    considered: Sequence[tuple[str, Verdict]],
+    asking: Asking | None,
+    files: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the results as JSON data."""
     from .asking import as_data, drift
 
     return {
-        "diagnostics": [], "missing": missing or None, "target": target, "shape": list(shape.as_tuple()), "dtype": dtype,
-        "model": asking.asks.model if asking else None, "spent": asking.budget.as_json() if asking else None, "why": tuned.why, "faster": tuned.faster,
-        "speedup": round(tuned.speedup, 5), "start": tuned.start.as_json(), "entries": [e.as_json() for e in tuned.entries],
+        "diagnostics": [],
+        "missing": missing or None,
+        "target": target,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+        "model": asking.asks.model if asking else None,
+        "spent": asking.budget.as_json() if asking else None,
+        "why": tuned.why,
+        "faster": tuned.faster,
+        "speedup": round(tuned.speedup, 5),
+        "start": tuned.start.as_json(),
+        "entries": [e.as_json() for e in tuned.entries],
         "proposals": [{"file": name, "stage": v.stage, "diagnostics": [d.as_json() for d in v.diagnostics]} for name, v in considered],
-        "rounds": [as_data(o, asking.asks) for o in tuned.outcomes] if asking else [], "drift": (drift(asking.asks) if asking else "") or None, "files": dict(files),
-    }  # fmt: skip
+        "rounds": [as_data(o, asking.asks) for o in tuned.outcomes] if asking else [],
+        "drift": (drift(asking.asks) if asking else "") or None,
+        "files": dict(files),
+    }
 
 
 def _print(
     tuned: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
+    """Print the programs that were verified, refused answers, and the best."""
     from .asking import print_drift
     from .tables import print_diff, print_table
 
     console = stdout()
-    print_table("programs that were verified", ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
-                [_row("start", tuned.start, tuned.start), *(_row(f"{n}: {e.status}", e, tuned.start) for n, e in enumerate(tuned.entries, 1))])  # fmt: skip
+    print_table(
+        "programs that were verified",
+        ("what", "milliseconds", "the best's then", "registers", "spills", "changed consts"),
+        [_row("start", tuned.start, tuned.start), *(_row(f"{n}: {e.status}", e, tuned.start) for n, e in enumerate(tuned.entries, 1))],
+    )
     refused = [(f"{a.sample}.{a.number}", a) for o in tuned.outcomes for s in o.samples for a in s.attempts if not a.verdict.right]
     if refused:
-        print_table("answers that were refused", ("sample", "stage", "codes"),
-                    [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused])  # fmt: skip
+        print_table(
+            "answers that were refused",
+            ("sample", "stage", "codes"),
+            [(name, a.verdict.stage, " ".join(dict.fromkeys(d.code for d in a.verdict.diagnostics))) for name, a in refused],
+        )
     for name, verdict in considered:
         if not verdict.right:
             stderr().print(f"{name} is refused ({verdict.stage}):", soft_wrap=True)
@@ -242,7 +315,8 @@ def _print(
         print_drift(asking.asks)
 
 
-def _row(what: str, entry: Entry, start: Entry) -> tuple[str, ...]:
+def _row(name: str, entry: Entry, start: Entry) -> tuple[str, ...]:
+    """Return a line of the table of programs."""
     from statistics import median
 
     from ..tuning.space import label
@@ -251,4 +325,4 @@ def _row(what: str, entry: Entry, start: Entry) -> tuple[str, ...]:
     times = [f"{median(t):.4f}" if t else "" for t in (entry.milliseconds, entry.best)]
     changed = label({n: v for n, v in consts.items() if start.contender.consts.get(n) != v}) if entry is not start else label(consts)
     resources = (str(built.registers), str(built.spills)) if built is not None and not built.refused else ("", "")
-    return (what, *times, *resources, changed)
+    return (name, *times, *resources, changed)

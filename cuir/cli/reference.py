@@ -1,4 +1,4 @@
-"""The reference of the language, made from the table of primitives: text for people, markdown for docs/, data for tools. Owns no fact."""
+"""Reference of the language, from the table of primitives: text, markdown for docs/, data for tools."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ How the pieces fit together: [language.md](language.md); what they mean exactly:
 
 
 def entries() -> dict[str, Op]:
-    """Every entry, primitives first, by name."""
+    """Return every entry, primitives first, by name."""
     return {**TABLE, **OPERATORS}
 
 
 def spelling(op: Op) -> str:
-    """How an entry is written, with its parameters."""
+    """Return how an entry is written, with its parameters."""
     if op.family == "operators":
         if op.spelling:
             return op.spelling
@@ -54,13 +54,16 @@ def spelling(op: Op) -> str:
 
 
 def receiver(op: Op) -> str:
-    """What a method is one of, as words behind its spelling: methods of different barriers are written alike. Empty for what is no method."""
+    """Return the object of a method in words, to follow its spelling: " of an mbarrier".
+
+    Methods of different barriers are written alike. "" for what is no method.
+    """
     kind, dot, _ = op.name.partition(".")
     return f" of {'an' if kind.startswith('m') else 'a'} {kind}" if dot and kind.endswith("barrier") else ""
 
 
 def effects(op: Op) -> list[str]:
-    """The effects of an entry in words, a line each."""
+    """Return the effects of an entry in words, a line each."""
     e, lines = op.effects, []
     for a in e.accesses:
         verb = {"read": "reads", "write": "writes", "add": "adds to"}[a.mode]
@@ -85,13 +88,16 @@ def effects(op: Op) -> list[str]:
 
 
 def traits(op: Op) -> dict[str, Any]:
-    """The traits of an entry that hold."""
+    """Return the traits of an entry that hold."""
     values = ((f.name, getattr(op.traits, f.name), f.default) for f in fields(op.traits))
     return {name: list(value) if isinstance(value, tuple) else value for name, value, default in values if value != default}
 
 
 def places(name: str) -> dict[str, str]:
-    """The places, `file:line` by consumer, that give an entry its meaning in the interpreter and in the lowering."""
+    """Return the places, `file:line` by consumer, that implement an entry.
+
+    Consumers are the interpreter and the lowering.
+    """
     from ..lowering.cuda.registry import IN_THE_IR
     from ..lowering.ir.build import build
     from ..lowering.targets import find_emitter
@@ -103,18 +109,22 @@ def places(name: str) -> dict[str, str]:
 
 @functools.cache
 def interpreter_places() -> dict[str, str]:
-    """The place of `runs(NAME, ...)` for each name, read off the text of cuir/interp/ops: importing it would load PyTorch."""
+    """Return the place of `runs(NAME, ...)` for each name.
+
+    It is read from the text of cuir/interp/ops: importing it would load PyTorch.
+    """
     package = Path(__file__).parent.parent
-    found = {}
+    places_by_name = {}
     for file in sorted((package / "interp" / "ops").glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "runs":
                 place = f"{file.relative_to(package.parent).as_posix()}:{node.lineno}"
-                found.update({str(name.value): place for name in node.args if isinstance(name, ast.Constant)})
-    return found
+                places_by_name.update({str(name.value): place for name in node.args if isinstance(name, ast.Constant)})
+    return places_by_name
 
 
 def _where(function: Any) -> str:
+    """Return the place of a function, `file:line`."""
     function = inspect.unwrap(function)
     file = Path(inspect.getsourcefile(function) or "")
     package = Path(__file__).parent.parent.parent
@@ -122,7 +132,7 @@ def _where(function: Any) -> str:
 
 
 def as_json(op: Op) -> dict[str, Any]:
-    """An entry as data."""
+    """Return an entry as data."""
     return {
         "name": op.name,
         "written": spelling(op),
@@ -140,7 +150,7 @@ def as_json(op: Op) -> dict[str, Any]:
 
 
 def markdown() -> str:
-    """The whole reference as one page."""
+    """Return the whole reference as one page."""
     parts = [_HEAD]
     for family, ops in families().items():
         parts.append(f"## {family.capitalize()}\n")
@@ -153,6 +163,7 @@ _WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "an
 
 
 def _entry(op: Op) -> str:
+    """Return an entry as markdown."""
     lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
     for p in op.params:
         default = f"; left out: {p.default}" if p.default else ""
@@ -164,7 +175,7 @@ def _entry(op: Op) -> str:
 
 
 def families() -> dict[str, list[Op]]:
-    """Entries by family, in the order of the pages."""
+    """Return entries by family, in the order of the pages."""
     by_family: dict[str, list[Op]] = {}
     for op in entries().values():
         by_family.setdefault(op.family, []).append(op)
@@ -172,5 +183,5 @@ def families() -> dict[str, list[Op]]:
 
 
 def in_short(op: Op) -> str:
-    """The first sentence of an entry's documentation."""
+    """Return the first sentence of an entry's documentation."""
     return re.split(r"(?<=[^\s.])\. (?=[A-Z])", op.doc, maxsplit=1)[0].rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""How the reports of jobs look on a terminal. Owns no number."""
+"""Reports of jobs on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_bridge(report: BridgeReport, folder: Path) -> None:
-    """The summary of the main job."""
+    """Print the summary of the main job."""
     console = stdout()
     console.print()
     if report.diff and report.ok:  # else it would push the errors out of sight; it is in the folder
@@ -44,7 +44,7 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
 
 
 def _indented(head: str, text: str, style: str = "") -> None:
-    """A head and a text that wraps below itself."""
+    """Print a head and a text that wraps below itself."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -52,7 +52,7 @@ def _indented(head: str, text: str, style: str = "") -> None:
 
 
 def print_verification(report: Any) -> None:
-    """The stages of a verification, each with its verdict and reason."""
+    """Print the stages of a verification, each with its verdict and reason."""
     rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
     print_table(f"verification of {report.kernel} with {describe_consts(report.consts)}", ("question", "verdict", "time", "why"), rows)
     if report.left_open:
@@ -60,7 +60,7 @@ def print_verification(report: Any) -> None:
 
 
 def print_run(result: Mapping[str, Any]) -> None:
-    """What a run of one kernel came to."""
+    """Print the result of a run of one kernel."""
     console = stdout()
     console.print(styled(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}"))
     console.print(f"    consts    {describe_consts(result['consts']) if result['consts'] else 'none'}", style="dim", soft_wrap=True)

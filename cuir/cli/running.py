@@ -1,4 +1,4 @@
-"""Runs one kernel on tensors made from a seed, for `cuir run`. Owns how tensors are made up, not how kernels run."""
+"""Run of one kernel on random tensors, for `cuir run`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,29 @@ if TYPE_CHECKING:
     from ..interp import RunReport, Schedule
 
 Number = int | float | bool
-# NaN of a payload that no arithmetic gives, as integers of the same size: elements that keep these bits were never stored
+# NaN with a payload that no arithmetic yields, as integers of the same size: it marks elements that were never stored
 _UNSTORED = {torch.float32: (torch.int32, 0x7FC0DEAD), torch.float16: (torch.int16, 0x7E2A), torch.bfloat16: (torch.int16, 0x7FEA)}
 
 
 def run_kernel(
-    program: Program, kernel: str | None, consts: Mapping[str, Const], dims: Mapping[str, Number], scalars: Mapping[str, Number], *,
-    schedule: str, grid: int | None, data_seed: int, trace: Path | None, on: str, loader: str, typed: str = "--on gpu",
-) -> dict[str, Any]:  # fmt: skip
-    """Makes tensors for the kernel (normal floats, zero integers, NaN in outputs), runs it, and says what it wrote. typed: the options that ask for a GPU. Raises CuirError."""
+    program: Program,
+    kernel: str | None,
+    consts: Mapping[str, Const],
+    dims: Mapping[str, Number],
+    scalars: Mapping[str, Number],
+    *,
+    schedule: str,
+    grid: int | None,
+    data_seed: int,
+    trace: Path | None,
+    on: str,
+    loader: str,
+    typed: str = "--on gpu",
+) -> dict[str, Any]:
+    """Run a kernel on random tensors, and describe its outputs.
+
+    Floats are normal, integers zero, outputs NaN. `typed` are the options that ask for a GPU. Raises CuirError.
+    """
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
@@ -74,17 +88,24 @@ def run_kernel(
 
 
 def replayable(error: CuirError, command: Sequence[str]) -> CuirError:
-    """The error with the whole command line in the note that says how to replay it. `command`: without schedule and grid."""
+    """Return the error with the whole command line in the note that says how to replay it.
+
+    `command` lacks schedule and grid.
+    """
     head = f"replay: {shlex.join(command)} "
 
     def whole(note: Note) -> Note:
+        """Complete a note."""
         return replace(note, message=head + note.message.removeprefix("replay: ")) if note.message.startswith("replay: ") else note
 
     return CuirError(replace(d, notes=tuple(map(whole, d.notes))) for d in error.diagnostics)
 
 
 def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str) -> dict[str, Any]:
-    """Arguments by name. Raises CuirError for dims and scalars that are missing, unknown or unusable."""
+    """Return arguments by name.
+
+    Raises CuirError for dims and scalars that are missing, unknown or unusable.
+    """
     missing = [d for d in checked.dims if d not in dims]
     if missing:
         raise CuirError.of(
@@ -111,7 +132,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
             "U114", f"the scalar {', '.join(absent)} has no value", checked.origin.span, f"-s {','.join(f'{s}=...' for s in absent)}"
         )
     generator = torch.Generator().manual_seed(seed)
-    made: dict[str, Any] = dict(scalars)
+    arguments: dict[str, Any] = dict(scalars)
     blank = overwritten(checked)
     for t in checked.tensors:
         if t.scratch:
@@ -119,16 +140,16 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
         shape = [int(dims[d]) if isinstance(d, str) else d for d in t.dims]
         if t.name in blank and TORCH[t.dtype] in _UNSTORED:
             bits, value = _UNSTORED[TORCH[t.dtype]]
-            made[t.name] = torch.full(shape, value, dtype=bits, device=device).view(TORCH[t.dtype])
+            arguments[t.name] = torch.full(shape, value, dtype=bits, device=device).view(TORCH[t.dtype])
         elif t.dtype == I32 or t.written:
-            made[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype], device=device)
+            arguments[t.name] = torch.zeros(shape, dtype=TORCH[t.dtype], device=device)
         else:
-            made[t.name] = torch.randn(shape, generator=generator).to(TORCH[t.dtype]).to(device)
-    return made
+            arguments[t.name] = torch.randn(shape, generator=generator).to(TORCH[t.dtype]).to(device)
+    return arguments
 
 
 def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
-    """What the run did, and what it cannot show."""
+    """Run in the interpreter; return what the run did, and what it cannot show."""
     from ..interp import Trace, run
 
     if schedule == "all":
@@ -137,15 +158,17 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
         if trace is not None:
             raise CuirError.of("U100", "a trace is of one schedule, found --schedule all")
         reports = run_under_all(checked, arguments, grid)
-        return f"{len(reports)} runs under different schedules, free of faults and with the same results", describe_short_rings(checked, arguments, reports[0])  # fmt: skip
+        return f"{len(reports)} runs under different schedules, free of faults and with the same results", describe_short_rings(
+            checked, arguments, reports[0]
+        )
     from ..interp.trace_files import write_trace
 
     recorded = Trace() if trace is not None else None
     report = run(checked, arguments, grid=grid, schedule=_read_schedule(schedule), trace=recorded)
     if recorded is not None and trace is not None:
         write_trace(recorded, trace, f"{checked.name} with {describe_consts(checked.consts)}")
-    counts = [count_noun(count, make_singular(what)) for what, count in sorted(report.events.items())]
-    units, ctas, workers = (count_noun(n, what) for n, what in ((report.units, "unit"), (report.grid, "CTA"), (report.workers, "worker")))
+    counts = [count_noun(count, make_singular(kind)) for kind, count in sorted(report.events.items())]
+    units, ctas, workers = (count_noun(n, kind) for n, kind in ((report.units, "unit"), (report.grid, "CTA"), (report.workers, "worker")))
     return ", ".join([f"{units} of work on {ctas} of {workers}", *counts]), describe_short_rings(checked, arguments, report)
 
 
@@ -170,28 +193,31 @@ def describe_short_rings(checked: Checked, arguments: Mapping[str, Any], report:
     each = -(-report.units // report.grid)
     if not short or (checked.tiles is not None and each >= needed):  # a ring that is used once in many units of work
         return ""
-    what = f"no CTA came to the third round of {', '.join(f'`{name}`' for name in short)}, where a wrong parity or a buffer used again too early may first show"
+    finding = f"no CTA came to the third round of {', '.join(f'`{name}`' for name in short)}, where a wrong parity or a buffer used again too early may first show"
     if checked.tiles is None:
-        return f"{what}: longer lengths do, where the kernel loops over them; `cuir verify` tries them"
+        return f"{finding}: longer lengths do, where the kernel loops over them; `cuir verify` tries them"
     if report.units >= needed:
-        return f"{what}: --grid {report.units // needed} gives each {needed} units of work"
+        return f"{finding}: --grid {report.units // needed} gives each {needed} units of work"
     longer = _lengths_for(checked, checked.tiles.count, arguments, needed)
-    return f"{what}: {longer or 'other lengths'} with --grid 1 may give it {needed} units of work or more"
+    return f"{finding}: {longer or 'other lengths'} with --grid 1 may give it {needed} units of work or more"
 
 
 def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], needed: int) -> str:
-    """`-d NAME=LENGTH` for the dim that has to grow least to make so many units of work; "" if growing one dim makes none."""
+    """Return `-d NAME=LENGTH` for the dim that has to grow least for so many units of work.
+
+    "" if growing one dim does not suffice.
+    """
     tensors = [(t.dims, arguments[t.name].shape) for t in checked.tensors if t.name in arguments]
     dims = {d: n for names, shape in tensors for d, n in zip(names, shape) if isinstance(d, str)}
     for times in range(2, 1025):
         for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them
-            known = {**dims, name: times * max(1, dims[name])}
+            longer_dims = {**dims, name: times * max(1, dims[name])}
             with suppress(ZeroDivisionError):
                 units = literal(
-                    specialise(count, {n: Literal(v) for n, v in {**arguments, **known}.items() if isinstance(v, (int, float))})
+                    specialise(count, {n: Literal(v) for n, v in {**arguments, **longer_dims}.items() if isinstance(v, (int, float))})
                 )
                 if units is not None and units >= needed:
-                    return f"-d {name}={known[name]}"
+                    return f"-d {name}={longer_dims[name]}"
     return ""
 
 
@@ -206,22 +232,26 @@ def _require_package(loader: str) -> None:
 
 
 def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[str, str]:
+    """Run on a GPU; return what the run did, and warnings."""
     from ..runtime.compiled import compile
     from ..runtime.launchable import describe_spills
     from ..verification.on_gpu import make_fault
 
     try:
-        made = compile(checked, loader=loader)
-        made.launch(arguments)
+        kernel = compile(checked, loader=loader)
+        kernel.launch(arguments)
         torch.cuda.synchronize()
     except RuntimeError as error:
         raise make_fault(checked, error, "cuir run --on gpu") from error
-    spilled = describe_spills(made.compiled.cuda, made.compiled.resources)
+    spilled = describe_spills(kernel.compiled.cuda, kernel.compiled.resources)
     return "compiled and launched", f"warning: {spilled}" if spilled else ""
 
 
 def _describe(name: str, tensor: torch.Tensor, blank: bool) -> dict[str, Any]:
-    """An output in numbers. blank: it began as NaN, so that elements that were never stored can be counted."""
+    """Describe an output in numbers.
+
+    `blank`: it began as NaN, so that elements that were never stored can be counted.
+    """
     values = tensor.float()
     finite = values[torch.isfinite(values)]
     some = finite.numel() > 0
@@ -240,5 +270,6 @@ def _describe(name: str, tensor: torch.Tensor, blank: bool) -> dict[str, Any]:
 
 
 def _describe_unstored(outputs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a warning about elements that were never stored, "" if none."""
     parts = [f"{o['never_stored']:,} of {o['elements']:,} elements of `{o['name']}`" for o in outputs if o["never_stored"]]
     return f"warning: {' and '.join(parts)} were never stored: the caller finds there what was in memory before" if parts else ""

@@ -1,6 +1,7 @@
 """Standard output with `--json`: one object; everything else goes to stderr.
 
-Other output is that of a user's file, a library or C code. `end_process` ends the process even if a user's thread does not end.
+Other output is that of a user's file, a library or C code. `end_process` ends the process even if a user's thread does
+not end.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ def reserve_stdout(as_json: bool) -> Iterator[None]:
         yield
         return
     before = sys.stdout
-    kept = _duplicate(before)
-    _out.append(kept or before)
+    duplicate = _duplicate(before)
+    _out.append(duplicate or before)
     sys.stdout = sys.stderr
     try:
         yield
     finally:
         _out.pop()
         sys.stdout = before
-        if kept is not None:
+        if duplicate is not None:
             with contextlib.suppress(OSError, ValueError):  # the reader left
                 before.flush()
-            os.dup2(kept.fileno(), 1)
+            os.dup2(duplicate.fileno(), 1)
             with contextlib.suppress(OSError, ValueError):
-                kept.close()
+                duplicate.close()
 
 
 def redirect_stdout() -> None:
@@ -56,20 +57,23 @@ def redirect_stdout() -> None:
 
 
 def _duplicate(stream: TextIO) -> TextIO | None:
-    """Another descriptor of the process' stdout, which itself becomes stderr; None where Python's stdout is something else."""
+    """Duplicate the descriptor of the process' stdout, and turn stdout itself to stderr.
+
+    None where Python's stdout is something else.
+    """
     try:
         if stream.fileno() != 1:
             return None
         stream.flush()
-        other = os.dup(1)
+        descriptor = os.dup(1)
         os.dup2(2, 1)
     except (OSError, ValueError):  # no file, or closed
         return None
-    return open(other, "w", encoding="utf-8", errors=getattr(stream, "errors", None))
+    return open(descriptor, "w", encoding="utf-8", errors=getattr(stream, "errors", None))
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process with this code; threads that a user's file started, and that do not end, do not keep it."""
+    """End the process with this code, even if threads that a user's file started do not end."""
     if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
         flush()
         os._exit(code)
@@ -77,7 +81,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def flush() -> None:
-    """Write out what is buffered."""
+    """Write out buffered output."""
     for stream in (get_json_stream(), sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

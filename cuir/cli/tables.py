@@ -1,4 +1,4 @@
-"""How facts, tables, programs and differences look on a terminal. Owns no fact."""
+"""Facts, tables, programs and differences on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def facts(checked: Checked) -> dict[str, Any]:
-    """What checking found out about a kernel, as data and as lines to read."""
+    """Return the facts that checking found about a kernel, as data and as lines to read."""
     from ..ops.limits import TARGETS
 
     limit = TARGETS[checked.arch].shared_bytes
@@ -44,7 +44,7 @@ def facts(checked: Checked) -> dict[str, Any]:
 
 
 def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table; the last column takes what width is left."""
+    """Print a plain table; the last column takes the remaining width."""
     from rich.table import Table
     from rich.text import Text
 
@@ -60,7 +60,7 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def print_code(text: str) -> None:
-    """A CuIR program, coloured on a terminal and byte for byte as it is elsewhere."""
+    """Print a CuIR program, coloured on a terminal and unchanged elsewhere."""
     console = stdout()
     if not console.is_terminal:
         print(text, end="" if text.endswith("\n") else "\n")
@@ -71,11 +71,12 @@ def print_code(text: str) -> None:
 
 
 def unified(before: str, after: str, a: str, b: str) -> list[str]:
-    """The unified difference of two texts, without line ends."""
+    """Return the unified difference of two texts, without line ends."""
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), a, b, lineterm="", n=2))
 
 
 def print_diff(lines: Iterable[str]) -> None:
+    """Print a difference, coloured on a terminal."""
     from rich.text import Text
 
     console = stdout()
@@ -85,7 +86,7 @@ def print_diff(lines: Iterable[str]) -> None:
 
 
 def print_entry(op: Op) -> None:
-    """An entry of the table in full, with the places that give it a meaning."""
+    """Print an entry of the table in full, with the places that implement it."""
     from . import reference
 
     console = stdout()
@@ -98,8 +99,8 @@ def print_entry(op: Op) -> None:
     for line in reference.effects(op):
         console.print(f"    - {line}")
     if traits := reference.traits(op):
-        shown = ", ".join(name if value is True else f"{name}={value}" for name, value in traits.items())
-        console.print(f"    traits: {shown}", style="dim")
+        trait_names = ", ".join(name if value is True else f"{name}={value}" for name, value in traits.items())
+        console.print(f"    traits: {trait_names}", style="dim")
     for consumer, place in reference.places(op.name).items():
         console.print(f"    {consumer}: {place}", style="dim")
     console.print()

@@ -1,4 +1,4 @@
-"""Which options of a command go together: one that another leaves without a meaning is refused, never ignored in silence. Owns no option."""
+"""Combinations of options: an option that another one makes meaningless is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -8,32 +8,43 @@ from ..text.diagnostics import CuirError
 
 
 def asked_for(context: typer.Context, *names: str) -> list[str]:
-    """The options among these parameters of the command that its command line gives, as they are written there."""
+    """Return the options among these parameters that the command line gives, as they are written there."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [_written(context, name) for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def only_with(context: typer.Context, needed: str, *names: str) -> None:
-    """Raises CuirError U100 for an option that says nothing without the parameter `needed`, which is not given."""
+    """Refuse options that mean nothing without the parameter `needed`, if it is not given.
+
+    Raises CuirError U100.
+    """
     if asked_for(context, needed):
         return
     for option in asked_for(context, *names):
-        what = _written(context, needed)
-        raise CuirError.of("U100", f"{option} is for {what}, which is not given", hint=f"add {what}, or leave out {option}")
+        spelling = _written(context, needed)
+        raise CuirError.of("U100", f"{option} is for {spelling}, which is not given", hint=f"add {spelling}, or leave out {option}")
 
 
 def one_of(context: typer.Context, *names: str) -> str | None:
-    """The one parameter of these, each of which does another job, that is given. Raises CuirError U100 for two of them."""
-    given = asked_for(context, *names)
-    if len(given) > 1:
+    """Return the one parameter that is given of these, each of which does another job.
+
+    Raises CuirError U100 for two of them.
+    """
+    present = asked_for(context, *names)
+    if len(present) > 1:
         raise CuirError.of(
-            "U100", f"{given[0]} and {given[1]} are different jobs, found both", hint=f"leave out one of them: {given[0]} or {given[1]}"
+            "U100",
+            f"{present[0]} and {present[1]} are different jobs, found both",
+            hint=f"leave out one of them: {present[0]} or {present[1]}",
         )
     return next((name for name in names if asked_for(context, name)), None)
 
 
 def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
-    """Raises CuirError U100 for an option that says nothing beside the parameter `job`, if that is given; why: what the job does instead."""
+    """Refuse options that mean nothing beside the parameter `job`, if that is given.
+
+    `why` says what the job does instead. Raises CuirError U100.
+    """
     for job_spelling in asked_for(context, job):
         for option in asked_for(context, *names):
             raise CuirError.of(
@@ -42,6 +53,6 @@ def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
 
 
 def _written(context: typer.Context, name: str) -> str:
-    """The longest of the spellings of an option; an argument as its help has it."""
+    """Return the longest of the spellings of an option; an argument as its help has it."""
     spelling = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
     return spelling if spelling.startswith("-") else spelling.upper()

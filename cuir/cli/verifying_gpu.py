@@ -1,4 +1,7 @@
-"""`cuir verify --gpu`: problems asked of a process of its own, under compute-sanitizer if wished. Owns the process, its time and what its loss means."""
+"""Option `--gpu` of verify: problems run in a worker process, perhaps under compute-sanitizer.
+
+Time limits and the loss of the process are handled here.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ SANITIZED_LIMIT, SANITIZED_CASES = 1200.0, 4  # a sanitizer slows a kernel down 
 
 @dataclass(frozen=True)
 class Verified:
-    """What is verified, named as the command line names it, so that another process finds the same."""
+    """Program to verify, named as the command line names it, so that another process finds the same.
+
+    `smallest` limits the number of problems.
+    """
 
     target: str
     against: str | None
@@ -45,44 +51,53 @@ class Verified:
     kernel: str | None
     plain: Mapping[str, Any]  # consts
     level: str
-    smallest: int | None = None  # only so many problems
+    smallest: int | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verified:
+        """Return the record from JSON data."""
         return cls(**{**data, "parameters": tuple(data["parameters"])})
 
     def as_json(self) -> dict[str, Any]:
+        """Return the record as JSON data."""
         return asdict(self)
 
     @property
     def consts(self) -> dict[str, Const]:
+        """Consts of the kernel."""
         return from_plain(self.plain)
 
     @functools.cached_property
     def specification(self) -> AnySpecification:
+        """Specification of the program."""
         if self.against is None:
             return read_variant(self.target, self.parameters)
         return read_specification(self.against, self.parameters, pick_kernel(self.program, self.kernel))
 
     @property
     def mods(self) -> Specification:
-        """The specification, where one of mods is needed. Raises CuirError U100 for a function."""
+        """Specification, where one of mods is needed. Raises CuirError U100 for a function."""
         if isinstance(self.specification, Specification):
             return self.specification
-        raise CuirError.of("U100", f"--gpu compares attention kernels with their variant, and `{self.specification.name}` is a function",
-                           hint="cuir run PROGRAM --on gpu launches it; without --gpu it is verified in the interpreter")  # fmt: skip
+        raise CuirError.of(
+            "U100",
+            f"--gpu compares attention kernels with their variant, and `{self.specification.name}` is a function",
+            hint="cuir run PROGRAM --on gpu launches it; without --gpu it is verified in the interpreter",
+        )
 
     @functools.cached_property
     def program(self) -> Program:
+        """The program; a variant is transferred."""
         return read_program(self.target) if self.against is not None else transfer(read_program(self.origin), self.mods).program
 
     @functools.cached_property
     def checked(self) -> Checked:
+        """The checked kernel."""
         return check(self.program, self.kernel, self.consts)
 
     @functools.cached_property
     def cases(self) -> list[Case]:
-        """The problems of the numbers stage."""
+        """Problems of the numbers stage."""
         BM, BN = (int(self.checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
         problems = cases(self.mods, BM, BN, mask_integers(self.mods, self.program), self.level)
         size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in problems}
@@ -90,17 +105,29 @@ class Verified:
 
 
 def verified_of(
-    target: str, against: str | None, parameters: tuple[str, ...], origin: str, kernel: str | None, dtype: str | None, head_dim: int | None,
-    items: Sequence[str], level: str, is_program: bool,
-) -> Verified:  # fmt: skip
-    """What a command line names. A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another without a specification."""
-    known = computed(target, kernel) if is_program else None
+    target: str,
+    against: str | None,
+    parameters: tuple[str, ...],
+    origin: str,
+    kernel: str | None,
+    dtype: str | None,
+    head_dim: int | None,
+    items: Sequence[str],
+    level: str,
+    is_program: bool,
+) -> Verified:
+    """Return what a command line names.
+
+    A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another
+    without a specification.
+    """
+    corpus_entry = computed(target, kernel) if is_program else None
     if not is_program:
         origin, _, _, consts = read_origin(origin, kernel, dtype, head_dim, items)
         return Verified(target, against, parameters, origin, kernel, plain(consts), level)
-    picked = pick_kernel(read_program(target), kernel or (known[0] if known is not None else None))
-    if known is not None:
-        against = against or known[1].specification
+    picked = pick_kernel(read_program(target), kernel or (corpus_entry[0] if corpus_entry is not None else None))
+    if corpus_entry is not None:
+        against = against or corpus_entry[1].specification
     if against is None:
         raise unspecified(target)
     consts = read_kernel_consts(picked, dtype, head_dim, items, known_consts(target, picked))
@@ -108,21 +135,33 @@ def verified_of(
 
 
 def find_sanitizer(tool: str) -> str:
-    """The path of compute-sanitizer. Raises CuirError U100 for another tool, U507 if there is none."""
+    """Return the path of compute-sanitizer. Raises CuirError U100 for another tool, U507 if there is none."""
     if tool not in TOOLS:
         raise CuirError.of("U100", f"--sanitizer is {' or '.join(TOOLS)}, found `{tool}`")
     for home in (None, os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
         path = shutil.which("compute-sanitizer", path=os.path.join(home, "bin") if home else None)
         if path:
             return path
-    raise CuirError.of("U507", f"--sanitizer {tool} needs compute-sanitizer, and none was found",
-                       hint="install a CUDA toolkit and put compute-sanitizer on the PATH, or name the toolkit in CUDA_HOME")  # fmt: skip
+    raise CuirError.of(
+        "U507",
+        f"--sanitizer {tool} needs compute-sanitizer, and none was found",
+        hint="install a CUDA toolkit and put compute-sanitizer on the PATH, or name the toolkit in CUDA_HOME",
+    )
 
 
 def gpu_stage(
-    verified: Verified, tool: str | None, tell: Callable[[str], None], *, command: Sequence[str] = COMMAND, sanitizer: str = "", limit: float | None = None
-) -> Stage:  # fmt: skip
-    """Asks every problem; stops at the first that fails. tool: memcheck or racecheck, run by `sanitizer`. limit: seconds of a problem."""
+    verified: Verified,
+    tool: str | None,
+    tell: Callable[[str], None],
+    *,
+    command: Sequence[str] = COMMAND,
+    sanitizer: str = "",
+    limit: float | None = None,
+) -> Stage:
+    """Run every problem; stop at the first that fails.
+
+    `tool` is memcheck or racecheck, run by `sanitizer`; `limit` are seconds of a problem.
+    """
     under = f", under {tool}" if tool else ""
     stage = Stage("gpu", f"the compiled kernel against the interpreter{under}", "passed", "")
     begin = time.perf_counter()
@@ -135,15 +174,15 @@ def gpu_stage(
         # without torch's pools each tensor is an allocation of its own, with bounds that memcheck knows
         env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if tool else {}
         with Worker([*around(tool, sanitizer, log), *command], env) as worker:
-            for done, case in enumerate(verified.cases):
-                tell(f"gpu: {done} of {len(verified.cases)}, {case.name}{under}")
+            for number, case in enumerate(verified.cases):
+                tell(f"gpu: {number} of {len(verified.cases)}, {case.name}{under}")
                 try:
-                    stage.rows.append(worker.ask({"do": "compare", "job": verified.as_json(), "case": done}, limit))
+                    stage.rows.append(worker.ask({"do": "compare", "job": verified.as_json(), "case": number}, limit))
                 except CuirError as error:
                     failures = tuple(d if d.span else replace(d, span=verified.checked.origin.span) for d in error.diagnostics)
                 except WorkerLost as lost:
                     tell(f"gpu: {case.name} was lost; looking for the wait that does not end")
-                    notes = _waiting(worker, verified, done) if lost.status == "hangs" and tool is None else ()
+                    notes = _waiting(worker, verified, number) if lost.status == "hangs" and tool is None else ()
                     failures = (lost_worker(verified.checked, lost, case, tool, notes),)
                 if failures:
                     break
@@ -162,15 +201,19 @@ def gpu_stage(
 
 
 def around(tool: str | None, sanitizer: str, log: Path) -> list[str]:
+    """Return the command that runs another one under the sanitizer."""
     if tool is None:
         return []
-    # cuda-bindings asks the driver for functions that it does not have
+    # cuda-bindings looks up functions that the driver lacks
     quiet = ["--report-api-errors", "no"] if tool == "memcheck" else []
     return [sanitizer, "--tool", tool, "--log-file", str(log), *quiet]
 
 
 def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
-    """Where the warps of a kernel that hangs wait: from a build whose waits give up. Nothing, if that build does not hang or is lost, too."""
+    """Return where the warps of a kernel that hangs wait, from a build whose waits give up.
+
+    () if that build does not hang or is lost, too.
+    """
     from ..lowering import lower
     from ..runtime.watchdog import Stuck, describe_stuck
 
@@ -185,19 +228,25 @@ def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
 
 
 def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None, notes: tuple[Note, ...] = ()) -> Diagnostic:
-    """A kernel that hung, or took the process with it. notes: where its warps wait; the first is the place of the error."""
-    what = f"hangs on the GPU, or is very slow: {lost}" if lost.status == "hangs" else f"took its process with it: {lost}"
+    """Return the diagnostic of a kernel that hung, or took the process with it.
+
+    `notes` say where its warps wait; the first is the place of the error.
+    """
+    problem = f"hangs on the GPU, or is very slow: {lost}" if lost.status == "hangs" else f"took its process with it: {lost}"
     hint = (
         None
         if tool
         else "cuir verify ... --gpu --sanitizer memcheck names the line of an illegal access; cuir run --exhaustive finds a wait that never ends"
     )
     place = notes[0].span if notes else checked.origin.span
-    return Diagnostic("V403", f"`{checked.name}` {what} ({case})", place, notes, hint)
+    return Diagnostic("V403", f"`{checked.name}` {problem} ({case})", place, notes, hint)
 
 
 def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
-    """What the sanitizer wrote, in lines of the program. The kernel is lowered again: the same program gives the same text."""
+    """Return the reports of the sanitizer, in lines of the program.
+
+    The kernel is lowered again: the same program gives the same text.
+    """
     from ..lowering import lower
     from ..runtime.nvcc import compile_cuda
     from ..runtime.sass import read_lines_of_cubin

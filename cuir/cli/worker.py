@@ -1,4 +1,4 @@
-"""The process that runs kernels for `cuir tune` and `cuir bench`: `python -m cuir.cli.worker`. Owns what its requests mean."""
+"""Process that runs kernels for `cuir tune` and `cuir bench`: `python -m cuir.cli.worker`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ COMMAND = (sys.executable, "-m", "cuir.cli.worker")
 
 @functools.lru_cache(maxsize=32)
 def transferred(variant: str, parameters: tuple[str, ...], origin: str) -> TransferResult:
+    """Transfer a kernel to a variant."""
     return transfer(read_program(origin), read_variant(variant, parameters))
 
 
 @functools.lru_cache(maxsize=1)
 def _compiled(job: str) -> tuple[Verified, Launching]:
+    """Return a compiled kernel to launch, for a job."""
     import torch
 
     from ..runtime.compiled import compile
@@ -41,6 +43,7 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
     kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
 
     def launched(arguments: Mapping[str, Any]) -> None:
+        """Launch and wait."""
         kernel.launch(arguments)
         torch.cuda.synchronize()
 
@@ -48,7 +51,7 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
 
 
 def compare(request: Mapping[str, Any]) -> dict[str, Any]:
-    """One problem of `cuir verify --gpu`."""
+    """Run one problem of `cuir verify --gpu`."""
     from ..verification.on_gpu import compare as compare_one
 
     verified, launched = _compiled(json.dumps(request["job"]))
@@ -57,47 +60,55 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`. The process has no GPU after that."""
+    """Return where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`.
+
+    The process has no GPU after that.
+    """
     from ..lowering import lower
     from ..runtime.watchdog import find_hang
     from ..verification.on_gpu import on_device
     from ..verification.problems import launch
 
     verified = Verified.from_json(request["job"])
-    given = launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])
-    return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), on_device(given.arguments(), "cuda"))]}
+    launch_data = launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])
+    return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), on_device(launch_data.arguments(), "cuda"))]}
 
 
 @functools.lru_cache(maxsize=1)  # tensors of one problem at a time
 def _device(job: str) -> LocalDevice:
+    """Return the device for a job of tuning."""
     r = json.loads(job)
     return LocalDevice(transferred(r["variant"], tuple(r["parameters"]), r["origin"]), r["kernel"], Shape(*r["shape"]), r["dtype"])
 
 
 def _of(request: Mapping[str, Any]) -> LocalDevice:
+    """Return the device for a request."""
     return _device(json.dumps({k: request[k] for k in ("variant", "parameters", "origin", "kernel", "shape", "dtype")}))
 
 
 def check(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Check a setting against float64."""
     status, why = _of(request).check(from_plain(request["consts"]), request["text"], tell)
     return {"status": status, "why": why}
 
 
 def time(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a setting."""
     return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"], tell)}
 
 
 def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a cell of a benchmark."""
     import torch
 
     _device.cache_clear()
-    gc.collect()  # what torch.compile holds of the last problem goes in circles
+    gc.collect()  # torch.compile keeps the last problem alive in reference cycles
     torch.cuda.empty_cache()
-    one = Cell.from_json(request)
+    bench_cell = Cell.from_json(request)
     settings = [from_plain(s) for s in request["settings"]]
     return measure_cell(
-        one,
-        transferred(one.variant, tuple(one.arguments), request["origin"]),
+        bench_cell,
+        transferred(bench_cell.variant, tuple(bench_cell.arguments), request["origin"]),
         request["dtype"],
         settings,
         request["peers"],
@@ -109,30 +120,34 @@ def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a cell of backward passes."""
     import torch
 
     from ..bench.backward import measure_backward
 
     gc.collect()
     torch.cuda.empty_cache()
-    one = Cell.from_json(request)
-    spec = read_variant(one.variant, one.arguments)
-    return measure_backward(one, spec, request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
+    bench_cell = Cell.from_json(request)
+    spec = read_variant(bench_cell.variant, bench_cell.arguments)
+    return measure_backward(bench_cell, spec, request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
 
 
 def decode(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a cell of decoding."""
     from ..bench.decoding import measure_decode
 
     return _of_calls(measure_decode, request, tell)
 
 
 def varlen(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a cell of packed sequences."""
     from ..bench.packed import measure_varlen
 
     return _of_calls(measure_varlen, request, tell)
 
 
 def _of_calls(measure: Callable[..., dict[str, Any]], request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Time a cell whose contenders are calls."""
     import torch
 
     gc.collect()
@@ -141,24 +156,27 @@ def _of_calls(measure: Callable[..., dict[str, Any]], request: Mapping[str, Any]
 
 
 def prime(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare the peers for a cell."""
     import torch
 
     from ..bench.priming import prime_peers
 
-    one = Cell.from_json(request)
-    spec = read_variant(one.variant, one.arguments)
+    bench_cell = Cell.from_json(request)
+    spec = read_variant(bench_cell.variant, bench_cell.arguments)
     gc.collect()
     torch.cuda.empty_cache()
-    return {"failed": prime_peers(one, spec, TORCH[DTYPES[request["dtype"]]], request["peers"], request["share"])}
+    return {"failed": prime_peers(bench_cell, spec, TORCH[DTYPES[request["dtype"]]], request["peers"], request["share"])}
 
 
 def prime_reference(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Build a kernel of the reference."""
     _reference(request["reference"]).kernel(request["name"])
     return {}
 
 
 @functools.cache
 def _reference(folder: str) -> Reference:
+    """Return the reference of a folder."""
     return Reference(Path(folder))
 
 
