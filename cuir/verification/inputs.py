@@ -397,7 +397,7 @@ def _launch(
             )
         from_inputs.add(p.name)
         if not _is_of_nothing(value, drawn.get(p.name), draw):
-            drawn[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+            drawn[p.name] = convert_value(p, value)
     if chosen is not None and chosen.name in from_inputs and turn < len(floats):  # the kind applies to a drawn tensor
         return _launch(checked, spec, draw, tile, factors, small, values, turn + 1)
     missing = [t.name for t in needed if t.name not in drawn]
@@ -443,6 +443,13 @@ def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorPa
         return False
     names = _names_from_inputs(checked, spec)
     return any(second.dtype.is_float and second.name in names for second in checked.tensors)
+
+
+def convert_value(p: TensorParam | ScalarParam, value: Value) -> Value:
+    """Convert a value of the specification's `inputs` to the parameter's dtype; a tensor without dims is a number."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if isinstance(p, ScalarParam) and not value.dim() else value.to(TORCH[p.dtype])
 
 
 def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:

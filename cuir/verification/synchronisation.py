@@ -12,7 +12,7 @@ import torch
 
 from ..calls.binding import TORCH
 from ..calls.requirements import COPY_ALIGNMENT, find_copied_tensors
-from ..checking.checked import Checked, TensorParam
+from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice
 from ..interp.launch import Grid
@@ -23,7 +23,7 @@ from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 from ..variants import captured_arguments
 from .draws import MOST_ELEMENTS, elements_of, known_sizes, shape_of_tensor
-from .inputs import _scalar
+from .inputs import _scalar, convert_value
 from .kinds import tensor_of
 from .lengths import from_case
 from .memory import memory_error, require_memory
@@ -140,7 +140,9 @@ def _call_inputs(
 ) -> dict[str, Any]:
     """Call the specification's `inputs`; return values by the kernel's names. Tensor parameters get zeros."""
     assert spec.inputs is not None
-    names = {t.name.lower(): t for t in checked.tensors} | {s.name.lower(): s for s in checked.scalars}
+    names: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
+        s.name.lower(): s for s in checked.scalars
+    }
     requested = {p.lower() for p in inspect.signature(spec.inputs).parameters}
     drawn: dict[str, Any] = dict(scalars)
     for t in checked.tensors:
@@ -157,7 +159,7 @@ def _call_inputs(
     for name, value in spec.made(sizes, generator, drawn).items():
         p = names.get(name.lower())
         if p is not None:
-            values[p.name] = value.to(TORCH[p.dtype]) if isinstance(value, torch.Tensor) else value
+            values[p.name] = convert_value(p, value)
     return values
 
 

@@ -174,3 +174,23 @@ def test_kinds_that_do_not_apply_are_left_out() -> None:
     assert {d.kind for d in draws(checked, spec, "quick")} <= set(found)
     given = FunctionSpecification("given", small.reference, lambda sizes, generator: {"X": torch.zeros(sizes["M"], sizes["D"])})
     assert applicable(checked, given) == ("normal",)
+
+
+@pytest.mark.parametrize(("shift", "ok"), [("seed", True), ("min(seed, 5)", False)])
+def test_numbers_may_be_tensors_without_dims(shift: str, ok: bool) -> None:
+    """As `torch.randint(9, (), generator=generator)` gives them, in runs with data and without."""
+    text = f"""
+@kernel(arch="sm_80")
+def shifted(X: Global[f32, M, 16], Y: Global[f32, M, 16], seed: i32, keep: f32):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            r = t * 16 + rows(16)
+            store(Y[r, cols(16)], X[r, cols(16)] / keep + cast({shift}, f32))
+"""
+
+    def inputs(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torch.Tensor]:
+        return {"seed": torch.randint(9, (), generator=generator), "keep": torch.tensor(0.5, dtype=torch.float64)}
+
+    report = verify(parse(text), FunctionSpecification("shifted", lambda x, seed, keep: x / keep + seed, inputs), seeded=0)
+    assert report.ok == ok and [d.code for d in report.diagnostics] == ([] if ok else ["V301"])
