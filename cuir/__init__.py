@@ -1,4 +1,4 @@
-"""CuIR: a small typed language for expert GPU kernels, its checker, interpreter, transfer, verification and lowering.
+"""CuIR: a typed language for expert GPU kernels, its checker, interpreter, verification and lowering.
 
 The public names are imported when they are first read: `import cuir` loads none of them.
 """
@@ -96,10 +96,12 @@ __all__ = [
     "tuned",
     "varlen_attention",
     "verify",
-]  # fmt: skip
+]
 
 
 class _Package(ModuleType):
+    """Module class that imports public names when they are first read."""
+
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":
             from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""`python -m cuir` is the command `cuir`."""
+"""Entry point of `python -m cuir`, which is the command `cuir`."""
 
 from .cli import main
 

@@ -1,6 +1,6 @@
-"""The main job: an expert kernel and a specification -> a verified, lowered, compiled and (on a GPU) timed kernel of the variant.
+"""Adaptation of an expert kernel to a specification: transfer, check, verify, lower, compile, time.
 
-Owns the order of the steps and the output folder; every step is a library function of its own.
+The order of the steps and the output folder are decided here; every step is a library function.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = ("transfer", "check", "verify", "lower", "compile", "run")
 
 @dataclass
 class Step:
-    """One step of the job: where it stands and what came of it, in a line."""
+    """Step of the job: its status, and its result in a line."""
 
     name: str
     status: Status = "running"
@@ -45,7 +45,11 @@ class Step:
 
 @dataclass
 class BridgeReport:
-    """What the job did. `ok`: nothing failed; a step left out for want of a compiler or a GPU is no failure, `missing` says what it would add."""
+    """Report of the job.
+
+    `ok`: nothing failed. A step left out for want of a compiler or a GPU is no failure; `missing` says what it would
+    add.
+    """
 
     variant: str
     kernel: str = ""
@@ -66,14 +70,16 @@ class BridgeReport:
         return f"BridgeReport({self.variant}, {describe_consts(self.consts)}: {steps})"
 
     def __bool__(self) -> bool:
-        """True if `ok`, so that `assert bridge(...)` holds for what is right alone."""
+        """Return `ok`, so that `assert bridge(...)` holds only for a right result."""
         return self.ok
 
     @property
     def ok(self) -> bool:
+        """True if no step failed."""
         return not self.diagnostics and all(s.status in ("done", "skipped") for s in self.steps)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON data."""
         return {
             "ok": self.ok,
             "variant": self.variant,
@@ -107,24 +113,36 @@ def bridge(
     run: Demand = "auto",
     progress: Progress | None = None,
 ) -> BridgeReport:
-    """Takes `origin` to the variant that `specification` describes; see STEPS.
+    """Adapt `origin` to the variant that `specification` describes, in STEPS.
 
-    consts: values of const parameters; a default of the origin stands for others, then `fill_consts` (T: f16, D: 128). out: a folder for the programs, their difference,
-    the verification report, the CUDA source, the cubin, the resource report. compile, run: "auto" leaves the step out where nvcc or a Hopper GPU is
-    missing, "yes" makes that an error, "no" leaves it out. A program that is wrong ends the job with its diagnostics in the report; a call that is wrong
-    raises CuirError.
+    A wrong program ends the job with its diagnostics in the report; a wrong call raises CuirError.
+
+    Args:
+        specification: Variant to compute.
+        origin: Expert kernel: a program or a path.
+        kernel: Name of the kernel, if the program has several.
+        consts: Values of const parameters; others have the default of the origin, then that of `fill_consts` (T:
+            f16, D: 128).
+        level: Effort of verification.
+        out: Folder for the programs, their difference, the verification report, the CUDA source, the cubin, the
+            resource report.
+        compile: "auto" leaves the step out where nvcc is missing, "yes" makes that an error, "no" leaves it out.
+        run: The same for the run on a Hopper GPU.
+        progress: Called with each step, at its start and end.
     """
     program = program_of(origin, "bridge")
-    known = fill_consts(pick_kernel(program, kernel), consts or {})
-    job = _Job(specification, program, kernel, known, level, out, progress or (lambda step: None))
+    const_values = fill_consts(pick_kernel(program, kernel), consts or {})
+    job = _Job(specification, program, kernel, const_values, level, out, progress or (lambda step: None))
     return job.run(compile, run)
 
 
 class _Failed(Exception):
-    """A step found the program wrong; the report says why."""
+    """Exception of a step that found the program wrong; the report says why."""
 
 
 class _Job:
+    """State of the job."""
+
     def __init__(
         self,
         spec: Specification,
@@ -147,6 +165,7 @@ class _Job:
         self.report = BridgeReport(spec.name, consts=consts)
 
     def run(self, compile: Demand, run: Demand) -> BridgeReport:
+        """Run all steps; return the report."""
         self.demands(compile, run)
         try:
             transferred = self.transfer()
@@ -162,7 +181,7 @@ class _Job:
         return self.report
 
     def demands(self, compile: Demand, run: Demand) -> None:
-        """What was demanded must be possible, known before any work is done."""
+        """Check that demanded steps are possible, before any work is done."""
         if compile == "yes":
             from .runtime.nvcc import find_nvcc
 
@@ -174,6 +193,7 @@ class _Job:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:
+        """Return the context of a step: its status, time, and diagnostics."""
         step = Step(name)
         self.report.steps.append(step)
         self.progress(step)
@@ -193,7 +213,7 @@ class _Job:
             self.progress(step)
 
     def placed(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-        """With the path of the adapted program where it was written, which passes know by its name alone."""
+        """Return diagnostics with the path of the adapted program, which passes know by name only."""
         name = f"{self.spec.name}.cuir"
         path = self.report.files.get(name, name)
 
@@ -206,7 +226,7 @@ class _Job:
         return tuple(replace(d, span=moved(d.span), notes=tuple(replace(n, span=moved(n.span)) for n in d.notes)) for d in diagnostics)
 
     def write(self, name: str, content: str | bytes) -> None:
-        """A file of the output folder, if there is one."""
+        """Write a file of the output folder, if there is one."""
         if self.out is None:
             return
         self.out.mkdir(parents=True, exist_ok=True)
@@ -219,6 +239,7 @@ class _Job:
 
     # ---- the steps
     def transfer(self) -> TransferResult:
+        """Transfer the origin."""
         from .syntax.printer import show
         from .variants import transfer
 
@@ -235,21 +256,22 @@ class _Job:
         return result
 
     def choose(self, transferred: TransferResult) -> None:
-        """The setting that a call of the problem that is timed would get; what was given stands."""
+        """Choose the setting that a call of the timed problem would get; consts of the caller stand."""
         from .bench.compare import BATCH, HEADS, LENGTH
         from .choice import choose
         from .spec.specification import Lengths
 
         at = Lengths(BATCH, HEADS, HEADS, LENGTH, LENGTH)
-        given, choice = (
+        initial_consts, choice = (
             self.consts,
             choose(transferred.program, self.consts, at, numbers=transferred.numbers, mask=transferred.mask, kernel=transferred.kernel),
         )
         self.consts, self.report.setting = choice.consts, choice.as_json()
-        if choice.consts != given:
+        if choice.consts != initial_consts:
             self.report.notes.append(str(choice))
 
     def check(self, program: Program) -> Checked:
+        """Check the program."""
         from .checking.checker import check
 
         with self.step("check") as step:
@@ -259,21 +281,22 @@ class _Job:
         return checked
 
     def verify(self, program: Program) -> None:
+        """Verify the program."""
         from .verification import verify
 
         with self.step("verify") as step:
 
-            def tell(what: str) -> None:
-                step.detail = what
+            def tell(detail: str) -> None:
+                step.detail = detail
                 self.progress(step)
 
             report = verify(program, self.spec, kernel=self.kernel, consts=self.consts, level=self.level, progress=tell)
             self.report.verification = report
             self.write("verification.json", to_json(report.as_json()))
             self.write("verification.md", report.as_markdown())
-            asked = [stage for stage in report.stages if stage.verdict != "skipped"]
+            questions = [stage for stage in report.stages if stage.verdict != "skipped"]
             step.detail = (
-                f"{len(asked)} questions, all answered with yes; {report.runs} runs under different schedules"
+                f"{len(questions)} questions, all answered with yes; {report.runs} runs under different schedules"
                 if report.ok
                 else report.summary()
             )
@@ -284,6 +307,7 @@ class _Job:
             raise _Failed
 
     def lower(self, checked: Checked) -> Any:
+        """Lower the kernel to CUDA."""
         from .lowering import lower
         from .runtime.launchable import require_launchable
 
@@ -294,6 +318,7 @@ class _Job:
         return cuda
 
     def compile(self, cuda: Any, demand: Demand) -> None:
+        """Compile the CUDA source, if demanded or possible."""
         from .runtime.launchable import describe_spills
         from .runtime.nvcc import compile_cuda
 
@@ -318,6 +343,7 @@ class _Job:
                 self.report.notes.append(f"warning: {spilled}; `cuir tune` finds the fastest")
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
+        """Time the kernel on a GPU, if demanded or possible."""
         from .bench.compare import compare
         from .measure.gpu import explain_missing_gpu
 
@@ -335,18 +361,23 @@ class _Job:
             step.detail = self.report.timing["summary"]
 
     def skip(self, name: str, why: str) -> None:
+        """Record a step that is left out."""
         step = Step(name, "skipped", why)
         self.report.steps.append(step)
         self.progress(step)
 
     def summary(self) -> None:
+        """Write the summary."""
         if self.out is not None:
             self.report.files["summary.json"] = str(self.out / "summary.json")
             self.write("summary.json", to_json(self.report.as_json()))
 
 
 def attention_consts(dtype: str, head_dim: int, value_dim: int | None = None) -> dict[str, Const]:
-    """T and D of an attention kernel, and DV where values have a head dim of their own. Raises CuirError."""
+    """Return T and D of an attention kernel, and DV where the head dim of values differs.
+
+    Raises CuirError.
+    """
     if dtype not in ("f16", "bf16", "f32"):
         raise CuirError.of(
             "U109", f"attention kernels are for f16, bf16 and f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32"
@@ -360,7 +391,7 @@ def attention_consts(dtype: str, head_dim: int, value_dim: int | None = None) ->
 
 
 def _absent(error: CuirError) -> bool:
-    """The compiler is not there (and not: it found a fault)."""
+    """Return whether an error says that the compiler is missing, rather than that it found a fault."""
     from .text.codes import CODES
 
     return all(d.code in CODES and CODES[d.code].call for d in error.diagnostics)

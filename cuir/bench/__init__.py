@@ -1,4 +1,4 @@
-"""Benchmarks: suites of attention problems, every contender checked and timed in the same run, and what is shown of it."""
+"""Benchmarks: suites of attention problems, with every contender checked and timed in the same run."""
 
 from .cells import Cell, measure_cell
 from .results import Results, markdown, summary

@@ -1,4 +1,4 @@
-"""One problem of a suite on a GPU: all contenders checked against float64, then timed in turns. Owns no suite and no file."""
+"""Benchmark of one problem on a GPU: contenders checked against float64, then timed in turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN_SECONDS = 30.0  # after that nothing compiles: a check and a turn of timing 
 
 @dataclass(frozen=True)
 class Cell:
-    """A variant with its parameters, a model's name and the shape."""
+    """Problem of a suite: a variant with its parameters, a model's name and the shape."""
 
     variant: str
     parameters: Mapping[str, int | float]
@@ -37,72 +37,93 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """Name of the cell in tables."""
         s = self.shape
         return f"{self.variant} {self.model} " + (str(s.M) if s.M == s.N else f"{s.B} x {s.N}, {queries(s.M)}")
 
     @property
     def arguments(self) -> list[str]:
-        """The parameters as the command line takes them."""
+        """Parameters as the command line takes them."""
         return [f"{k}={v}" for k, v in self.parameters.items()]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the cell as JSON data."""
         return {"variant": self.variant, "parameters": dict(self.parameters), "model": self.model, "shape": list(self.shape.as_tuple())}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Cell:
+        """Return the cell of JSON data."""
         return Cell(data["variant"], data["parameters"], data["model"], Shape(*data["shape"]))
 
 
 def queries(M: int) -> str:
+    """Format a number of queries."""
     return f"{M} {'query' if M == 1 else 'queries'}"
 
 
 def family(name: str) -> str:
-    """Of a contender: settings of our kernel are one family, configurations of a reference another, each peer its own."""
+    """Return the family of a contender.
+
+    Settings of our kernel are one family, configurations of a reference another, each peer is a separate one.
+    """
     return name.partition(" ")[0]
 
 
 def measure_cell(
-    cell: Cell, transferred: Any, dtype: str, settings: Sequence[Mapping[str, Const]], peers: Sequence[str], rounds: int = 3,
-    reference: Reference | None = None, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
-    prepare: Callable[..., PreparedProblem] = PreparedProblem, launch: Callable[[Mapping[str, Const]], Call] | None = None, measure: Callable[[Call], float] = median_ms,
-) -> dict[str, Any]:  # fmt: skip
-    """Our kernel with each setting, the peers and the reference. Returns the cell's row.
+    cell: Cell,
+    transferred: Any,
+    dtype: str,
+    settings: Sequence[Mapping[str, Const]],
+    peers: Sequence[str],
+    rounds: int = 3,
+    reference: Reference | None = None,
+    *,
+    lost: Mapping[str, str] | None = None,
+    tell: Tell = lambda doing, seconds: None,
+    prepare: Callable[..., PreparedProblem] = PreparedProblem,
+    launch: Callable[[Mapping[str, Const]], Call] | None = None,
+    measure: Callable[[Call], float] = median_ms,
+) -> dict[str, Any]:
+    """Measure our kernel with each setting, the peers and the reference; return the cell's row.
 
-    tflops: of unmasked pairs, 4 D each. A contender with a wrong result is not timed, one that does not compile, run or fit in memory says why.
-    lost: contenders not to run, and why. tell: which contender begins, and within how many seconds it is through.
-    `launch` gives a kernel for a setting (left out: compiled). Raises RuntimeError when the CUDA context is lost.
+    tflops count 4 D for each unmasked pair. A contender with a wrong result is not timed; one that does not compile,
+    run or fit in memory has its reason in the row. Raises RuntimeError when the CUDA context is lost.
+
+    Args:
+        lost: Contenders not to run, and why.
+        tell: Called with the contender that begins, and the seconds within which it must finish.
+        launch: Function that returns a kernel for a setting; None: compile it.
     """
     from .peers import causal_flag, contenders
 
     lost = lost or {}
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
-    expected = case.expected  # before any contender, to whose time it does not count
+    expected = case.expected  # before any contender, so that it counts to no contender's time
     flops = 2.0 * (cell.shape.D + cell.shape.DV) * count_kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
     calls: dict[str, Call] = {}
     rows: dict[str, dict[str, Any]] = {}
     for consts in settings:
-        own = {k: v for k, v in consts.items() if k not in ("T", "D")}
-        name = f"{OURS} {label(own)}".strip()
+        tunable = {k: v for k, v in consts.items() if k not in ("T", "D")}
+        name = f"{OURS} {label(tunable)}".strip()
         if name in lost:
-            rows[name] = {"failed": lost[name], "consts": plain(own)}
+            rows[name] = {"failed": lost[name], "consts": plain(tunable)}
             continue
         try:
             tell(name, BUILD_SECONDS)
             kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
             tell(name, RUN_SECONDS)
             rows[name] = _verdict(expected, case.judge(kernel, consts), case.outputs["O"])
-        except Exception as error:  # goes into the row: one setting that does not run ends no suite
+        except Exception as error:  # goes into the row: a setting that does not run must not end the suite
             rows[name] = _failed(error)
-        rows[name] |= {"consts": plain(own)}
+        rows[name] |= {"consts": plain(tunable)}
         if "error" in rows[name] and "wrong" not in rows[name]:
             calls[name] = lambda kernel=kernel, arguments=case.arguments(consts): kernel(**arguments)  # type: ignore[misc]
     tell("", BUILD_SECONDS)
-    others = contenders(peers, transferred.spec, case.problem, case.scale)
+    peer_calls = contenders(peers, transferred.spec, case.problem, case.scale)
     flag = causal_flag(transferred.spec, case.problem["Q"], case.problem["K"]) if reference is not None else None
     if reference is not None and flag is not None:
-        others |= reference.contenders(flag, case.problem)
-    for name, call in others.items():
+        peer_calls |= reference.contenders(flag, case.problem)
+    for name, call in peer_calls.items():
         if name in lost:
             rows[name] = {"failed": lost[name]}
             continue
@@ -119,9 +140,9 @@ def measure_cell(
         if "wrong" not in rows[name]:
             calls[name] = call
     times, failed = time_in_turns(calls, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
-    for name, taken in times.items():
-        milliseconds = statistics.median(taken)
-        rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(taken)}
+    for name, samples in times.items():
+        milliseconds = statistics.median(samples)
+        rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(samples)}
     for name, why in failed.items():
         rows[name] |= {"failed": why}
     return {
@@ -135,11 +156,12 @@ def measure_cell(
 
 
 def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> dict[str, Any]:
+    """Return the entry of a contender that ran."""
     return {"error": expected.error(o)} | ({"wrong": why} if why else {})
 
 
 def _failed(error: Exception) -> dict[str, Any]:
-    """An entry for what does not run. What it held of the GPU's memory is given back."""
+    """Return the entry of a contender that did not run, and release its GPU memory."""
     raise_if_lost(error)
     why = describe_error(error)
     if torch.cuda.is_available():
@@ -148,6 +170,7 @@ def _failed(error: Exception) -> dict[str, Any]:
 
 
 def _compiled(transferred: Any, consts: Mapping[str, Const]) -> Call:
+    """Compile the kernel for a setting."""
     from ..runtime.compiled import compile
 
     return compile(transferred.program, kernel=transferred.kernel, consts=consts)

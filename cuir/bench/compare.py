@@ -1,4 +1,7 @@
-"""One kernel beside PyTorch's, for the last step of `cuir bridge`: a cell of a benchmark on the problem of Llama2-7B."""
+"""Comparison of one kernel with PyTorch's, for the last step of `cuir bridge`.
+
+It is a cell of a benchmark on the problem of Llama2-7B.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,20 @@ PEERS = ("cudnn", "fa2", "dense", "flex")
 
 
 def compare(
-    checked: Checked, transferred: TransferResult, *, prepare: Callable[..., PreparedProblem] = PreparedProblem, launch: Callable[..., Any] | None = None, **options: Any
-) -> dict[str, Any]:  # fmt: skip
-    """Checks the kernel against float64, on a ragged problem with grouped heads and on the problem that is timed, and times it beside PyTorch's.
+    checked: Checked,
+    transferred: TransferResult,
+    *,
+    prepare: Callable[..., PreparedProblem] = PreparedProblem,
+    launch: Callable[..., Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Check a kernel against float64, and time it beside PyTorch's.
 
-    Returns rows of what ran, milliseconds (median) and TFLOP/s of unmasked pairs. launch: the kernel (left out: compiled); prepare and options as of
-    `measure_cell`. Raises CuirError V401 if the numbers are wrong.
+    It is checked on a ragged problem with grouped heads and on the problem that is timed. `launch` is the kernel (None:
+    compile it); `prepare` and `options` are those of `measure_cell`. Raises CuirError V401 if the numbers are wrong.
+
+    Returns:
+        Rows of what ran, milliseconds (median) and TFLOP/s of unmasked pairs.
     """
     from ..runtime.compiled import compile
 
@@ -38,8 +49,15 @@ def compare(
     _demand(small.judge(kernel, checked.consts), checked)
     cell = Cell(transferred.spec.name, {}, "llama2-7b", shape)
     row = measure_cell(
-        cell, transferred, dtype.name, [checked.consts], PEERS, prepare=prepare, launch=lambda _: kernel, **options  # type: ignore[union-attr]
-    )  # fmt: skip
+        cell,
+        transferred,
+        dtype.name,
+        [checked.consts],
+        PEERS,
+        prepare=prepare,
+        launch=lambda _: kernel,
+        **options,  # type: ignore[union-attr]
+    )
     (mine,) = (n for n in row["contenders"] if n.startswith(OURS))
     entry = row["contenders"].pop(mine)
     _demand(entry.get("wrong", ""), checked)
@@ -47,24 +65,30 @@ def compare(
         raise CuirError.of("V401", f"the kernel runs on the GPU, found: {entry['failed']}", checked.origin.span)
     peers = row["contenders"]
     best = min((c["milliseconds"] for c in peers.values() if "milliseconds" in c), default=None)
-    beside = f", {best / entry['milliseconds']:.2f} x the best of PyTorch's" if best else ""
+    relative_speed = f", {best / entry['milliseconds']:.2f} x the best of PyTorch's" if best else ""
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "problem": f"{BATCH} x {HEADS} heads x {LENGTH} x {dim}, {dtype.name}",  # type: ignore[union-attr]
         "rows": [_row("this kernel", entry), *(_row(name, c) for name, c in peers.items())],
         "error": entry["error"],
         "yardstick": row["own_error"],
-        "summary": f"right (error {entry['error']:.2e}, PyTorch's own {row['own_error']:.2e}); {entry['tflops']:.0f} TFLOP/s{beside}",
+        "summary": f"right (error {entry['error']:.2e}, PyTorch's own {row['own_error']:.2e}); {entry['tflops']:.0f} TFLOP/s{relative_speed}",
     }
 
 
 def _demand(wrong: str, checked: Checked) -> None:
+    """Raise CuirError V401 for a wrong result."""
     if wrong:
-        raise CuirError.of("V401", f"the kernel computes on the GPU what float64 gives, found: {wrong}", checked.origin.span,
-                           "the interpreter agrees with float64, so this is a fault of the lowering: please report it with the .cu file")  # fmt: skip
+        raise CuirError.of(
+            "V401",
+            f"the kernel computes on the GPU what float64 gives, found: {wrong}",
+            checked.origin.span,
+            "the interpreter agrees with float64, so this is a fault of the lowering: please report it with the .cu file",
+        )
 
 
-def _row(what: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table."""
     timed = "tflops" in entry
-    row = {"what": what, "milliseconds": entry["milliseconds"] if timed else None, "tflops": entry["tflops"] if timed else None}
+    row = {"what": name, "milliseconds": entry["milliseconds"] if timed else None, "tflops": entry["tflops"] if timed else None}
     return row if timed else row | {"why": entry.get("wrong") or entry.get("failed", "")}

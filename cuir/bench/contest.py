@@ -1,4 +1,7 @@
-"""Calls of one problem beside each other: each result judged, then all that are right timed in turns. For suites in which a contender is a call that is ready to be made."""
+"""Comparison of calls of one problem: each result judged, then all right calls timed in turns.
+
+It serves suites in which a contender is a call that is ready to run.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,29 @@ from .results import Row
 
 
 def contest(
-    calls: Mapping[str, Call], judge: Callable[[Any], tuple[float, str]], figures: Callable[[float], Mapping[str, float]], rounds: int, *,
-    lost: Mapping[str, str], tell: Tell, measure: Callable[[Call], float], seconds: Callable[[str], float] = lambda name: BUILD_SECONDS,
+    calls: Mapping[str, Call],
+    judge: Callable[[Any], tuple[float, str]],
+    figures: Callable[[float], Mapping[str, float]],
+    rounds: int,
+    *,
+    lost: Mapping[str, str],
+    tell: Tell,
+    measure: Callable[[Call], float],
+    seconds: Callable[[str], float] = lambda name: BUILD_SECONDS,
     prepared: Callable[[Call], Call] = lambda call: call,
-) -> dict[str, Row]:  # fmt: skip
-    """The contenders' entries of a row. calls: each may prepare itself in its first call, for which `seconds` gives its time.
+) -> dict[str, Row]:
+    """Judge and time calls; return the contenders' entries of a row.
 
-    judge: the error of what a call gives, and why it is wrong, empty if it is right. figures: of milliseconds. lost: contenders not to run, and why. tell: which contender begins,
-    and within how many seconds it is through. prepared: what is timed of a call that was right. Raises RuntimeError when the CUDA context is lost.
+    Raises RuntimeError when the CUDA context is lost.
+
+    Args:
+        calls: Calls by contender; each may prepare itself in its first call, for which `seconds` gives its time.
+        judge: Returns the error of a call's outputs, and why they are wrong, "" if they are right.
+        figures: Returns figures for milliseconds.
+        rounds: Rounds of timing.
+        lost: Contenders not to run, and why.
+        tell: Called with the contender that begins, and the seconds within which it must finish.
+        prepared: Returns what is timed of a call that was right.
     """
     entries: dict[str, Row] = {}
     right: dict[str, Call] = {}
@@ -46,16 +64,16 @@ def contest(
         if not why:
             right[name] = prepared(call)
     times, failed = time_in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
-    for name, taken in times.items():
-        milliseconds = statistics.median(taken)
-        entries[name] |= {"milliseconds": round(milliseconds, 5), **figures(milliseconds), "rounds": len(taken)}
+    for name, samples in times.items():
+        milliseconds = statistics.median(samples)
+        entries[name] |= {"milliseconds": round(milliseconds, 5), **figures(milliseconds), "rounds": len(samples)}
     for name, why in failed.items():
         entries[name] |= {"failed": why}
     return entries
 
 
 def judge_of(error: Callable[[torch.Tensor], float], judge: Callable[[torch.Tensor], str]) -> Callable[[Any], tuple[float, str]]:
-    """What `contest` asks, of calls that give O, or O and more."""
+    """Return the judge that `contest` takes, for calls that return O, or O and more."""
 
     def of(outputs: Any) -> tuple[float, str]:
         o = outputs[0] if isinstance(outputs, tuple) else outputs

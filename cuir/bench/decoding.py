@@ -1,7 +1,7 @@
-"""Decoding on a GPU: few queries over long keys, contiguous, in pages, of unequal lengths, under a rule; every result checked against float64, contenders timed in turns,
-each as a CUDA graph, as loops of serving run them: a short call is otherwise timed by its host.
+"""Suite `decode` on a GPU: few queries over long keys, contiguous, in pages, of unequal lengths.
 
-GB/s are of the keys and values that the queries need. Owns the problems of the suite `decode` and its contenders.
+Every result is checked against float64. Contenders are timed in turns, each as a CUDA graph, as serving loops run them:
+the host dominates the time of a short call otherwise. GB/s are of the keys and values that the queries need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURN = 30.0  # milliseconds of a contender in a round: a call takes from 0.01 to
 WINDOW, CAP = 1024, 20.0
 UNIT = 2.0**-6  # the scale of 8-bit caches: normal numbers never reach 448 of it, and 16 bits hold its multiples exactly
 GROUPED, PLAIN = ("qwen2.5-72b", 64, 8), ("llama2-7b", 32, 32)  # model, heads, key heads; head dim 128
-SLICE = ("qwen2.5-72b/8", 8, 1)  # what one of eight GPUs has that share its heads
+SLICE = ("qwen2.5-72b/8", 8, 1)  # share of one of eight GPUs that divide the heads
 _LENGTHS = [
     *((1, n, GROUPED) for n in (1024, 4096, 8192, 16384, 65536, 131072)),
     (16, 4096, GROUPED), (16, 32768, GROUPED), (128, 1024, GROUPED), (128, 4096, GROUPED), (128, 16384, GROUPED),
@@ -52,20 +52,30 @@ _RULED = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 40
 
 
 def _window(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    """Mask of a sliding window."""
     return kv_idx > q_idx + (N - M) - WINDOW
 
 
 def _alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Score rule of ALiBi."""
     return score + torch.exp2(-(h + 1.0) / 8) * kv_idx
 
 
 def _softcap(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Score rule of a soft cap."""
     return CAP * torch.tanh(score / CAP)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How keys and values lie, and what is asked of them. page: tokens of a page, 0 for contiguous ones. unequal: lengths are lognormal, N the most. eight: of e4m3."""
+    """Layout of keys and values, and the specification.
+
+    Attributes:
+        page: Tokens of a page, 0 for contiguous ones.
+        unequal: Lengths are lognormal, N the largest.
+        spec: Specification of the attention.
+        eight: Keys and values are e4m3.
+    """
 
     page: int = 0
     unequal: bool = False
@@ -74,7 +84,7 @@ class Kind:
 
     @property
     def cached(self) -> bool:
-        """Whether it is a call over a cache."""
+        """True for a call over a cache."""
         return self.page > 0 or self.eight
 
 
@@ -87,20 +97,23 @@ KINDS = {
 
 
 def cells() -> list[Cell]:
-    """With one query and with four."""
-    asked = [
+    """Return the cells, with one query and with four."""
+    combinations = [
         *itertools.product(("full", "pages_64", "pages_16"), _LENGTHS),
         *itertools.product(("unequal_pages_64", "unequal_pages_16"), _UNEQUAL),
         *itertools.product(("window", "alibi", "softcap"), _RULED),
         *itertools.product(("f8", "f8_pages_64"), _EIGHT),
         *itertools.product(("slice_pages_64", "slice_f8_pages_64"), _SLICED),
     ]
-    return [Cell(kind, {}, model, Shape(B, H, HK, M, N, 128)) for M in (1, 4) for kind, (B, N, (model, H, HK)) in asked]
+    return [Cell(kind, {}, model, Shape(B, H, HK, M, N, 128)) for M in (1, 4) for kind, (B, N, (model, H, HK)) in combinations]
 
 
 class Problem:
-    """Tensors of a cell. Q [B, H, M, D], K and V [B, HK, N, D]; over a cache also `lengths`, int32 [B], `table`, int32 [B, pages] or None, and `caches`, of keys and of
-    values, [NP, page, HK, D] or [B, N, HK, D]; of 8 bits these hold K / UNIT and V / UNIT, and `wide` what they stand for."""
+    """Tensors of a cell: Q [B, H, M, D], K and V [B, HK, N, D].
+
+    Over a cache also `lengths`, int32 [B], `table`, int32 [B, pages] or None, and `caches`, of keys and of values, [NP,
+    page, HK, D] or [B, N, HK, D]; of 8 bits these hold K / UNIT and V / UNIT, and `wide` their values.
+    """
 
     def __init__(self, cell: Cell, dtype: str, device: str):
         self.shape, self.kind, self.device, self.dtype = cell.shape, KINDS[cell.variant], device, DTYPES[dtype]
@@ -123,7 +136,7 @@ class Problem:
         self.caches = tuple((x / UNIT).to(E4M3) for x in self.wide) if self.kind.eight else self.wide
 
     def _counts(self) -> list[int]:
-        """Tokens of each sequence."""
+        """Return the tokens of each sequence."""
         B, N = self.shape.B, self.shape.N
         if not self.kind.unequal:
             return [N] * B
@@ -133,6 +146,7 @@ class Problem:
         return [N, *drawn.clamp(1, N).long().tolist()[1:]]
 
     def _paged(self, x: torch.Tensor) -> torch.Tensor:
+        """Return keys or values in pages, or as [B, N, HK, D]."""
         page, (HK, N, D) = self.kind.page, x.shape[1:]
         if self.table is None:
             return x.transpose(1, 2).contiguous()
@@ -143,12 +157,12 @@ class Problem:
 
     @property
     def nbytes(self) -> int:
-        """Of the keys and values that the queries need."""
+        """Bytes of the keys and values that the queries need."""
         most = WINDOW + self.shape.M - 1 if self.spec.mask_mod is not None else max(self.counts)
         return 2 * (1 if self.kind.eight else self.k.element_size()) * self.shape.HK * self.shape.D * sum(min(n, most) for n in self.counts)
 
     def expected(self) -> Callable[[Any], tuple[float, str]]:
-        """The judge of O [B, H, M, D]: its first and its last sequence."""
+        """Return the judge of O [B, H, M, D], by its first and its last sequence."""
         if len(set(self.counts)) == 1:
             whole = compute_expectation(self.spec, self.q, self.k, self.v, self.scale)
             return judge_of(whole.error, whole.judge)
@@ -163,26 +177,44 @@ class Problem:
 
 
 def measure_decode(
-    cell: Cell, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
-    device: str = "cuda", measure: Callable[[Call], float] = partial(median_ms, milliseconds=TURN),
-) -> Row:  # fmt: skip
-    """Ours and the peers that can say the row. Returns its row; gbs: GB/s of keys and values. device: "cpu" runs ours in the interpreter.
+    cell: Cell,
+    dtype: str,
+    peers: Sequence[str],
+    rounds: int = 3,
+    *,
+    lost: Mapping[str, str] | None = None,
+    tell: Tell = lambda doing, seconds: None,
+    device: str = "cuda",
+    measure: Callable[[Call], float] = partial(median_ms, milliseconds=TURN),
+) -> Row:
+    """Measure ours and the peers that support the cell; return its row.
 
-    Raises RuntimeError when the CUDA context is lost.
+    gbs: GB/s of keys and values. device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context
+    is lost.
     """
     tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
     judge = problem.expected()
     entries = contest(
-        {**_ours(problem, peers), **_peers(problem, peers)}, judge, lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)}, rounds,
-        lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
+        {**_ours(problem, peers), **_peers(problem, peers)},
+        judge,
+        lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)},
+        rounds,
+        lost=lost or {},
+        tell=tell,
+        measure=measure,
+        seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
         prepared=capture_graph if device == "cuda" else lambda call: call,
-    )  # fmt: skip
+    )
     return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
 
 
 def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
-    """What a call gets, and of 8 bits what it gets for 16; over keys that lie in a row the decode kernel, and if asked with every way to share them out."""
+    """Return our calls.
+
+    These are the call over a cache, and with "16_bits" the same over a 16-bit cache; over contiguous keys the decode
+    kernel, and with "settings" every way to divide the keys.
+    """
     backend = "auto" if p.device == "cuda" else "interpret"
     if p.kind.cached:
         from ..flex.cached import attention_with_kv_cache
@@ -201,22 +233,23 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
             return {OURS: partial(over_cache, p.caches, None)}
         wide = {"16_bits": partial(over_cache, p.wide, None)} if "16_bits" in names else {}
         return {OURS: partial(over_cache, p.caches, scale), **wide}
-    who, dims = identity(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
+    capture_key, dims = identity(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
     calls: dict[str, Call] = {}
     fixed: dict[str, Const]
     for fixed in settings(p.shape) if "settings" in names else [{}]:
-        own = made(p.spec, who, p.dtype, dims, None, fixed, "off", kind="decode")
-        calls[f"{OURS} {label(fixed)}".strip()] = partial(own, p.q, p.k, p.v, backend=backend)
+        kernel = made(p.spec, capture_key, p.dtype, dims, None, fixed, "off", kind="decode")
+        calls[f"{OURS} {label(fixed)}".strip()] = partial(kernel, p.q, p.k, p.v, backend=backend)
     return calls
 
 
 def settings(shape: Shape) -> list[dict[str, Const]]:
-    """Ways to share out the keys: CTAs of a cluster, warpgroups, stages and keys of a block."""
+    """Return the ways to divide the keys: CTAs of a cluster, warpgroups, stages and keys of a block."""
     rings = ((2, 3, 64), (2, 2, 64), (1, 6, 64), (1, 4, 64), (1, 3, 128), (1, 2, 128))
     return [{"CLUSTER": c, "WG": wg, "STAGES": stages, "BN": keys} for c in decoding.CLUSTERS for wg, stages, keys in rings]
 
 
 def _peers(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    """Return the peers' calls."""
     if p.kind.eight:
         return {}
     if not p.kind.cached:
@@ -232,6 +265,7 @@ def _peers(p: Problem, names: Sequence[str]) -> dict[str, Call]:
 
 
 def _fa3(p: Problem) -> Call:
+    """Return FlashAttention-3's call."""
     q = p.q.transpose(1, 2).contiguous()
     if p.kind.cached:
         keys, values = p.caches

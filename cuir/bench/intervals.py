@@ -1,4 +1,4 @@
-"""Masks as runs of keys: what peers take that know no function of a mask, from the specification's own. Owns no peer."""
+"""Masks as runs of keys, from a specification, for peers that take no mask function."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import torch
 from ..measure.problem import split_rows
 from ..spec.specification import Specification, indices, lengths_of
 
-MOST = 8  # runs of a query's keys, beyond which a mask is said to be none of intervals
+MOST = 8  # runs of a query's keys; a mask with more is not one of intervals
 
 
 def kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    """int32 [batches, heads, M, runs, 2]: where each run of a query's keys begins and ends; runs that a query lacks are (N, N). None if a query has more than MOST.
+    """Return where each run of a query's keys begins and ends, int32 [batches, heads, M, runs, 2].
 
-    batches and heads are 1 where the mask depends on neither. q [B, H, M, D], k [B, HK, N, D].
+    Runs that a query lacks are (N, N). None if a query has more than MOST. batches and heads are 1 where the mask
+    depends on neither. q [B, H, M, D], k [B, HK, N, D].
     """
     lengths = lengths_of(q, k)
     mask_mod, _ = spec.mods(lengths, q.device)
@@ -21,19 +22,19 @@ def kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Te
         return torch.tensor([0, lengths.N], dtype=torch.int32, device=q.device).expand(1, 1, lengths.M, 1, 2)
     b, h, i, j = indices(lengths, q.device)
     alike = torch.as_tensor(mask_mod(b, h, i[:, :, :1], j)).expand(-1, -1, -1, lengths.N)
-    found = []
+    pieces_of_runs = []
     for rows in split_rows(lengths.M, alike.numel()):
         mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
         runs = _runs(mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N))))
         if runs is None:
             return None
-        found.append(runs)
-    most = max(x.shape[3] for x in found)
-    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, most - x.shape[3]), value=lengths.N) for x in found], 2)
+        pieces_of_runs.append(runs)
+    most = max(x.shape[3] for x in pieces_of_runs)
+    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, most - x.shape[3]), value=lengths.N) for x in pieces_of_runs], 2)
 
 
 def _runs(mask: torch.Tensor) -> torch.Tensor | None:
-    """Of a mask [b, h, m, N]."""
+    """Return the runs of a mask [b, h, m, N]."""
     N = mask.shape[-1]
     edges = torch.nn.functional.pad(mask, (1, 1)).diff()  # of booleans: where two neighbours differ, by turns a run's begin and its end
     count = int(edges.sum(-1).max()) // 2 if edges.numel() else 0
@@ -46,7 +47,10 @@ def _runs(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 def as_functions(runs: torch.Tensor, batches: int) -> torch.Tensor:
-    """int32 [heads, functions, batches * M] of cuDNN's interval masks: a query keeps the keys of [0, F0), [F1, F2), [F3, F4) and so on."""
+    """Return runs as cuDNN's interval masks, int32 [heads, functions, batches * M].
+
+    A query keeps the keys of [0, F0), [F1, F2), [F3, F4) and so on.
+    """
     _, heads, M, count, _ = runs.shape
     flat = runs.expand(batches, *runs.shape[1:]).permute(1, 3, 4, 0, 2).reshape(heads, 2 * count, batches * M)
     begins, ends = flat[:, 0], flat[:, 1]
@@ -57,7 +61,10 @@ def as_functions(runs: torch.Tensor, batches: int) -> torch.Tensor:
 
 
 def window_of(runs: torch.Tensor, keys: int) -> tuple[int | None, int | None] | None:
-    """How many keys before and after its own position each query keeps, None for all of them; None of a mask that is no such window. For as many queries as keys."""
+    """Return how many keys before and after its position each query keeps, None for all of them.
+
+    None for a mask that is no such window. Needs as many queries as keys.
+    """
     if tuple(runs.shape[:4]) != (1, 1, keys, 1) or not keys:
         return None
     begins, ends = runs[0, 0, :, 0].unbind(-1)

@@ -1,7 +1,6 @@
-"""Packed sequences on a GPU: forward attention of documents of equal, lognormal and one long length, keys and values packed too or in pages of a cache; results checked against
-float64, contenders timed in turns.
+"""Suite `varlen` on a GPU: forward attention of packed sequences, keys and values packed or in pages.
 
-Owns the problems of the suite `varlen` and its contenders.
+Documents are of equal, lognormal and one long length. Results are checked against float64, contenders timed in turns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DOCUMENTS = ("equal_512", "equal_2048", "lognormal", "one_long")
 
 @dataclass(frozen=True)
 class Kind:
-    """causal, or full; which documents; page: tokens of a page of the cache where keys and values lie, 0 where they are packed."""
+    """Mask (causal or full), distribution of documents, and the tokens of a page (0: keys are packed)."""
 
     causal: bool
     documents: str
@@ -44,11 +43,12 @@ KINDS = {
 
 
 def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Causal mask."""
     return kv_idx <= q_idx
 
 
 def lengths(documents: str, tokens: int) -> list[int]:
-    """Of documents that make up so many tokens."""
+    """Return the lengths of documents that add up to a number of tokens."""
     kind, _, each = documents.rpartition("_")
     if kind == "equal":
         return [int(each)] * (tokens // int(each)) + ([tokens % int(each)] if tokens % int(each) else [])
@@ -62,11 +62,15 @@ def lengths(documents: str, tokens: int) -> list[int]:
 
 
 def cells() -> list[Cell]:
+    """Return the cells of the suite."""
     return [Cell(kind, {}, model, Shape(1, H, HK, n, n, 128)) for n in TOKENS for kind in KINDS for model, (H, HK) in MODELS.items()]
 
 
 class Problem:
-    """q [TQ, H, D], k and v [TQ, HK, D], cu int32 [B + 1] of a cell; counts: the documents' lengths. In pages also `caches`, [NP, page, HK, D], and `table`, int32 [B, pages]."""
+    """Tensors of a cell: q [TQ, H, D], k and v [TQ, HK, D], cu int32 [B + 1].
+
+    `counts` are the documents' lengths. In pages also `caches`, [NP, page, HK, D], and `table`, int32 [B, pages].
+    """
 
     def __init__(self, cell: Cell, dtype: str, device: str):
         self.kind = KINDS[cell.variant]
@@ -81,13 +85,14 @@ class Problem:
             self._in_pages(device)
 
     def _in_pages(self, device: str) -> None:
+        """Copy keys and values into shuffled pages."""
         page, B = self.kind.page, len(self.counts)
         self.seqlens = torch.tensor(self.counts, dtype=torch.int32, device=device)
         self.table = torch.zeros(B, -(-self.most // page), dtype=torch.int32)
         needed = [-(-n // page) for n in self.counts]
         shuffled = torch.randperm(sum(needed), generator=torch.Generator().manual_seed(2)).int()
-        for row, own in zip(self.table, shuffled.split(needed)):
-            row[: len(own)] = own
+        for row, page_numbers in zip(self.table, shuffled.split(needed)):
+            row[: len(page_numbers)] = page_numbers
         self.table = self.table.to(device)
         b = torch.repeat_interleave(torch.arange(B), torch.tensor(self.counts)).to(device)
         at = torch.arange(len(self.q), device=device) - self.cu[b]
@@ -96,17 +101,18 @@ class Problem:
             cache[self.table[b, at // page].long(), at % page] = x
 
     def ends(self) -> torch.Tensor:
-        """int32 [TQ]: how many keys of its document each query sees, which are the first ones."""
+        """Return how many keys of its document each query sees, the first ones, int32 [TQ]."""
         counts = [torch.arange(1, n + 1) if self.kind.causal else torch.full((n,), n) for n in self.counts]
         return torch.cat(counts).to(self.cu.device, torch.int32)
 
     @property
     def flops(self) -> float:
+        """Multiply-adds of unmasked pairs, times two."""
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
     def expected(self) -> Callable[[Any], tuple[float, str]]:
-        """The judge of O [TQ, H, D]: the first, the longest and the last document."""
+        """Return the judge of O [TQ, H, D], by the first, the longest and the last document."""
         spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
         parts: list[tuple[slice, Expectation]] = []
@@ -121,50 +127,74 @@ class Problem:
 
 
 def _alone(x: torch.Tensor, rows: slice) -> torch.Tensor:
-    """A document of packed ones, [1, H, N, D]."""
+    """Return a document of packed ones, [1, H, N, D]."""
     return x[rows].transpose(0, 1)[None]
 
 
 def measure_varlen(
-    cell: Cell, dtype: str, peers: Sequence[str], rounds: int = 3, *, lost: Mapping[str, str] | None = None, tell: Tell = lambda doing, seconds: None,
-    device: str = "cuda", measure: Callable[[Call], float] = median_ms,
-) -> Row:  # fmt: skip
-    """Ours and the peers. Returns the cell's row; tflops count 4 D for each unmasked pair. device: "cpu" runs ours in the interpreter.
+    cell: Cell,
+    dtype: str,
+    peers: Sequence[str],
+    rounds: int = 3,
+    *,
+    lost: Mapping[str, str] | None = None,
+    tell: Tell = lambda doing, seconds: None,
+    device: str = "cuda",
+    measure: Callable[[Call], float] = median_ms,
+) -> Row:
+    """Measure ours and the peers; return the cell's row.
 
-    Raises RuntimeError when the CUDA context is lost.
+    tflops count 4 D for each unmasked pair. device: "cpu" runs ours in the interpreter. Raises RuntimeError when the
+    CUDA context is lost.
     """
     tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
     entries = contest(
-        _calls(problem, peers), problem.expected(), lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)}, rounds,
-        lost=lost or {}, tell=tell, measure=measure, seconds=lambda name: SECONDS if name == OURS else BUILD_SECONDS,
-    )  # fmt: skip
+        _calls(problem, peers),
+        problem.expected(),
+        lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)},
+        rounds,
+        lost=lost or {},
+        tell=tell,
+        measure=measure,
+        seconds=lambda name: SECONDS if name == OURS else BUILD_SECONDS,
+    )
     return {**cell.as_json(), "dtype": dtype, "flops": problem.flops, "contenders": entries}
 
 
 def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+    """Return our call and the peers'."""
     from ..flex.cached import attention_with_kv_cache
     from ..flex.varlen import varlen_attention
 
     on_gpu = p.q.device.type == "cuda"
     if p.kind.page:
-        given = {"cache_seqlens": p.seqlens, "page_table": p.table, "cu_seqlens_q": p.cu, "max_seqlen_q": p.most, "causal": p.kind.causal}
+        options = {"cache_seqlens": p.seqlens, "page_table": p.table, "cu_seqlens_q": p.cu, "max_seqlen_q": p.most, "causal": p.kind.causal}
 
         def over_pages() -> Any:
-            return attention_with_kv_cache(p.q, *p.caches, **given, backend="auto" if on_gpu else "interpret", verify="off")  # type: ignore[arg-type]
+            return attention_with_kv_cache(p.q, *p.caches, **options, backend="auto" if on_gpu else "interpret", verify="off")  # type: ignore[arg-type]
 
         def fa3_over_pages() -> Any:
             from flash_attn_interface import flash_attn_with_kvcache
 
-            return flash_attn_with_kvcache(p.q, *p.caches, **given)
+            return flash_attn_with_kvcache(p.q, *p.caches, **options)
 
         return {OURS: over_pages, **({"fa3": fa3_over_pages} if "fa3" in names else {})}
 
     def ours() -> Any:
         return varlen_attention(
-            p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.kind.causal, enable_gqa=True,
-            backend="auto" if on_gpu else "interpret", verify="off",  # its results are judged here
-        )  # fmt: skip
+            p.q,
+            p.k,
+            p.v,
+            p.cu,
+            p.cu,
+            p.most,
+            p.most,
+            causal=p.kind.causal,
+            enable_gqa=True,
+            backend="auto" if on_gpu else "interpret",
+            verify="off",  # results are judged by this benchmark
+        )
 
     def fa3() -> Any:
         from flash_attn_interface import flash_attn_varlen_func
@@ -194,8 +224,8 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
             plans.append(create_mask_plan(p.ends()[None, None], p.q, p.k, p.v, **lengths))
         return flex_attn_func(p.q, p.k, p.v, mask_plan=plans[0])
 
-    known: dict[str, Call] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
-    return {OURS: ours, **{name: known[name] for name in names}}
+    peer_calls: dict[str, Call] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
+    return {OURS: ours, **{name: peer_calls[name] for name in names}}
 
 
 __all__ = ["KINDS", "cells", "lengths", "measure_varlen"]

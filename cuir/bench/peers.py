@@ -1,5 +1,8 @@
-"""What users have today, as contenders: cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, compiled PyTorch;
-FlashAttention-3 and 4 and cuDNN's interval masks where packages of them are installed."""
+"""Contenders that users have today.
+
+These are cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, and compiled PyTorch;
+FlashAttention-3 and 4 and cuDNN's interval masks where their packages are installed.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,11 @@ PEERS = {
 OF_KERNELS = ("cudnn", "fa2", "fa3", "fa4", "cudnn_flex", "dense", "flex", "compiled", "otherwise")
 KINDS = {"forward": "forward kernels", "backward": "backward passes", "decode": "decoding", "varlen": "packed sequences"}
 OF = {
-    "forward": OF_KERNELS, "backward": (*OF_KERNELS, "deterministic"), "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
+    "forward": OF_KERNELS,
+    "backward": (*OF_KERNELS, "deterministic"),
+    "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
     "varlen": ("fa3", "fa4", "cudnn_flex", "varlen_attn"),
-}  # fmt: skip  # contenders of a kind of suite
+}  # contenders of a kind of suite
 FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
 PACKAGES = {  # of contenders: what it is called, its module, how to get it
     "fa4": ("FlashAttention-4", "flash_attn.cute", "pip install flash-attn-4[cu13]"),
@@ -47,7 +52,11 @@ COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a ne
 
 
 def check_peers(names: Sequence[str], kind: str = "forward") -> None:
-    """Raises CuirError U118 for an unknown one, for one that suites of this kind do not have, and for one that is not installed."""
+    """Check the names of contenders.
+
+    Raises CuirError U118 for an unknown one, for one that suites of this kind do not have, and for one that is not
+    installed.
+    """
     for name in names:
         if name not in PEERS:
             raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {PEERS[n]}" for n in OF[kind]))
@@ -63,7 +72,7 @@ def check_peers(names: Sequence[str], kind: str = "forward") -> None:
 
 
 def not_installed(name: str, kind: str) -> tuple[str, str] | None:
-    """Why a contender of another package cannot be had here, and what it needs; None if it can."""
+    """Return why a contender of another package cannot run, and what it needs; None if it can."""
     modules = FA3_MODULES if kind in ("forward", "backward") else FA3_MODULES[:1]
     if name == "fa3" and not any(find_spec(module) for module in modules):
         return "FlashAttention-3 is not installed", f"a package with the module {' or '.join(modules)}"
@@ -75,14 +84,17 @@ def not_installed(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def _found(module: str) -> bool:
-    """Whether there is a module, without an import of the package that it is in."""
+    """Return whether there is a module, without an import of the package that it is in."""
     package, _, rest = module.partition(".")
     spec = find_spec(package)
     return spec is not None and (not rest or PathFinder.find_spec(module, spec.submodule_search_locations) is not None)
 
 
 def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
-    """Calls that give O for Q [B, H, M, D], K and V [B, HK, N, D], by name; those that cannot say the variant are left out. Nothing runs yet."""
+    """Return calls that compute O for Q [B, H, M, D], K and V [B, HK, N, D], by name. Nothing runs yet.
+
+    Those that cannot express the variant are left out.
+    """
     check_peers(names)
     q, k, v = (problem[n] for n in "QKV")
     if set(names) & set(COMPILED):
@@ -113,7 +125,7 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
 
 
 def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
-    """is_causal of scaled_dot_product_attention, or None where no flag says the variant."""
+    """Return is_causal of scaled_dot_product_attention, or None where no flag expresses the variant."""
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
     if score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
         return None
@@ -125,6 +137,7 @@ def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool |
 
 
 def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    """Return a call of scaled_dot_product_attention."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -138,6 +151,7 @@ def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
 
 
 def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    """Return a call of FlashAttention-3."""
     if find_spec(FA3_MODULES[0]):
         from flash_attn_interface import flash_attn_func
     else:
@@ -152,7 +166,7 @@ def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale:
 
 
 def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
-    """None where no window says the mask."""
+    """Return a call of FlashAttention-4, None where no window expresses the mask."""
     runs = _runs_of(spec, q, k)
     if runs is None:
         return None
@@ -172,7 +186,10 @@ def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 
 def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
-    """Its plan, which depends on the mask and the shapes alone, is made at the first call. None where a query keeps more than a few runs of keys."""
+    """Return a call of cuDNN's interval masks, None where a query keeps more than a few runs of keys.
+
+    Its plan, which depends on the mask and the shapes alone, is made at the first call.
+    """
     runs = _runs_of(spec, q, k)
     if runs is None:
         return None
@@ -191,14 +208,14 @@ def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.
 
 
 def _runs_of(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    """The mask as runs of keys, where it is all that the variant adds to a softmax."""
+    """Return the mask as runs of keys, None where the variant adds more than a mask to a softmax."""
     if spec.score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
         return None
     return kept_runs(spec, q, k)
 
 
 def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
-    """The mask is made at the first call, once for what it does not depend on."""
+    """Return a call with a dense mask, made at the first call, once for what it does not depend on."""
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     masks: list[torch.Tensor] = []
@@ -214,9 +231,10 @@ def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile of a new problem, in this process: one or two kernels are not worth inductor's pool of processes.
+    """Compile a function with torch.compile for a new problem, in this process.
 
-    What it compiles is kept on disk, its choices between tilings are not: those are made by timing, which is for a process that has the GPU to itself.
+    One or two kernels are not worth inductor's pool of processes. Compiled code is kept on disk, choices between
+    tilings are not: those are made by timing, which is for a process that has the GPU to itself.
     """
     import torch._inductor.config
 
@@ -227,7 +245,10 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
-    """Compiled at the first call: block mask, then the kernel. A sink is brought in behind it, from its LSE."""
+    """Return a call of FlexAttention, compiled at the first call: block mask, then the kernel.
+
+    A sink is applied to its result, from its LSE.
+    """
     compiled: list[Callable[[], Any]] = []
 
     def call() -> Any:
@@ -237,7 +258,7 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
             lengths = lengths_of(q, k)
             mask_mod, score_mod = spec.mods(lengths, q.device)
             blocks = None
-            if mask_mod is not None:  # of its own for each batch and head only if the mask depends on them
+            if mask_mod is not None:  # separate for batches and heads only if the mask depends on them
                 mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)))
                 batches, heads = (n if n > 1 else None for n in mask.shape[:2])
                 blocks = create_block_mask(mask_mod, batches, heads, lengths.M, lengths.N, device=str(q.device))
@@ -263,7 +284,10 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 
 
 def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
-    """Products, score rule, dense mask, weights, product: what PyTorch makes of the definition."""
+    """Return a call of the definition by torch.compile.
+
+    It has products, score rule, dense mask, weights, product.
+    """
     compiled: list[Callable[..., Any]] = []
     lengths = lengths_of(q, k)
     mask_mod, score_mod = spec.mods(lengths, q.device)

@@ -1,4 +1,7 @@
-"""A picture of results: rates over the length, a panel for each variant and model (and, of decoding, number of queries and batch). Needs matplotlib."""
+"""Figure of results: rates over the length, a panel for each variant and model. Needs matplotlib.
+
+Panels of decoding are divided by number of queries and batch, too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ WIDTH = 4  # panels in a row
 
 
 def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
-    """Writes a PNG or SVG, by the name's ending. Raises CuirError U120 without matplotlib, U108 if it cannot be written."""
+    """Write a PNG or SVG, by the name's ending.
+
+    Raises CuirError U120 without matplotlib, U108 if it cannot be written.
+    """
     pyplot = load_pyplot("cuir bench SUITE --show")
     series = _series(rows)
     across = min(WIDTH, max(1, len(series)))
@@ -41,7 +47,7 @@ def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
 
 
 def _series(rows: Sequence[Row]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """Panel -> contender -> (length, rate), by length."""
+    """Return panel -> contender -> (length, rate), by length."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in sorted(rows, key=lambda r: r["shape"][4]):
         B, _, _, M, N = row["shape"][:5]

@@ -1,4 +1,4 @@
-"""A kernel from outside as a contender: a folder with `bench_ref.py`. Owns what such a file holds."""
+"""External kernel as a contender: a folder with `bench_ref.py`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ FILE, SET, FAMILY = "bench_ref.py", "golden", "reference"
 
 
 class Reference:
-    """`SETS["golden"]` of the file maps names to configurations, each with at least D (head dim) and, if the kernel is causal, a true CAUSAL.
+    """File with kernels to compare with.
 
-    `Kernel(configuration).prepare(q, k, v, o, lse)` gives a function without arguments that launches the kernel on torch's current stream:
-    q, o [B, H, M, D], k, v [B, HK, N, D] in f16, lse [B, H, M] in f32, scores scaled by D^-0.5.
+    `SETS["golden"]` of the file maps names to configurations, each with at least D (head dim) and, if the kernel is
+    causal, a true CAUSAL. `Kernel(configuration).prepare(q, k, v, o, lse)` returns a function without arguments that
+    launches the kernel on torch's current stream: q, o [B, H, M, D], k, v [B, HK, N, D] in f16, lse [B, H, M] in f32,
+    scores scaled by D^-0.5.
     """
 
     def __init__(self, folder: Path):
-        """Imports the file. Raises CuirError U121, or X113 if it fails."""
+        """Import the file. Raises CuirError U121, or X113 if it fails."""
         path = folder / FILE
         if not path.is_file():
             raise CuirError.of("U121", f"{folder} has no {FILE}", hint="--reference names a folder that holds it")
@@ -39,11 +41,14 @@ class Reference:
         self.kernels: dict[str, Any] = {}
 
     def fitting(self, head_dim: int, causal: bool) -> list[str]:
-        """Names of the configurations for full or causal attention of a head dim."""
+        """Return the names of the configurations for full or causal attention of a head dim."""
         return [n for n, c in self.golden.items() if c["D"] == head_dim and bool(c.get("CAUSAL")) == causal]
 
     def kernel(self, name: str) -> Any:
-        """Kernel(configuration), once: it may compile. Raises RuntimeError, also where the file would end the process."""
+        """Return Kernel(configuration), made once: it may compile.
+
+        Raises RuntimeError, also where the file would end the process.
+        """
         if name not in self.kernels:
             try:
                 self.kernels[name] = self.module.Kernel(self.golden[name])
@@ -52,13 +57,14 @@ class Reference:
         return self.kernels[name]
 
     def contenders(self, causal: bool, problem: Mapping[str, torch.Tensor]) -> dict[str, Call]:
-        """Calls that give (O, LSE), by `reference NAME`; kernels are built at the first call."""
+        """Return calls that compute (O, LSE), by `reference NAME`; kernels are built at the first call."""
         q, k, v = (problem[n] for n in "QKV")
         if q.dtype != torch.float16:
             return {}
         return {f"{FAMILY} {name}": self._call(name, q, k, v) for name in self.fitting(q.shape[-1], causal)}
 
     def _call(self, name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+        """Return the call of a configuration."""
         prepared: list[Any] = []
 
         def call() -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,7 @@
-"""Rows of a suite in a file of JSON lines, from which an interrupted run goes on; a Markdown table of them. Owns no measurement."""
+"""Results of a suite: rows in a file of JSON lines, and tables of them.
+
+An interrupted run continues from its file.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +18,49 @@ from ..text.markdown import table
 from .cells import OURS, Cell, family, queries
 
 Row = dict[str, Any]
-UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"}  # what a contender's figure is called, and is
+UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"}  # key of a contender's figure -> its unit
 
 
 def rate(contender: Mapping[str, Any]) -> float | None:
-    """A contender's figure, the more the faster; None of one that was not timed."""
+    """Return a contender's figure, larger is faster; None if it was not timed."""
     return next((contender[name] for name in UNITS if name in contender), None)
 
 
 def unit(rows: Iterable[Row]) -> str:
-    """What the figures of rows are, which are those of one suite."""
+    """Return the unit of the figures of rows, which are those of one suite."""
     return next(
         (words for r in rows for c in r.get("contenders", {}).values() for name, words in UNITS.items() if name in c), UNITS["tflops"]
     )
 
 
 class Results:
-    """A results file: a head line (suite, command, date, versions), then a row a line, each written when it is measured."""
+    """Results file: a head line (suite, command, date, versions), then a row a line.
+
+    Rows are written when they are measured.
+    """
 
     def __init__(self, path: Path, head: Mapping[str, Any], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         if has_content(path):  # a file of something else is not begun anew, either
-            known = read(path, "--out names another file")
+            previous = read(path, "--out names another file")
             if not fresh:
-                self.head, self.rows = known
+                self.head, self.rows = previous
                 return
         self._append(path, self.head, fresh=True)
 
-    def missing(self, cells: Iterable[Cell], asked: Iterable[str] = ()) -> list[Cell]:
-        """Cells without a row, or with one that failed or was measured without some of the contenders asked for."""
-        done = [Cell.from_json(r) for r in self.rows if "failed" not in r and set(asked) <= set(r.get("asked", ()))]
-        return [c for c in cells if c not in done]
+    def missing(self, cells: Iterable[Cell], requested: Iterable[str] = ()) -> list[Cell]:
+        """Return the cells without a row, or whose row failed or lacks some of the requested contenders."""
+        complete = [Cell.from_json(r) for r in self.rows if "failed" not in r and set(requested) <= set(r.get("asked", ()))]
+        return [c for c in cells if c not in complete]
 
     def add(self, row: Row) -> None:
+        """Record a row in place of an earlier one of its cell."""
         self.rows = [r for r in self.rows if Cell.from_json(r) != Cell.from_json(row)] + [row]
         self._append(self.path, row)
 
     @staticmethod
     def _append(path: Path, line: Mapping[str, Any], fresh: bool = False) -> None:
+        """Append a line. Raises CuirError U108."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
@@ -63,12 +71,15 @@ class Results:
 
 
 def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, Any], list[Row]]:
-    """Head and rows of a results file. Raises CuirError U119 with the hint. Lines that an interruption cut short are left out."""
+    """Read head and rows of a results file; lines that an interruption cut short are left out.
+
+    Raises CuirError U119 with the hint.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CuirError.of("U119", f"{path} cannot be read: {said}", hint=hint) from None
+        message = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CuirError.of("U119", f"{path} cannot be read: {message}", hint=hint) from None
     records = []
     for number, line in enumerate(lines):
         try:
@@ -89,45 +100,53 @@ def read(path: Path, hint: str = "name a file that `cuir bench --out` has writte
 
 
 def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
-    """The fastest contender of a family that ran and was right: its name and figures. Those that the first round left behind are not among them: one time is luck."""
+    """Return the fastest contender of a family that ran and was right: its name and figures.
+
+    Those that dropped out after the first round are excluded: a single time is not reliable.
+    """
     timed = [(n, c) for n, c in row.get("contenders", {}).items() if family(n) == of and rate(c) is not None]
     rounds = max((c.get("rounds", 1) for _, c in timed), default=1)
     return max((pair for pair in timed if pair[1].get("rounds", 1) == rounds), key=lambda pair: rate(pair[1]) or 0.0, default=None)
 
 
 def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
-    """The fastest of our settings: its name and figures."""
+    """Return the fastest of our settings: its name and figures."""
     return best(row, OURS)
 
 
 def peers(row: Row) -> dict[str, float]:
-    """Rates of the peers that ran and were right; of a reference the best configuration."""
+    """Return the rates of the peers that ran and were right; of a reference the best configuration."""
     by_peer = {name: best(row, name) for name in names_of_peers([row])}
-    return {name: rate(one[1]) or 0.0 for name, one in by_peer.items() if one}
+    return {name: rate(fastest[1]) or 0.0 for name, fastest in by_peer.items() if fastest}
 
 
 def ratios(row: Row) -> dict[str, float]:
-    """Ours over each peer."""
+    """Return our rate over each peer's."""
     mine = ours(row)
     return {name: (rate(mine[1]) or 0.0) / theirs for name, theirs in peers(row).items()} if mine else {}
 
 
 def ratio(row: Row) -> float | None:
-    """Ours over the best peer."""
+    """Return our rate over the best peer's."""
     return min(ratios(row).values(), default=None)
 
 
 def names_of_peers(rows: Sequence[Row]) -> list[str]:
+    """Return the families of peers in rows."""
     return list(dict.fromkeys(f for r in rows for n in r.get("contenders", {}) if (f := family(n)) != OURS))
 
 
 def place(row: Row) -> str:
+    """Return the name of a row's cell."""
     return Cell.from_json(row).name
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Ours over a peer in a group of rows: the geometric mean, of how many, the smallest and where that is."""
+    """Our rate over a peer's in a group of rows.
+
+    It has the geometric mean, the number of rows, and the smallest ratio with its cell.
+    """
 
     mean: float
     count: int
@@ -136,11 +155,16 @@ class Mean:
 
     @property
     def text(self) -> str:
+        """Mean and smallest ratio as text."""
         return f"{self.mean:.2f} ({self.smallest:.2f})"
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
-    """Group -> peer -> mean. Groups: all rows, each head dim, each number of queries of decoding, each variant; those with one row and those of all rows once more are left out."""
+    """Return group -> peer -> mean.
+
+    Groups are all rows, each head dim, each number of queries of decoding, each variant; those with one row or with all
+    rows are left out.
+    """
     groups: dict[str, list[Row]] = {"all": list(rows)}
     for row in rows:
         groups.setdefault(f"d{row['shape'][5]}", []).append(row)
@@ -159,7 +183,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
 
 
 def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A table of rates, with what they were measured on, and the means."""
+    """Return a table of rates, with the conditions of the measurement, and the means."""
     names, few = names_of_peers(rows), any(r["shape"][3] != r["shape"][4] for r in rows)
     counted = (
         " (10 x head dim each), backward"
@@ -169,12 +193,29 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         else " (4 x head dim each), forward"
     )
     lines = [
-        f"# `cuir bench {head['suite']}`", "",
+        f"# `cuir bench {head['suite']}`",
+        "",
         f"{unit(rows)}{counted}; {head.get('protocol', 'medians with a cold L2 cache')}, contenders in turns; every result was checked against float64.",
-        f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.", "",
-        f"    {head.get('command')}", "",
-        *table(["variant", "model", "head dim", *(["queries"] if few else []), "length", "batch", OURS, *names, *(f"{OURS} / {n}" for n in names), "setting"], [_entries(r, names, few) for r in rows]),
-    ]  # fmt: skip
+        f"{head.get('device')}, driver {head.get('driver')}, CUDA {head.get('cuda')}, torch {head.get('torch')}, {head.get('date')}.",
+        "",
+        f"    {head.get('command')}",
+        "",
+        *table(
+            [
+                "variant",
+                "model",
+                "head dim",
+                *(["queries"] if few else []),
+                "length",
+                "batch",
+                OURS,
+                *names,
+                *(f"{OURS} / {n}" for n in names),
+                "setting",
+            ],
+            [_entries(r, names, few) for r in rows],
+        ),
+    ]
     by_group = means(rows)
     if by_group:
         lines += ["", f"Geometric means of {OURS} / peer, and the smallest:", ""]
@@ -183,12 +224,13 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 
 def _entries(row: Row, names: Sequence[str], few: bool) -> list[str]:
+    """Return the cells of a table row."""
     B, _, _, M, N, D = row["shape"][:6]
     mine, shares = ours(row), ratios(row)
     figures = [_entry(row, OURS), *(_entry(row, n) for n in names)]
     if "contenders" not in row:
         figures[0] = row.get("failed", "")
-    beside = [f"{shares[n]:.2f}" if n in shares else "" for n in names]
+    ratio_texts = [f"{shares[n]:.2f}" if n in shares else "" for n in names]
     return [
         row["variant"],
         row["model"],
@@ -197,13 +239,13 @@ def _entries(row: Row, names: Sequence[str], few: bool) -> list[str]:
         str(N),
         str(B),
         *figures,
-        *beside,
+        *ratio_texts,
         mine[0].removeprefix(OURS).strip() if mine else "",
     ]
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """The mean over all rows and the smallest ratio to each peer, with its place; then what was wrong and what failed."""
+    """Return lines with the mean and the smallest ratio to each peer, then what was wrong or failed."""
     lines = [
         f"{OURS} / {peer}: {m.mean:.2f} in the geometric mean of {m.count} rows, smallest {m.smallest:.2f} ({m.where})"
         for peer, m in means(rows).get("all", {}).items()
@@ -214,13 +256,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _entry(row: Row, of: str) -> str:
-    """A contender's rate, else why there is none."""
+    """Return a contender's rate, else why there is none."""
     fastest = best(row, of)
     if fastest:
         return f"{rate(fastest[1]):.0f}"
-    left = [c for n, c in row.get("contenders", {}).items() if family(n) == of]
-    return "" if not left else "wrong" if any("wrong" in c for c in left) else str(left[0].get("failed", ""))
+    untimed = [c for n, c in row.get("contenders", {}).items() if family(n) == of]
+    return "" if not untimed else "wrong" if any("wrong" in c for c in untimed) else str(untimed[0].get("failed", ""))

@@ -1,4 +1,7 @@
-"""Runs the cells of a suite: everything compiled first, in parallel; then cell by cell in a process that may hang. Owns the order and the limit of time."""
+"""Run of a suite: compilation of everything in parallel, then measurement of cells in a worker process.
+
+The process may hang. The order and the limit of time are decided here.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .cells import BUILD_SECONDS, Cell
 from .reference import FAMILY
 from .results import Results, Row
 
-REPEATS = 3  # of a row, each without one contender more; each begins with a new process
+REPEATS = 3  # of a row, each without one more contender, in a new process
 
 Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
 Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
@@ -26,7 +29,7 @@ Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell with its program's text, the kernel's name and the settings to time."""
+    """Cell with its program's text, the kernel's name and the settings to time."""
 
     cell: Cell
     text: str
@@ -36,7 +39,7 @@ class Planned:
 
 @dataclass
 class Told:
-    """Where a suite stands: what is being done (`lasting`: worth a line of its own), or the row that was just measured."""
+    """Progress of a suite: the current work (`lasting`: worth a printed line), or the row just measured."""
 
     doing: str = ""
     row: Row | None = None
@@ -46,30 +49,41 @@ class Told:
 
 
 def run_cells(
-    cells: Sequence[Cell], results: Results, plan: Callable[[Cell], Planned], compile: Callable[[Sequence[Job]], Iterator[tuple[int, BuildResult]]],
-    prime: Prime, ask: Ask, *, dtype: str, peers: Sequence[str], reference: str | None = None, rounds: int, limit: float, tell: Callable[[Told], None],
+    cells: Sequence[Cell],
+    results: Results,
+    plan: Callable[[Cell], Planned],
+    compile: Callable[[Sequence[Job]], Iterator[tuple[int, BuildResult]]],
+    prime: Prime,
+    ask: Ask,
+    *,
+    dtype: str,
+    peers: Sequence[str],
+    reference: str | None = None,
+    rounds: int,
+    limit: float,
+    tell: Callable[[Told], None],
     clock: Callable[[], float] = time.monotonic,
-) -> bool:  # fmt: skip
-    """Measures what the results lack. Returns whether nothing was left out for want of time.
+) -> bool:
+    """Measure the cells that the results lack; return whether the limit of time sufficed for all.
 
-    compile: our kernels, into the cache. prime: a block during which other processes compile what the other contenders need; when it ends, none of
-    them is left, so nothing shares the GPU with what is timed.
+    `compile` compiles our kernels into the cache. `prime` is a block during which other processes compile what the
+    other contenders need; when it ends, none of them is left, so nothing shares the GPU with what is timed.
     """
     start = clock()
-    asked = [*peers, *([FAMILY] if reference else [])]
-    missing = results.missing(cells, asked)
+    requested = [*peers, *([FAMILY] if reference else [])]
+    missing = results.missing(cells, requested)
     refused: list[tuple[Job, str]] = []
     work: list[Job] = []
     with prime(missing) as primed:
         planned = [plan(c) for c in missing]
         for p in planned:
             work += [(p.text, p.kernel, s) for s in p.settings if (p.text, p.kernel, s) not in work]
-        for done, (index, built) in enumerate(compile(work), 1):
-            tell(Told(f"compile {done} of {len(work)}"))
+        for finished, (index, built) in enumerate(compile(work), 1):
+            tell(Told(f"compile {finished} of {len(work)}"))
             if built.refused:
                 refused.append((work[index], built.refused))
-        for done, _ in enumerate(as_completed(primed), 1):
-            tell(Told(f"compile the other contenders, {done} of {len(primed)}"))
+        for finished, _ in enumerate(as_completed(primed), 1):
+            tell(Told(f"compile the other contenders, {finished} of {len(primed)}"))
     tell(Told(f"{len(work)} kernels compiled, and for {len(primed)} calls of other contenders, in {clock() - start:.0f} s", lasting=True))
     for number, p in enumerate(planned):
         if clock() - start > limit:
@@ -89,17 +103,29 @@ def run_cells(
                 "reference": reference,
                 "rounds": rounds,
             }
-            row = {**measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": asked}
+            row = {**measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": requested}
         results.add(row)
         tell(Told(p.cell.name, row, number + 1, len(planned)))
     return True
 
 
 def run_calls(
-    cells: Sequence[Cell], results: Results, ask: Ask, *, do: str, dtype: str, peers: Sequence[str], rounds: int, limit: float,
-    tell: Callable[[Told], None], clock: Callable[[], float] = time.monotonic,
-) -> bool:  # fmt: skip
-    """`run_cells` for suites in which ours is a call, which compiles its kernel itself. do: what the process that measures is asked for, the suite's kind."""
+    cells: Sequence[Cell],
+    results: Results,
+    ask: Ask,
+    *,
+    do: str,
+    dtype: str,
+    peers: Sequence[str],
+    rounds: int,
+    limit: float,
+    tell: Callable[[Told], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Run `run_cells` for suites in which ours is a call, which compiles its kernel.
+
+    `do` is the request to the measuring process: the suite's kind.
+    """
     start, missing = clock(), results.missing(cells, peers)
     for number, cell in enumerate(missing):
         if clock() - start > limit:
@@ -113,7 +139,10 @@ def run_calls(
 
 
 def measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[str], None]) -> Row:
-    """The row of a cell. A contender that hangs or ends the process costs its own entry alone: the others are measured again without it."""
+    """Return the row of a cell.
+
+    A contender that hangs or ends the process costs only its entry: the rest is measured again without it.
+    """
     lost: dict[str, str] = {}
     while True:
         try:

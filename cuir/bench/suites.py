@@ -1,4 +1,4 @@
-"""The suites: which problems are timed, and beside what. Data only."""
+"""Suites: the problems that are timed, and their contenders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODELS: dict[str, tuple[int, ...]] = {
     "hd192": (32, 32, 192),
     "hd256": (32, 32, 256),
     "hd192-128": (32, 32, 192, 128),
-}  # heads, key heads, head dim, that of values if it is another one
+}  # heads, key heads, head dim, that of values if different
 
 Pass = Literal[
     "forward", "backward", "decode", "varlen"
@@ -60,7 +60,10 @@ VARIANTS: dict[str, _Parameters] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """peers: contenders, most of them of PyTorch; those that cannot say a variant are left out of its cells."""
+    """Suite of problems.
+
+    `peers` are contenders; those that cannot express a variant are left out of its cells.
+    """
 
     name: str
     about: str
@@ -72,6 +75,7 @@ class Suite:
     kind: Pass = "forward"
 
     def cells(self) -> list[Cell]:
+        """Return the cells of the suite."""
         if self.kind == "decode":
             from .decoding import cells
 
@@ -84,18 +88,33 @@ class Suite:
 
 
 def cell(variant: str, model: str, length: int) -> Cell:
+    """Return the cell of a variant, model and length."""
     H, HK, *dims = MODELS[model]
     return Cell(variant, VARIANTS[variant](length), model, Shape(max(1, TOKENS // length), H, HK, length, length, *dims))
 
 
 _DENSE = ("full", "causal")
 _PAPER = (
-    "sliding_window", "prefix_lm", "global_sliding_window", "causal_blockwise", "share_question", "causal_document", "relative_position", "softcap",
-)  # fmt: skip
+    "sliding_window",
+    "prefix_lm",
+    "global_sliding_window",
+    "causal_blockwise",
+    "share_question",
+    "causal_document",
+    "relative_position",
+    "softcap",
+)
 _MASKS = (
-    "sliding_window", "causal_blockwise", "sliding_window_global", "prefix_lm", "share_question", "causal_document", "relative_position", "alibi_causal",
+    "sliding_window",
+    "causal_blockwise",
+    "sliding_window_global",
+    "prefix_lm",
+    "share_question",
+    "causal_document",
+    "relative_position",
+    "alibi_causal",
     "softcap_causal",
-)  # fmt: skip
+)
 _LENGTHS = (1024, 2048, 4096, 8192, 16384)
 _LLAMAS = ("llama2-7b", "qwen2.5-72b", "llama3.1-405b")
 _NEWEST = ("fa4", "cudnn_flex")  # where their packages are installed
@@ -123,7 +142,7 @@ SUITES = {
 
 
 def suite(name: str) -> Suite:
-    """Raises CuirError U117 for an unknown name."""
+    """Return a suite by name. Raises CuirError U117 for an unknown name."""
     if name not in SUITES:
         raise CuirError.of("U117", f"there is no suite `{name}`", hint="; ".join(f"{s.name}: {s.about}" for s in SUITES.values()))
     return SUITES[name]
