@@ -21,7 +21,7 @@ from .kernels import Level
 from .mods import identity
 from .packing import packed, strides_fit
 from .per_sequence import check_places, clear_strangers, known_rule, launched, places, rule
-from .serving_settings import SHORT
+from .serving_settings import longest_class
 
 
 def attention_of_packed(
@@ -136,7 +136,7 @@ def _over_pages(
         "KEND": lengths,
         "scale": D**-0.5 if scale is None else float(scale),
     }
-    at = Lengths(1, H, keys.shape[1], min(longest, SHORT + 1), 1)
+    at = Lengths(1, H, keys.shape[1], longest_class(longest, TQ), 1)
     return o, launched(attention.attention, attention.data(capture_key), at, len(starts), arguments, (H, TQ), backend, before=append)
 
 

@@ -38,7 +38,7 @@ from .operator import define, entered_mods
 from .packed_training import differentiable_attention, differentiable_in_graph
 from .packing import autocast, autocasts, packed, strides_fit
 from .per_sequence import check_places, clear_strangers, entered_in_graph, known_rule, launched, mask_of, places, rule
-from .serving_settings import SHORT
+from .serving_settings import longest_class
 from .sizes import are_equal, have_equal_sizes, is_known
 
 
@@ -448,6 +448,7 @@ def _attention(
             known_rule(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
             raise
     attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
+    at = Lengths(1, H, k.shape[0], longest_class(longest, TQ), 1)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
     o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)
@@ -464,9 +465,6 @@ def _attention(
         "LONGEST": longest,
         "scale": D**-0.5 if scale is None else float(scale),
     }
-    at = Lengths(
-        1, H, k.shape[0], min(longest, SHORT + 1), 1
-    )  # the same for all lengths that share a kernel: nothing is made anew for others
     lse = launched(attention.attention, attention.data(capture_key), at, len(starts[0]), arguments, (H, TQ), backend)
     clear_strangers(o, lse, starts[0], ends[0])
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse

@@ -12,6 +12,8 @@ import torch
 import cuir
 from cuir import CuirError, flex_attention, varlen_attention
 from cuir.flex import create_nested_block_mask, front, packed_training, varlen
+from cuir.flex.serving_settings import VarlenSettings, longest_class
+from cuir.spec.specification import Lengths
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
@@ -115,6 +117,48 @@ def test_other_lengths_are_other_data_of_one_kernel() -> None:
     for lengths in ([30, 90, 100], [129]):
         Packed(lengths, lengths, (4, 2)).called(causal=True)
     assert next(reversed(front._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
+
+
+def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: cuir.DType = cuir.bf16) -> dict[str, Any]:
+    from cuir.flex.experts import expert, origin_of, starts_of
+
+    program = origin_of(expert("varlen", dtype))
+    fixed = {"T": dtype, "D": dims[0], "DV": dims[1]}
+    settings = VarlenSettings(program, fixed, starts_of(program, fixed))
+    return settings.untuned(Lengths(1, 32, 8, longest_class(longest, tokens), 1))
+
+
+@pytest.mark.parametrize(
+    ("dims", "longest", "tile"),
+    [
+        ((64, 64), 64, (64, 128)),
+        ((64, 64), 65, (128, 128)),
+        ((64, 64), 511, (128, 128)),
+        ((64, 64), 512, (192, 128)),
+        ((64, 64), None, (192, 128)),
+        ((128, 128), 65, (128, 128)),
+        ((128, 128), 2047, (128, 128)),
+        ((128, 128), 2048, (192, 80)),
+        ((128, 128), None, (192, 80)),
+        ((192, 128), None, (128, 128)),
+        ((256, 256), None, (128, 64)),
+    ],
+)
+def test_long_sequences_get_tall_tiles(dims: tuple[int, int], longest: int | None, tile: tuple[int, int]) -> None:
+    setting = packed_setting(dims, longest)
+    assert (setting["BM"], setting["BN"]) == tile
+
+
+def test_the_number_of_others_decides_no_setting() -> None:
+    for longest in (100, 600, 4096, None):
+        assert packed_setting((128, 128), longest, 300) == packed_setting((128, 128), longest, 1 << 20)
+
+
+def test_logits_far_below_those_of_f16_are_logits() -> None:
+    made = Packed([1, 70], [5, 70], (1, 1), dtype=torch.bfloat16)
+    for q, k in zip(made.q, made.k, strict=True):
+        q[:], k[:] = 1e16, -1e16
+    torch.testing.assert_close(made.called(causal=True)[1].double(), made.wanted(causal=True)[1], atol=0, rtol=1e-2)
 
 
 def nested(parts: list[torch.Tensor]) -> torch.Tensor:
