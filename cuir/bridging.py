@@ -312,7 +312,7 @@ class _Job:
         from .runtime.launchable import require_launchable
 
         with self.step("lower") as step:
-            cuda = checked.made.get(require_launchable) or lower(checked)  # the verification has lowered it
+            cuda = checked.cache.get(require_launchable) or lower(checked)  # the verification has lowered it
             self.write(f"{self.spec.name}.cu", cuda.source)
             step.detail = f"{len(cuda.source.splitlines())} lines of CUDA C++"
         return cuda

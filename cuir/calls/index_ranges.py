@@ -52,9 +52,9 @@ def _round(n: int) -> int:
 
 def _find_cached_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
     key = (require_index_ranges, tuple(sorted(bounds.items())))
-    if key not in checked.made:
-        checked.made[key] = _find_error(checked, bounds)
-    error: CuirError | None = checked.made[key]
+    if key not in checked.cache:
+        checked.cache[key] = _find_error(checked, bounds)
+    error: CuirError | None = checked.cache[key]
     return error
 
 
@@ -100,9 +100,9 @@ def _collect_roles(checked: Checked) -> list[tuple[list[Expr], Bound]]:
 
     Indices are the expressions that pick an element or a box of a tensor or bound a loop, each once.
     """
-    if _collect_roles not in checked.made:
-        checked.made[_collect_roles] = [_collect_role(checked, role) for role in checked.roles]
-    texts: list[tuple[list[Expr], Bound]] = checked.made[_collect_roles]
+    if _collect_roles not in checked.cache:
+        checked.cache[_collect_roles] = [_collect_role(checked, role) for role in checked.roles]
+    texts: list[tuple[list[Expr], Bound]] = checked.cache[_collect_roles]
     return texts
 
 
@@ -126,7 +126,7 @@ def collect_index_names(checked: Checked) -> set[str]:
 
     These are the names that `require_index_ranges` examines.
     """
-    if collect_index_names not in checked.made:
+    if collect_index_names not in checked.cache:
         names: set[str] = set()
         for indices, bound in _collect_roles(checked):
             worklist: list[Node] = list(indices)
@@ -139,8 +139,8 @@ def collect_index_names(checked: Checked) -> set[str]:
                         worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
                 worklist += children(node)
             names |= visited
-        checked.made[collect_index_names] = names
-    judged_names: set[str] = checked.made[collect_index_names]
+        checked.cache[collect_index_names] = names
+    judged_names: set[str] = checked.cache[collect_index_names]
     return judged_names
 
 

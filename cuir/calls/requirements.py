@@ -25,7 +25,7 @@ COPY_ALIGNMENT = 16
 
 def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
     """Return the tensors that engines read or write, each with the first call that makes them."""
-    spans: dict[str, Span] | None = checked.made.get(find_copied_tensors)
+    spans: dict[str, Span] | None = checked.cache.get(find_copied_tensors)
     if spans is None:
         spans = {}
         names = {t.name for t in checked.tensors}
@@ -35,7 +35,7 @@ def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
                 root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
                 if root in names:
                     spans.setdefault(str(root), node.span)
-        checked.made[find_copied_tensors] = spans
+        checked.cache[find_copied_tensors] = spans
     return spans
 
 

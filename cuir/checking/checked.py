@@ -226,7 +226,7 @@ class Checked:
     declared: Mapping[str, Type]  # their types
     roles: tuple[Role, ...]
     warpgroups: int  # in a CTA
-    made: dict[object, Any] = field(init=False, default_factory=dict, compare=False)  # results cached by other modules
+    cache: dict[object, Any] = field(init=False, default_factory=dict, compare=False)  # results cached by other modules
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ from ..syntax.nodes import (
 )
 from ..syntax.plain_numbers import plain_number
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
-from ..syntax.walk import Itself, walk
+from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
 from .decisions import mark_decisions
@@ -74,11 +74,11 @@ def check(program: Program | str | os.PathLike[str], kernel: str | None = None, 
     picked = pick_kernel(program, kernel)
     values = resolve_consts(picked, fill_consts(picked, consts or {}), sink)
     sink.stop_if_any()
-    return _check_cached(Itself(program), Itself(picked), tuple((name, type(value), value) for name, value in values.items()))
+    return _check_cached(IdentityKey(program), IdentityKey(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
 @functools.lru_cache(maxsize=64)  # a caller that finds a setting which fits runs it or lowers it next
-def _check_cached(program: Itself, kernel: Itself, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
+def _check_cached(program: IdentityKey, kernel: IdentityKey, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     try:
         return _Checker(program.tree, kernel.tree, {name: value for name, _, value in consts}, Sink()).run()

@@ -16,7 +16,7 @@ from ..ops.base import Op
 from ..ops.expressions import operator
 from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Node, Stmt, Subscript, Typed
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
-from ..syntax.walk import Itself, names_read, walk
+from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
 from .views import root_name
 
@@ -73,7 +73,7 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
     if not worklist:
         return
     bound, stores = _bind_names(checked), collect_stored_floats(checked)
-    worklist, names, visited = list(worklist), set[tuple[int, str]](), set[Itself]()
+    worklist, names, visited = list(worklist), set[tuple[int, str]](), set[IdentityKey]()
     while worklist:
         i, expr = worklist.pop(0)
         if isinstance(expr, Name):
@@ -81,9 +81,9 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
                 names.add((i, expr.id))
                 worklist += bound[i].get(expr.id, [])
             continue
-        if Itself(expr) in visited:
+        if IdentityKey(expr) in visited:
             continue
-        visited.add(Itself(expr))
+        visited.add(IdentityKey(expr))
         yield expr
         operation = entry(checked, expr)
         if isinstance(expr, Subscript):
@@ -96,7 +96,7 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
 
 def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
-    cached: Mapping[str, list[Placed]] | None = checked.made.get(collect_stored_floats)
+    cached: Mapping[str, list[Placed]] | None = checked.cache.get(collect_stored_floats)
     if cached is not None:
         return cached
     values: dict[str, list[Placed]] = {}
@@ -110,7 +110,7 @@ def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
                 copied.setdefault(to, {to}).update(_list_accessed(checked, node, reads=True))
     while any(len(froms) < len(_extend_copies(copied, to)) for to, froms in copied.items()):
         copied = {to: _extend_copies(copied, to) for to in copied}
-    cached = checked.made[collect_stored_floats] = {
+    cached = checked.cache[collect_stored_floats] = {
         to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()
     }
     return cached
@@ -135,11 +135,11 @@ def _list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
 
 def _bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
     """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
-    cached: list[Any] | None = checked.made.get(_bind_names)
+    cached: list[Any] | None = checked.cache.get(_bind_names)
     if cached is None:
         each = [definitions(body) for body in _list_bodies(checked)]
         outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
-        cached = checked.made[_bind_names] = [
+        cached = checked.cache[_bind_names] = [
             {**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)
         ]
     return cached

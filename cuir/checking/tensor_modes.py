@@ -13,13 +13,13 @@ from .views import root_name
 
 def find_tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
     """Return for each tensor which of "read", "write" and "add" the kernel's text does to it."""
-    by_tensor: Mapping[str, frozenset[str]] | None = checked.made.get(find_tensor_modes)
+    by_tensor: Mapping[str, frozenset[str]] | None = checked.cache.get(find_tensor_modes)
     if by_tensor is None:
         modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
         for name, mode, _ in _walk_accesses(checked):
             if name in modes:
                 modes[name].add(mode)
-        by_tensor = checked.made[find_tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
+        by_tensor = checked.cache[find_tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
     return by_tensor
 
 

@@ -15,7 +15,7 @@ from ..ops.expressions import operation
 from ..spec.specification import Lengths
 from ..syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Program, Return, Subscript, Tuple
 from ..syntax.nodes import Literal as Number
-from ..syntax.walk import Itself, names_read, walk
+from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import CuirError
 from ..verification.evaluate import Evaluator, kernel_names
 from .strips import Strips
@@ -178,16 +178,16 @@ def _arithmetic(func: Func) -> Arithmetic:
     """
     depends: dict[str, frozenset[str]] = {p: frozenset({p} & {"S", "q", "k"}) for p in func.params}
     plain = special = 0.0
-    visited: set[Itself] = set()
+    visited: set[IdentityKey] = set()
 
     def dependencies(e: Node) -> frozenset[str]:
         return frozenset().union(*(depends.get(n, frozenset()) for n in names_read(e)))
 
     for s in func.body:
         for e in _expressions(s):
-            if Itself(e) in visited:
+            if IdentityKey(e) in visited:
                 continue
-            visited.add(Itself(e))
+            visited.add(IdentityKey(e))
             used, entry = dependencies(e), operation(e)
             share = 1.0 if "S" in used or {"q", "k"} <= used else 0.5 if "k" in used else 0.0
             if entry is not None or isinstance(e, Subscript):

@@ -138,7 +138,8 @@ def as_json(op: Op) -> dict[str, Any]:
         "written": spelling(op),
         "family": op.family,
         "parameters": [
-            {"name": p.name, "what": p.what, "default": p.default or None, "keyword": p.keyword, "variadic": p.variadic} for p in op.params
+            {"name": p.name, "what": p.description, "default": p.default or None, "keyword": p.keyword, "variadic": p.variadic}
+            for p in op.params
         ],
         "doc": op.doc,
         "effects": effects(op),
@@ -167,7 +168,7 @@ def _entry(op: Op) -> str:
     lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
     for p in op.params:
         default = f"; left out: {p.default}" if p.default else ""
-        lines.append(f"* `{p.name}`: {p.what}{', by name' if p.keyword else ''}{default}")
+        lines.append(f"* `{p.name}`: {p.description}{', by name' if p.keyword else ''}{default}")
     facts = [_WHERE[op.where], "threads " + " or ".join(map(str, op.workers)), ", ".join(op.archs)]
     lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))

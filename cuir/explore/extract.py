@@ -31,7 +31,7 @@ from ..interp.tensors import TensorArg
 from ..interp.values import uniform
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
 from ..syntax.types import GlobalView, Scalar, TileType
-from ..syntax.walk import Itself, names_read, walk
+from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .intervals import box_coordinates, box_intervals, element_intervals
@@ -151,8 +151,8 @@ class _Worker:
 class _Extractor:
     def __init__(self, launch: Launch, compiler: Compiler):
         self.launch, self.compiler, self.checked = launch, compiler, launch.checked
-        self.handlers: dict[Itself, list[Handler]] = {}
-        self.evaluators: dict[Itself, Evaluate] = {}
+        self.handlers: dict[IdentityKey, list[Handler]] = {}
+        self.evaluators: dict[IdentityKey, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
         self.turns = 0  # loop turns of the cluster
         self.before = compiler.body(self.checked.declarations)
@@ -250,7 +250,7 @@ class _Extractor:
         self.point(worker, Step("take", stmt.span))
 
     def value(self, worker: _Worker, e: Expr) -> Any:
-        evaluate = self.evaluators.get(key := Itself(e))
+        evaluate = self.evaluators.get(key := IdentityKey(e))
         if evaluate is None:
             evaluate = self.evaluators[key] = self.compiler.expr(e)
         return evaluate(worker.w)
@@ -279,7 +279,7 @@ class _Extractor:
     # ---- effects
     def effects(self, worker: _Worker, e: Expr) -> None:
         """Record the effects of evaluating an expression on memory and barriers."""
-        handlers = self.handlers.get(key := Itself(e))
+        handlers = self.handlers.get(key := IdentityKey(e))
         if handlers is None:
             # operands first
             handlers = self.handlers[key] = [h for n in reversed(list(walk(e))) for h in self.handle(n)]

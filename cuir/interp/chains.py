@@ -149,9 +149,9 @@ def _walk_unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
 
 
 def get_barrier_uses(checked: Checked) -> BarrierUses:
-    uses = checked.made.get(BarrierUses)
+    uses = checked.cache.get(BarrierUses)
     if uses is None:
-        uses = checked.made[BarrierUses] = BarrierUses(checked)
+        uses = checked.cache[BarrierUses] = BarrierUses(checked)
     return uses
 
 

@@ -21,7 +21,7 @@ from ..ops.base import Effects, Op
 from ..ops.expressions import operator, subscript, traits
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 from ..text.source import Span, spoken
 from .actions import Product, TakenOver
 from .budget import TURN
@@ -65,7 +65,7 @@ class Compiler:
 
     def __init__(self, checked: Checked, device: torch.device, costs: bool, perturbs: bool = False):
         self.checked, self.device, self.costs, self.perturbs = checked, device, costs, perturbs
-        self.deciders = collect_decisions(checked) if perturbs else frozenset[Itself]()
+        self.deciders = collect_decisions(checked) if perturbs else frozenset[IdentityKey]()
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered

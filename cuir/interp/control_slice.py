@@ -15,7 +15,7 @@ from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import operator
 from ..syntax.nodes import Assign, Attribute, Call, Expr, ExprStmt, For, If, Name, Node, Slice, Stmt, Subscript
 from ..syntax.types import Scalar, TileType
-from ..syntax.walk import Itself, names_read, walk
+from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import Diagnostic
 
 MASK = "mask"  # the argument that selects the elements of a store
@@ -31,10 +31,10 @@ class RoleSlice:
 
     needed: set[str] = field(default_factory=set)
     watched: set[str] = field(default_factory=set)
-    kept_statements: set[Itself] = field(default_factory=set)
+    kept_statements: set[IdentityKey] = field(default_factory=set)
 
     def keeps(self, stmt: Stmt) -> bool:
-        return Itself(stmt) in self.kept_statements
+        return IdentityKey(stmt) in self.kept_statements
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ControlSlice:
 
 def control_slice(checked: Checked) -> ControlSlice:
     """Compute the slice of all roles, cached with the kernel."""
-    if control_slice not in checked.made:
+    if control_slice not in checked.cache:
         parts = ControlSlice()
         written = {t.name for t in checked.tensors if t.written}
         for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
@@ -63,8 +63,8 @@ def control_slice(checked: Checked) -> ControlSlice:
                 parts.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
         for role in checked.roles:
             _RoleSlicer(checked, role, parts).slice()
-        checked.made[control_slice] = parts
-    result: ControlSlice = checked.made[control_slice]
+        checked.cache[control_slice] = parts
+    result: ControlSlice = checked.cache[control_slice]
     return result
 
 
@@ -238,7 +238,7 @@ class _RoleSlicer:
             keep = not any(self.is_tainted(g) for g in p.guards)
         if not keep:
             return
-        role_slice.kept_statements |= {Itself(s) for s in (stmt, *p.around)}
+        role_slice.kept_statements |= {IdentityKey(s) for s in (stmt, *p.around)}
         roots = [*p.guards, *_list_conditions(stmt)]
         roots += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
         if needed and isinstance(stmt, Assign):

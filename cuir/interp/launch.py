@@ -237,7 +237,7 @@ def run_each(launch: Launch) -> None:
 def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
     watch = get_watch(checked)
     key = (_compile_code, device, costs, perturbs, kind, None if watch is None else watch.key)
-    compiled = checked.made.get(key)
+    compiled = checked.cache.get(key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
         compiler.observer = watch if kind.data else None  # a run without data has no values to observe
@@ -249,7 +249,7 @@ def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs:
             loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
             programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
         count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
-        compiled = checked.made[key] = _Code(compiler, before, programs, count)
+        compiled = checked.cache[key] = _Code(compiler, before, programs, count)
     return compiled
 
 
@@ -286,7 +286,7 @@ def prepare_code(checked: Checked) -> None:
 
 
 def export_entered_blocks(checked: Checked) -> Entered:
-    """Blocks entered and turns made in runs since forget_entered(), for a process that has the same kernel."""
+    """Return blocks entered and trip counts since forget_entered(), for another process."""
     blocks: set[int] = set()
     turns: dict[int, tuple[int, int, int, set[int]]] = {}
     for compiler in _list_compilers(checked):
@@ -299,20 +299,23 @@ def export_entered_blocks(checked: Checked) -> Entered:
 
 
 def merge_entered(checked: Checked, entered: Entered) -> None:
-    """Add what runs in another process have entered; numbers of blocks and loops are those of the kernel's text."""
+    """Add the blocks and trip counts of runs in another process.
+
+    Blocks and loops are numbered as in the kernel's text.
+    """
     prepare_code(checked)
     compiler = _list_compilers(checked)[0]
     blocks, turns = entered
     compiler.entered |= blocks
     for number, (least, most, total, counts) in turns.items():
-        own = compiler.turns[number]
-        own.least = least if own.least < 0 else min(own.least, least)
-        own.most, own.total = max(own.most, most), own.total + total
-        own.counts |= counts
+        local_turns = compiler.turns[number]
+        local_turns.least = least if local_turns.least < 0 else min(local_turns.least, least)
+        local_turns.most, local_turns.total = max(local_turns.most, most), local_turns.total + total
+        local_turns.counts |= counts
 
 
 def _list_compilers(checked: Checked) -> list[Compiler]:
-    return [artifact.compiler for artifact in checked.made.values() if isinstance(artifact, _Code) and artifact.compiler.data]
+    return [artifact.compiler for artifact in checked.cache.values() if isinstance(artifact, _Code) and artifact.compiler.data]
 
 
 def _finish(machine: Machine) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..syntax.nodes import Expr
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 
 Truth = tuple[Expr, Any]
 
@@ -33,7 +33,7 @@ class Noise:
     seed: int
     off: bool = False
     truths: list[Truth] | None = None
-    forced: dict[Itself, list[Any]] = field(default_factory=dict)
+    forced: dict[IdentityKey, list[Any]] = field(default_factory=dict)
     orders: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def of(self, t: Any, ulps: int) -> Any:
@@ -64,7 +64,7 @@ class Noise:
         return not self.off and bool((hash((abs(self.seed), e.span.line, e.span.column)) >> 3) % 2) == (self.seed > 0)
 
     def decided(self, e: Expr, value: Any) -> Any:
-        forced = self.forced.get(Itself(e))
+        forced = self.forced.get(IdentityKey(e))
         if forced:
             replacement = forced.pop(0)
             if np.shape(replacement) == np.shape(value):

@@ -19,20 +19,20 @@ from ..ops.base import Op
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
 from ..syntax.types import F32, TileType
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 from .machine import Evaluate, Worker
 from .noise import Noise
 
 Compile = Callable[[Expr], Evaluate]  # compiles an expression to its value
 
 
-def collect_decisions(checked: Checked) -> frozenset[Itself]:
+def collect_decisions(checked: Checked) -> frozenset[IdentityKey]:
     """Return the comparisons and casts that floats decide."""
-    return frozenset(Itself(e) for e, _ in list_deciders(checked))
+    return frozenset(IdentityKey(e) for e, _ in list_deciders(checked))
 
 
 def compile_perturbed(
-    checked: Checked, decisions: frozenset[Itself], code_of: Compile, op: Op, args: list[Expr], e: Expr, run: Evaluate
+    checked: Checked, decisions: frozenset[IdentityKey], code_of: Compile, op: Op, args: list[Expr], e: Expr, run: Evaluate
 ) -> Evaluate:
     """Compile an operation with the noise of the launch.
 
@@ -41,7 +41,7 @@ def compile_perturbed(
     kind = checked.find_type(e)
     tile = isinstance(kind, TileType)
     dtype = getattr(kind, "dtype", None)
-    if Itself(e) in decisions:
+    if IdentityKey(e) in decisions:
         return lambda w: _get_noise(w).decided(e, run(w))
     if dtype != F32 or op.effects.accesses:
         return run
@@ -56,7 +56,7 @@ def compile_perturbed(
         return shuffled
     if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
         return lambda w: _get_noise(w).of(run(w), op.ulps)
-    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or Itself(e) not in _collect_declared(checked)):
+    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or IdentityKey(e) not in _collect_declared(checked)):
         return _multiply_add(code_of, e, run, tile)
     return run
 
@@ -67,11 +67,11 @@ def _get_noise(w: Worker) -> Noise:
     return noise
 
 
-def _collect_declared(checked: Checked) -> frozenset[Itself]:
+def _collect_declared(checked: Checked) -> frozenset[IdentityKey]:
     """Return the expressions of the declarations."""
-    if _collect_declared not in checked.made:
-        checked.made[_collect_declared] = frozenset(map(Itself, expressions(checked.declarations)))
-    shared: frozenset[Itself] = checked.made[_collect_declared]
+    if _collect_declared not in checked.cache:
+        checked.cache[_collect_declared] = frozenset(map(IdentityKey, expressions(checked.declarations)))
+    shared: frozenset[IdentityKey] = checked.cache[_collect_declared]
     return shared
 
 

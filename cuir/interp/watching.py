@@ -43,10 +43,10 @@ def watch_runs() -> Iterator[None]:
 
 def set_watch(checked: Checked, watch: Watch) -> None:
     """Give a kernel its watch; a new one replaces an old one for code that is made later."""
-    checked.made[Watch] = watch
+    checked.cache[Watch] = watch
 
 
 def get_watch(checked: Checked) -> Watch | None:
     """Return the watch of a kernel where runs are watched."""
-    watch: Watch | None = checked.made.get(Watch) if _ON.get() else None
+    watch: Watch | None = checked.cache.get(Watch) if _ON.get() else None
     return watch

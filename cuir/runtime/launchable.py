@@ -25,9 +25,9 @@ def require_launchable(checked: Checked) -> Cuda:
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
         count_tiles(checked, dict.fromkeys(checked.dims, 1), scalars)
-    lowered: Cuda | None = checked.made.get(require_launchable)
+    lowered: Cuda | None = checked.cache.get(require_launchable)
     if lowered is None:
-        lowered = checked.made[require_launchable] = lower(checked)
+        lowered = checked.cache[require_launchable] = lower(checked)
     return lowered
 
 

@@ -221,7 +221,7 @@ SPAWNING = threading.Lock()  # held while pipes to a process are made: a fork at
 
 
 class Nvcc:
-    """nvcc as a process that another thread may stop, with the processes that it starts."""
+    """A process of nvcc that another thread may stop, with its child processes."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -229,7 +229,10 @@ class Nvcc:
         self.stopped = False
 
     def __call__(self, cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
-        """Compile. Raises CuirError L010 for a text that is refused, and in the thread that compiles if it was stopped."""
+        """Compile a kernel.
+
+        Raises CuirError L010 for a text that is refused, and in the thread that compiles if it was stopped.
+        """
         form, arch, codes = target(cuda.arch)
         with tempfile.TemporaryDirectory() as folder:
             source, out = Path(folder) / f"{cuda.name[:100]}.cu", Path(folder) / f"kernel.{form}"
@@ -246,26 +249,26 @@ class Nvcc:
             return out.read_bytes(), log
 
     def _run(self, command: list[str]) -> tuple[int, str]:
-        """The exit code and what was said."""
+        """Run a command; return its exit code and output."""
         with SPAWNING:
             if self.stopped:
                 return 1, "stopped"
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
         self.begun.set()
         try:
-            said = self.process.communicate()
+            outputs = self.process.communicate()
         except BaseException:
             self.stop()
             self.process.wait()
             raise
-        return self.process.returncode, "".join(said)
+        return self.process.returncode, "".join(outputs)
 
     def note_end(self, _: object = None) -> None:
-        """Let nobody wait for its beginning: what it was for has ended, perhaps without it."""
+        """Release threads that wait for the process to begin: its purpose has ended, perhaps without it."""
         self.begun.set()
 
     def stop(self) -> None:
-        """End it, if it runs, or keep it from being started."""
+        """Kill the process, if it runs, or keep it from being started."""
         with SPAWNING:
             self.stopped = True
             if self.process is not None and self.process.poll() is None:

@@ -46,7 +46,7 @@ from .nodes import (
     Unary,
     With,
 )
-from .walk import Itself
+from .walk import IdentityKey
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets
 # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
@@ -152,11 +152,11 @@ def _show_index(e: Expr | Slice) -> str:
 
 # ---- statements
 def _show_statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...]:
-    return _show_statement_cached(Itself(s), indent, keyword)
+    return _show_statement_cached(IdentityKey(s), indent, keyword)
 
 
 @functools.lru_cache(maxsize=4096)  # edits of a tree share all unchanged parts
-def _show_statement_cached(itself: Itself, indent: str, keyword: str) -> tuple[str, ...]:
+def _show_statement_cached(itself: IdentityKey, indent: str, keyword: str) -> tuple[str, ...]:
     s = itself.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
     lines = _show_lead(s.comments, indent)

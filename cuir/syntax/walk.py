@@ -55,7 +55,7 @@ def walk(node: Node) -> Iterator[Node]:
                 stack.append(value)
 
 
-class Itself:
+class IdentityKey:
     """A tree as a key by identity.
 
     Comparing by structure would cost more than most uses of a cached result.
@@ -67,7 +67,7 @@ class Itself:
         self.tree = tree
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and self.tree is other.tree
+        return isinstance(other, IdentityKey) and self.tree is other.tree
 
     def __hash__(self) -> int:
         return id(self.tree)
@@ -81,10 +81,10 @@ class NamesRead:
     """Memo of `names_read` for trees that share subtrees."""
 
     def __init__(self) -> None:
-        self.known: dict[Itself, frozenset[str]] = {}
+        self.known: dict[IdentityKey, frozenset[str]] = {}
 
     def __call__(self, node: Node) -> frozenset[str]:
-        key = Itself(node)
+        key = IdentityKey(node)
         names = self.known.get(key)
         if names is None:
             names = frozenset((node.id,)) if isinstance(node, Name) else frozenset().union(*map(self, children(node)))

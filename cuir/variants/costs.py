@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr, Literal, Name, Subscript
-from ..syntax.walk import Itself, children, names_read
+from ..syntax.walk import IdentityKey, children, names_read
 from .predicate import linear
 
 JOIN = 0.5
@@ -17,12 +17,12 @@ def per_pair(e: Expr) -> float:
 
     Parts that depend on the query alone cost nothing, on the key alone a share.
     """
-    visited: set[Itself] = set()
+    visited: set[IdentityKey] = set()
 
     def cost(e: Expr) -> float:
-        if Itself(e) in visited:
+        if IdentityKey(e) in visited:
             return 0.0
-        visited.add(Itself(e))
+        visited.add(IdentityKey(e))
         names = names_read(e)
         own_cost = _own_cost(e) if "k" in names else 0.0
         below = () if _limit(e) else children(e)

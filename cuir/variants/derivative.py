@@ -15,7 +15,7 @@ from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation, traits
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.types import DTYPES
-from ..syntax.walk import Itself, NamesRead, names_read
+from ..syntax.walk import IdentityKey, NamesRead, names_read
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
 from .factoring import VARYING
@@ -120,10 +120,10 @@ class _Chain:
     def __init__(self, variable: Name | Subscript, names: NamesRead | None = None) -> None:
         self.variable, self.names = variable, names or NamesRead()
         self.name = variable.id if isinstance(variable, Name) else cast(Name, variable.value).id
-        self.known: dict[Itself, Expr | None] = {}  # tracing shares subexpressions
+        self.known: dict[IdentityKey, Expr | None] = {}  # tracing shares subexpressions
 
     def of(self, e: Expr) -> Expr | None:
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in self.known:
             self.known[key] = self.fresh(e)
         return self.known[key]

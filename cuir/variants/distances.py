@@ -18,7 +18,7 @@ from ..spec.specification import LENGTHS, Lengths
 from ..syntax.nodes import Binary, Expr, GlobalType, Literal, Name, Param, Subscript
 from ..syntax.rewrite import with_children
 from ..syntax.types import F32
-from ..syntax.walk import Itself, children, names_read
+from ..syntax.walk import IdentityKey, children, names_read
 from .evaluate import evaluate
 from .lists import TooLarge
 from .names import DISTANCES
@@ -93,12 +93,12 @@ def by_distance(score: Expr, parameters: Iterable[Parameter], fresh: Callable[[s
 class _Search:
     def __init__(self, parameters: Mapping[str, Parameter], fresh: Callable[[str], str]):
         self.parameters, self.fresh = parameters, fresh
-        self.tables: dict[Itself, Table] = {}  # by what they hold
-        self.known: dict[Itself, Expr] = {}  # tracing shares subexpressions
-        self.distances: dict[Itself, Expr | None] = {}
+        self.tables: dict[IdentityKey, Table] = {}  # by what they hold
+        self.known: dict[IdentityKey, Expr] = {}  # tracing shares subexpressions
+        self.distances: dict[IdentityKey, Expr | None] = {}
 
     def rewritten(self, e: Expr) -> Expr:
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in self.known:
             self.known[key] = self._rewritten(e)
         return self.known[key]
@@ -107,7 +107,7 @@ class _Search:
         if not names_read(e) & {"q", "k"}:
             return e
         if self.is_float(e) and not self.learns(e) and cost(e) >= WORTH and (term := self.of_distance(e)) is not None:
-            if (key := Itself(term)) not in self.tables:
+            if (key := IdentityKey(term)) not in self.tables:
                 n = len(self.tables) + 1
                 name, size = (self.fresh(f"{stem}{n if n > 1 else ''}") for stem in DISTANCES)
                 self.tables[key] = Table(name, term, size)
@@ -144,7 +144,7 @@ class _Search:
 
         None if it depends on more of q and k, or on the products.
         """
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in self.distances:
             self.distances[key] = self._of_distance(e)
         return self.distances[key]
@@ -179,12 +179,12 @@ def cost(e: Expr) -> float:
 
     Parts that read neither q nor k cost nothing.
     """
-    visited: set[Itself] = set()
+    visited: set[IdentityKey] = set()
 
     def cost_of(e: Expr) -> float:
-        if Itself(e) in visited or isinstance(e, (Name, Literal)) or not names_read(e) & {"q", "k"}:
+        if IdentityKey(e) in visited or isinstance(e, (Name, Literal)) or not names_read(e) & {"q", "k"}:
             return 0.0
-        visited.add(Itself(e))
+        visited.add(IdentityKey(e))
         own_cost = READ if isinstance(e, Subscript) else float(traits(e).cost)
         return own_cost + sum(cost_of(c) for c in children(e) if isinstance(c, Expr))
 

@@ -17,7 +17,7 @@ from ..ops.expressions import operation, traits
 from ..ops.meaning import convert
 from ..syntax.nodes import Expr, IfExp, Literal, Name, Subscript
 from ..syntax.types import DTYPES, F32, DType
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 from ..text.diagnostics import CuirError
 from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
 
@@ -42,10 +42,10 @@ def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int,
 class _Evaluation:
     def __init__(self, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]]):
         self.names, self.spans = names, spans
-        self.known: dict[Itself, Value] = {}  # tracing shares subexpressions
+        self.known: dict[IdentityKey, Value] = {}  # tracing shares subexpressions
 
     def expr(self, e: Expr) -> Value:
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in self.known:
             self.known[key] = self.fresh(e)
         return self.known[key]

@@ -19,7 +19,7 @@ from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.rewrite import with_children
 from ..syntax.types import F32
-from ..syntax.walk import Itself, NamesRead
+from ..syntax.walk import IdentityKey, NamesRead
 from ..text.diagnostics import CuirError
 from .evaluate import CONSTANTS, evaluate
 from .marks import is_detached, marked_value
@@ -58,11 +58,11 @@ class _Factoring:
         self.parameters = parameters
         self.floats = {p.name for p in parameters if p.dtype == F32} | {"S", "scale", "inf", *CONSTANTS}
         self.names = NamesRead()
-        self.products: dict[Itself, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
+        self.products: dict[IdentityKey, tuple[Expr, Expr | None]] = {}  # tracing shares subexpressions
 
     def product(self, e: Expr) -> tuple[Expr, Expr | None]:
         """Return an f32 expression as (core, factor); the factor is None if there is none."""
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in self.products:
             self.products[key] = self.split_factor(e) or (self.inside(e), None)
         return self.products[key]

@@ -13,7 +13,7 @@ from typing import cast
 from ..ops.expressions import traits
 from ..syntax.nodes import Call, Expr, Name
 from ..syntax.rewrite import with_children
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 
 _DETACHED, _PARTIALS, _SHARED = Name("detached"), Name("partials"), Name("shared_evenly")
 _MARKS = (_DETACHED, _PARTIALS, _SHARED)
@@ -29,7 +29,7 @@ def mark_partials(value: Expr, partials: Iterable[tuple[Expr, Expr]]) -> Call:
 
     Marks within the value and within the derivatives are removed, since nothing reads them.
     """
-    rewritten: dict[Itself, Expr] = {}
+    rewritten: dict[IdentityKey, Expr] = {}
     pairs = [(operand, remove_marks(partial, rewritten)) for operand, partial in partials]
     return Call(_PARTIALS, (remove_marks(value, rewritten), *(e for pair in pairs for e in pair)))
 
@@ -71,15 +71,15 @@ def marked_value(e: Expr) -> Expr | None:
     return e.args[0] if isinstance(e, Call) and e.func in _MARKS else None
 
 
-def remove_marks(e: Expr, cache: dict[Itself, Expr] | None = None) -> Expr:
+def remove_marks(e: Expr, cache: dict[IdentityKey, Expr] | None = None) -> Expr:
     """Return the expression as programs have it; itself if it has no marks.
 
     done: results for subtrees, where several trees share some.
     """
-    results: dict[Itself, Expr] = {} if cache is None else cache
+    results: dict[IdentityKey, Expr] = {} if cache is None else cache
 
     def plain(e: Expr) -> Expr:
-        key = Itself(e)
+        key = IdentityKey(e)
         if key not in results:
             value = marked_value(e)
             results[key] = with_children(e, plain) if value is None else plain(value)

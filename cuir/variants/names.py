@@ -8,7 +8,7 @@ from ..ops import TABLE
 from ..spec.specification import LENGTHS
 from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
 from ..syntax.types import DTYPES
-from ..syntax.walk import Itself, walk
+from ..syntax.walk import IdentityKey, walk
 from .evaluate import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
@@ -49,11 +49,11 @@ def reserved_in_expressions() -> set[str]:
 
 def names_of(program: Program) -> set[str]:
     """Return every name that a program defines, binds or reads."""
-    return set(_names_of(Itself(program)))
+    return set(_names_of(IdentityKey(program)))
 
 
 @functools.lru_cache(maxsize=16)
-def _names_of(key: Itself) -> frozenset[str]:
+def _names_of(key: IdentityKey) -> frozenset[str]:
     names: set[str] = set()
     program = key.tree
     assert isinstance(program, Program)

@@ -38,7 +38,7 @@ from ..syntax.nodes import (
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.rewrite import substitute
-from ..syntax.walk import Itself, count_assignments, names_read
+from ..syntax.walk import IdentityKey, count_assignments, names_read
 from ..text.diagnostics import CuirError
 from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
@@ -374,7 +374,7 @@ def _dressed(func: Func, old: Func) -> Func:
 
 
 @functools.lru_cache(maxsize=256)  # a transfer reads the origin's names four times, and the next one those of the same origin
-def _names_read(item: Itself) -> frozenset[str]:
+def _names_read(item: IdentityKey) -> frozenset[str]:
     return frozenset(names_read(item.tree))
 
 
@@ -382,22 +382,22 @@ def reachable(program: Program) -> set[str]:
     """Return the names read from the kernels on, through functions."""
     funcs = program.funcs()
     reached: set[str] = set()
-    todo = [name for k in program.kernels().values() for name in _names_read(Itself(k))]
+    todo = [name for k in program.kernels().values() for name in _names_read(IdentityKey(k))]
     while todo:
         name = todo.pop()
         if name in reached:
             continue
         reached.add(name)
         if name in funcs:
-            todo += _names_read(Itself(funcs[name]))
+            todo += _names_read(IdentityKey(funcs[name]))
     return reached
 
 
 def _free(item: Definition) -> frozenset[str]:
     """Return the names that a definition reads and does not bind."""
     if isinstance(item, Func):
-        return _names_read(Itself(item)) - set(item.params) - set(count_assignments(item.body))
-    return _names_read(Itself(item))
+        return _names_read(IdentityKey(item)) - set(item.params) - set(count_assignments(item.body))
+    return _names_read(IdentityKey(item))
 
 
 def declared(p: Parameter) -> Param:

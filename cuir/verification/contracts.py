@@ -19,7 +19,7 @@ from ..checking.checker import resolve_consts
 from ..checking.flatten import flatten
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return
-from ..syntax.walk import Itself, walk
+from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Span
 from ..variants import SPLICE_POINTS
@@ -154,14 +154,14 @@ class _Context:
 def parameter_matters(funcs: Mapping[str, Func], name: str, parameter: str, visited: frozenset[str] = frozenset()) -> bool:
     """Return whether a @func reads a parameter, directly or through a @func that it passes it to."""
     nodes = [n for s in funcs[name].body for n in walk(s)]
-    passed_on: set[Itself] = set()
+    passed_on: set[IdentityKey] = set()
     for call in nodes:
         callee = call.func.id if isinstance(call, Call) and isinstance(call.func, Name) else ""
         if isinstance(call, Call) and callee in funcs and callee not in visited and not call.keywords:
             for argument, callee_parameter in zip(call.args, funcs[callee].params):
                 if argument == Name(parameter) and not parameter_matters(funcs, callee, callee_parameter, visited | {name}):
-                    passed_on.add(Itself(argument))
-    return any(isinstance(n, Name) and n.id == parameter and Itself(n) not in passed_on for n in nodes)
+                    passed_on.add(IdentityKey(argument))
+    return any(isinstance(n, Name) and n.id == parameter and IdentityKey(n) not in passed_on for n in nodes)
 
 
 def _violations(

@@ -21,9 +21,9 @@ def turns_of_counters(checked: Checked) -> int:
     A counter of a role, of units of work or of a loop passes through what it is divided by or compared with in the
     text. Numbers beyond FARTHEST are ignored.
     """
-    if turns_of_counters not in checked.made:
-        checked.made[turns_of_counters] = max((n for n in _turns(checked) if n <= FARTHEST), default=1)
-    turns: int = checked.made[turns_of_counters]
+    if turns_of_counters not in checked.cache:
+        checked.cache[turns_of_counters] = max((n for n in _turns(checked) if n <= FARTHEST), default=1)
+    turns: int = checked.cache[turns_of_counters]
     return turns
 
 

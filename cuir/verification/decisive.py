@@ -153,15 +153,15 @@ def _draw_at_steps(
 
 def _find_kernel_decisions(checked: Checked) -> tuple[bool, list[float]]:
     """Return whether the kernel decides by rounded floats, and the numbers that feed the decisions."""
-    if _find_kernel_decisions not in checked.made:
+    if _find_kernel_decisions not in checked.cache:
         deciding = []
         for i, e, floats in list_placed_deciders(checked):
             operands = [(i, a) for a in floats]
             if jumps(checked, e) or any(_is_rounded(checked, x) for x in walk_sources(checked, operands)):
                 deciding += operands
         numbers = [abs(float(e.value)) for e in walk_sources(checked, deciding) if isinstance(e, Literal)]
-        checked.made[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(numbers))[:_MOST])
-    decisions: tuple[bool, list[float]] = checked.made[_find_kernel_decisions]
+        checked.cache[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(numbers))[:_MOST])
+    decisions: tuple[bool, list[float]] = checked.cache[_find_kernel_decisions]
     return decisions
 
 
@@ -176,7 +176,7 @@ def _is_rounded(checked: Checked, e: Expr) -> bool:
 
 def _find_function_decisions(checked: Checked, spec: FunctionSpecification, arguments_of: ArgumentsOf) -> tuple[bool, list[float]]:
     """Return whether the function has a step function, and the numbers that floats meet there."""
-    cache: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.made.setdefault(_find_function_decisions, {})
+    cache: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.cache.setdefault(_find_function_decisions, {})
     if id(spec) not in cache:
         mode = _Jumps()
         with contextlib.suppress(CuirError):  # reported by the evaluation of its numbers

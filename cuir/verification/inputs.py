@@ -208,7 +208,7 @@ def _special_launch(
 
 def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     """Return which inputs of the kernel may hold which special values, by trial on a small problem."""
-    cache: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.made.setdefault("special values", {})
+    cache: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.cache.setdefault("special values", {})
     if id(spec) not in cache:
         cache[id(spec)] = (spec, SpecialPlan())  # for problems that are drawn meanwhile
         cache[id(spec)] = (spec, _make_plan(checked, spec))
@@ -286,7 +286,7 @@ def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bo
     names = [s.name for s in checked.scalars if s.dtype == F32 and s.name != "scale" and spec.asks(s.name)]
     if not names:
         return {}
-    cache: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.made.setdefault("small scalars", {})
+    cache: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.cache.setdefault("small scalars", {})
     if id(spec) not in cache:
         cache[id(spec)] = (spec, _find_small_scalars(checked, spec, names))
     return cache[id(spec)][1]
@@ -464,7 +464,7 @@ def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:
 
 def _compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
     """Return the tensors that the kernel adds to and the function gives; they are 0 before the run."""
-    cache: dict[int, tuple[FunctionSpecification, set[str]]] = checked.made.setdefault("compared sums", {})
+    cache: dict[int, tuple[FunctionSpecification, set[str]]] = checked.cache.setdefault("compared sums", {})
     if id(spec) not in cache:
         names: set[str] = set()
         with contextlib.suppress(CuirError):  # reported by the comparison of outputs

@@ -21,7 +21,7 @@ from ..ops.base import Op
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
 from ..syntax.printer import show
-from ..syntax.walk import Itself
+from ..syntax.walk import IdentityKey
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .decisive import KIND
 from .problems import Case
@@ -75,13 +75,13 @@ def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: Cui
         return
     _judge_with(judged, shaken)
     flipped = _find_flipped(calm.truths or [], shaken.truths or [])
-    truths: dict[Itself, list[Any]] = {}
+    truths: dict[IdentityKey, list[Any]] = {}
     for e, value in calm.truths or []:
-        truths.setdefault(Itself(e), []).append(value)
+        truths.setdefault(IdentityKey(e), []).append(value)
     for e in flipped:
-        if _judge_with(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)])})) is None:
+        if _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)])})) is None:
             raise _make_error(checked, e, error)
-    if flipped and _judge_with(judged, Noise(seed, forced={Itself(e): list(truths[Itself(e)]) for e in flipped})) is None:
+    if flipped and _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)]) for e in flipped})) is None:
         raise _make_error(checked, flipped[0], error)
 
 
@@ -96,15 +96,15 @@ def _judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
 
 def _find_flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     """Return the expressions whose value differs between two runs, in order of their first difference."""
-    before: dict[Itself, list[Any]] = {}
+    before: dict[IdentityKey, list[Any]] = {}
     for e, value in calm:
-        before.setdefault(Itself(e), []).append(value)
-    flipped: dict[Itself, Expr] = {}
+        before.setdefault(IdentityKey(e), []).append(value)
+    flipped: dict[IdentityKey, Expr] = {}
     for e, value in shaken:
-        earlier_values = before.get(Itself(e))
+        earlier_values = before.get(IdentityKey(e))
         earlier = earlier_values.pop(0) if earlier_values else None
-        if earlier is not None and Itself(e) not in flipped and not _agree(value, earlier):
-            flipped[Itself(e)] = e
+        if earlier is not None and IdentityKey(e) not in flipped and not _agree(value, earlier):
+            flipped[IdentityKey(e)] = e
     return list(flipped.values())
 
 

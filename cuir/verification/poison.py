@@ -43,12 +43,12 @@ def find_unread(
     selected = always or any(t.dtype == I32 for t in checked.tensors) or any(s.dtype == I32 for s in checked.scalars)
     tensors = {n: inputs[n] for n in names}
     small = sum(x.numel() for x in tensors.values() if isinstance(x, torch.Tensor)) <= _LARGEST
-    if not names or not small or (not selected and checked.made.get(key) is spec):
+    if not names or not small or (not selected and checked.cache.get(key) is spec):
         return {}, None
     search = _Search(spec, inputs, outputs)
     places = search.places([n for n in names if isinstance(tensors[n], torch.Tensor)])
     if not places and not selected:
-        checked.made[key] = spec
+        checked.cache[key] = spec
     return places, search.expected
 
 

@@ -8,7 +8,7 @@ from ..checking.checked import BoundCall, Checked
 from ..checking.views import root_name
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
 from ..syntax.types import BF16, F16, TileType
-from ..syntax.walk import Itself, walk
+from ..syntax.walk import IdentityKey, walk
 
 _HALF = (F16, BF16)
 
@@ -18,9 +18,9 @@ def rounds_between(checked: Checked) -> bool:
 
     If not, all intermediate values are in f32, or inputs.
     """
-    if "rounds between" not in checked.made:
-        checked.made["rounds between"] = _Flow(checked).rounds()
-    rounds: bool = checked.made["rounds between"]
+    if "rounds between" not in checked.cache:
+        checked.cache["rounds between"] = _Flow(checked).rounds()
+    rounds: bool = checked.cache["rounds between"]
     return rounds
 
 
@@ -29,10 +29,10 @@ def rounds_for_products(checked: Checked) -> bool:
 
     Then the function in that dtype overflows where the kernel may.
     """
-    if "rounds for products" not in checked.made:
+    if "rounds for products" not in checked.cache:
         flow = _Flow(checked)
-        checked.made["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
-    rounds: bool = checked.made["rounds for products"]
+        checked.cache["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
+    rounds: bool = checked.cache["rounds for products"]
     return rounds
 
 
@@ -55,10 +55,12 @@ class _Flow:
                 elif isinstance(node, Call) and (bound := self.checked.find_call(node)) is not None:
                     self.holders.update(self.written(bound))
         calls = [bound for n in nodes if (bound := self.checked.find_call(n)) is not None]
-        left_out = {Itself(e) for b in calls for e, _ in self.places(b).values()}  # accesses are judged by their calls
+        left_out = {IdentityKey(e) for b in calls for e, _ in self.places(b).values()}  # accesses are judged by their calls
         if besides_products:
-            left_out |= {Itself(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1}
-        return any(self.uses_rounded(n) for n in nodes if Itself(n) not in left_out)
+            left_out |= {
+                IdentityKey(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1
+            }
+        return any(self.uses_rounded(n) for n in nodes if IdentityKey(n) not in left_out)
 
     def written(self, bound: BoundCall) -> Iterator[str]:
         """Yield the roots of the places into which the call moves a rounded value."""

@@ -21,7 +21,7 @@ from ..ops.expressions import operation
 from ..spec.functions import FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification, indices
 from ..syntax.nodes import Expr, Literal, Node
-from ..syntax.walk import Itself, NamesRead, children
+from ..syntax.walk import IdentityKey, NamesRead, children
 from ..variants.arguments import sources_of
 from ..variants.evaluate import evaluate
 from ..variants.rebuilt import bounded, made_at
@@ -250,13 +250,13 @@ def _is_close(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def _collect_decisions(score: Expr) -> list[Decision]:
     """Collect compared operands and rounded numbers that depend on the product of query and key."""
-    names, visited, decisions = NamesRead(), set[Itself](), list[Decision]()
+    names, visited, decisions = NamesRead(), set[IdentityKey](), list[Decision]()
     pending: list[Node] = [score]
     while pending:
         node = pending.pop()
-        if Itself(node) in visited or "S" not in names(node):
+        if IdentityKey(node) in visited or "S" not in names(node):
             continue
-        visited.add(Itself(node))
+        visited.add(IdentityKey(node))
         pending += children(node)
         match = operation(node)
         if match is None:
@@ -273,12 +273,12 @@ def _collect_decisions(score: Expr) -> list[Decision]:
 
 
 def _nodes(e: Expr) -> int:
-    visited: set[Itself] = set()
+    visited: set[IdentityKey] = set()
     pending: list[Node] = [e]
     while pending:
         node = pending.pop()
-        if Itself(node) not in visited:
-            visited.add(Itself(node))
+        if IdentityKey(node) not in visited:
+            visited.add(IdentityKey(node))
             pending += children(node)
     return len(visited)
 

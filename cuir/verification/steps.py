@@ -35,21 +35,21 @@ def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, in
     batches and heads. A wrong guess is replaced by the first length at which a unit or a turn is added.
     """
     key = (steps_of_dims, spec)
-    if key not in checked.made:
-        checked.made[key] = guess = tile_of_dims(checked)
+    if key not in checked.cache:
+        checked.cache[key] = guess = tile_of_dims(checked)
         if not is_attention(checked.origin):
-            checked.made[key] = _measure(checked, spec, guess)
-    return dict(checked.made[key])
+            checked.cache[key] = _measure(checked, spec, guess)
+    return dict(checked.cache[key])
 
 
 def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
     """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
     key = (adds_work, spec, dim)
-    if key not in checked.made:
+    if key not in checked.cache:
         many = 2 * max(1, steps_of_dims(checked, spec)[dim]) + 1
         single, several = (_work(checked, spec, with_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
-        checked.made[key] = single is None or single != several
-    return bool(checked.made[key])
+        checked.cache[key] = single is None or single != several
+    return bool(checked.cache[key])
 
 
 def find_named_dims(checked: Checked) -> set[str]:

@@ -56,7 +56,13 @@ def _without_spaces(text: str) -> str:
 @pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
 def test_the_printed_entry_holds_its_words_and_brackets(cuir: Callable, name: str) -> None:
     shown, op = _without_spaces(cuir("ops", name).out), reference.entries()[name]
-    for part in (reference.spelling(op), op.doc, *(p.what for p in op.params), *(p.default for p in op.params), *reference.effects(op)):
+    for part in (
+        reference.spelling(op),
+        op.doc,
+        *(p.description for p in op.params),
+        *(p.default for p in op.params),
+        *reference.effects(op),
+    ):
         assert _without_spaces(part) in shown
 
 

@@ -22,7 +22,7 @@ from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
 from ...syntax.nodes import Attribute as Member
 from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
-from ...syntax.walk import Itself, count_assignments
+from ...syntax.walk import IdentityKey, count_assignments
 from ...text.source import Span
 from . import ops, types
 from .flights import Wait, Waits, collect_waits
@@ -171,7 +171,7 @@ class _Body:
                     value.name_hint = _hint(name)
                 self.env[name] = value
         elif isinstance(stmt, ExprStmt):
-            if isinstance(stmt.value, Call) and (wait := self.waits.get(Itself(stmt.value))) is not None:
+            if isinstance(stmt.value, Call) and (wait := self.waits.get(IdentityKey(stmt.value))) is not None:
                 self._build_wait(stmt.value, wait)
             elif isinstance(stmt.value, Call):
                 self._build_call(stmt.value)
@@ -390,7 +390,7 @@ def _is_const(param: Param, expr: Expr) -> bool:
 
     The first two are in the result's type.
     """
-    return param.what.startswith(("const ", "dtype", "[", "word")) or not isinstance(expr, Expr)
+    return param.description.startswith(("const ", "dtype", "[", "word")) or not isinstance(expr, Expr)
 
 
 def _is_speculatable(checked: Checked, expr: Expr) -> bool:

@@ -13,7 +13,7 @@ from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...ops.base import PRODUCTS
 from ...syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Stmt
-from ...syntax.walk import Itself
+from ...syntax.walk import IdentityKey
 
 MOST = 7  # largest useful count of wgmma.wait_group, at which ages saturate
 
@@ -31,7 +31,7 @@ class Wait:
     finished: dict[str, None] = field(default_factory=dict)
 
 
-Waits = dict[Itself, Wait]
+Waits = dict[IdentityKey, Wait]
 
 
 def collect_waits(checked: Checked, role: CheckedRole) -> Waits:
@@ -60,7 +60,7 @@ def _block(checked: Checked, body: tuple[Stmt, ...], state: Mapping[str, int], b
                 ages.pop(target, None)
         elif isinstance(stmt, ExprStmt) and isinstance(stmt.value, Call) and checked.call(stmt.value).op.effects.drains == PRODUCTS:
             call = stmt.value
-            wait = by_call.setdefault(Itself(call), Wait())
+            wait = by_call.setdefault(IdentityKey(call), Wait())
             waited = [ages[a.id] for a in checked.call(call).args.values() if isinstance(a, Name) and a.id in ages]
             if waited:
                 count = min(waited)

@@ -22,7 +22,7 @@ from ...syntax.nodes import Call, Expr, For, If, Name, Node, Slice, Stmt, Subscr
 from ...syntax.nodes import Literal as Number
 from ...syntax.printer import show
 from ...syntax.types import I32, Scalar, TileType
-from ...syntax.walk import CHILD_FIELDS, Itself
+from ...syntax.walk import CHILD_FIELDS, IdentityKey
 from ...text.source import Span
 from .origins import NUMBERS, Reader
 
@@ -195,9 +195,9 @@ def collect_conditions(checked: Checked) -> list[Condition]:
 
     They are those of the work function, the declarations and the roles.
     """
-    if collect_conditions not in checked.made:
-        checked.made[collect_conditions] = _Collector(checked).collect()
-    conditions: list[Condition] = checked.made[collect_conditions]
+    if collect_conditions not in checked.cache:
+        checked.cache[collect_conditions] = _Collector(checked).collect()
+    conditions: list[Condition] = checked.cache[collect_conditions]
     return conditions
 
 
@@ -330,9 +330,9 @@ def _dtype(e: Expr) -> object:
 def get_reader(checked: Checked, role: Role | None) -> Reader:
     """Return the origins of the names of a role, or of the declarations. Cached with the kernel."""
     key = (get_reader, role.name if role is not None else "")
-    if key not in checked.made:
-        checked.made[key] = Reader(checked, role, None if role is None else get_reader(checked, None).found)
-    reader: Reader = checked.made[key]
+    if key not in checked.cache:
+        checked.cache[key] = Reader(checked, role, None if role is None else get_reader(checked, None).found)
+    reader: Reader = checked.cache[key]
     return reader
 
 
@@ -352,22 +352,22 @@ def evaluated_nodes(node: Node) -> Iterator[Node]:
         yield from value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def map_parents(checked: Checked) -> dict[Itself, Node]:
+def map_parents(checked: Checked) -> dict[IdentityKey, Node]:
     """Map each evaluated node to its parent. Cached with the kernel.
 
     Nodes are those of the roles, the declarations and the work function.
     """
-    if map_parents not in checked.made:
-        parents: dict[Itself, Node] = {}
+    if map_parents not in checked.cache:
+        parents: dict[IdentityKey, Node] = {}
         pending: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
         pending += [checked.tiles.count] if checked.tiles is not None else []
         while pending:
             node = pending.pop()
             for child in evaluated_nodes(node):
-                parents[Itself(child)] = node
+                parents[IdentityKey(child)] = node
                 pending.append(child)
-        checked.made[map_parents] = parents
-    result: dict[Itself, Node] = checked.made[map_parents]
+        checked.cache[map_parents] = parents
+    result: dict[IdentityKey, Node] = checked.cache[map_parents]
     return result
 
 

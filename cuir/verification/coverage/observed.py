@@ -13,7 +13,7 @@ from ...interp.launch import list_loop_turns
 from ...interp.machine import Evaluate, Worker
 from ...interp.watching import Watch, set_watch
 from ...syntax.nodes import Expr, For
-from ...syntax.walk import Itself
+from ...syntax.walk import IdentityKey
 from .conditions import Condition, collect_conditions
 
 NARROWER = 0.75  # watch fewer conditions once their share falls below
@@ -29,10 +29,10 @@ class Observed:
         self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
         # index of the first operand of each condition
         self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]
-        self.results: dict[Itself, list[tuple[Condition, tuple[int, ...]]]] = {}
-        self.operands: dict[Itself, list[tuple[Condition, int]]] = {}
+        self.results: dict[IdentityKey, list[tuple[Condition, tuple[int, ...]]]] = {}
+        self.operands: dict[IdentityKey, list[tuple[Condition, int]]] = {}
         self.key: tuple[int, ...] = ()  # numbers of the conditions that are watched
-        self.earlier: dict[Itself, set[int]] = {}  # numbers of turns of runs that were not compared
+        self.earlier: dict[IdentityKey, set[int]] = {}  # numbers of turns of runs that were not compared
         self.forget()
 
     def forget(self) -> None:
@@ -47,7 +47,7 @@ class Observed:
             turns.counts.clear()
         self.forget()
 
-    def counts(self) -> dict[Itself, set[int]]:
+    def counts(self) -> dict[IdentityKey, set[int]]:
         """Return the trip counts of each loop in all runs."""
         now = counts_of_loops(self.checked)
         return {key: now.get(key, set()) | self.earlier.get(key, set()) for key in (*now, *self.earlier)}
@@ -67,14 +67,14 @@ class Observed:
         for c in conditions:
             first = self.places[c.number]
             reads = tuple(range(first, first + len(c.reads)))
-            self.results.setdefault(Itself(c.node), []).append((c, reads))
+            self.results.setdefault(IdentityKey(c.node), []).append((c, reads))
             for e, place in zip(c.reads, reads):
-                self.operands.setdefault(Itself(e), []).append((c, place))
+                self.operands.setdefault(IdentityKey(e), []).append((c, place))
 
     # ---- called by the interpreter
     def watched(self, e: Expr, run: Evaluate) -> Evaluate:
         """Return the code of an expression, which also records the sides that it takes."""
-        key = Itself(e)
+        key = IdentityKey(e)
         for c, places in self.results.get(key, ()):
             run = self._record(c, places, run)
         for c, place in self.operands.get(key, ()):
@@ -126,7 +126,7 @@ class Observed:
         masks = list(self.seen)
         for c in self.conditions:
             if isinstance(c.node, For):
-                for n in counts.get(Itself(c.node), ()):
+                for n in counts.get(IdentityKey(c.node), ()):
                     masks[c.number] |= c.sides_of(n, ())
         return masks
 
@@ -136,17 +136,17 @@ class Observed:
             self.seen[number] |= mask
 
 
-def counts_of_loops(checked: Checked) -> dict[Itself, set[int]]:
+def counts_of_loops(checked: Checked) -> dict[IdentityKey, set[int]]:
     """Return the trip counts of each loop in some run."""
-    counts: dict[Itself, set[int]] = {}
+    counts: dict[IdentityKey, set[int]] = {}
     for turns in list_loop_turns(checked):
-        counts.setdefault(Itself(turns.stmt), set()).update(turns.counts)
+        counts.setdefault(IdentityKey(turns.stmt), set()).update(turns.counts)
     return counts
 
 
 def observe(checked: Checked) -> Observed:
     """Observe a kernel's runs from now on; the observation is stored with the kernel and begins anew."""
-    observed = checked.made.get(Watch)
+    observed = checked.cache.get(Watch)
     if not isinstance(observed, Observed):
         observed = Observed(checked)
         set_watch(checked, observed)

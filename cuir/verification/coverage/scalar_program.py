@@ -18,7 +18,7 @@ from ...ops.meaning import DivisionByZero, cast
 from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stmt, Subscript
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
-from ...syntax.walk import Itself
+from ...syntax.walk import IdentityKey
 from .conditions import WORK, Condition, collect_conditions, evaluated_nodes, get_reader, map_parents
 from .origins import RUN
 
@@ -55,11 +55,11 @@ class ScalarProgram:
     def __init__(self, checked: Checked, conditions: Iterable[Condition]):
         self.checked = checked
         self.conditions = {c.number: c for c in conditions}
-        self.by_node: dict[Itself, Condition] = {}
+        self.by_node: dict[IdentityKey, Condition] = {}
         for c in self.conditions.values():
-            existing = self.by_node.get(Itself(c.node))
+            existing = self.by_node.get(IdentityKey(c.node))
             if existing is None or existing.op is None:
-                self.by_node[Itself(c.node)] = c
+                self.by_node[IdentityKey(c.node)] = c
         self.above = self._ancestors()
         self.masks = Masks(len(collect_conditions(checked)))
         self.turns_remaining = 0
@@ -83,15 +83,15 @@ class ScalarProgram:
         self.names |= counted if uses_units else set()
         self.names |= declared if self.names & declared_names(checked) else set()
 
-    def _ancestors(self) -> set[Itself]:
+    def _ancestors(self) -> set[IdentityKey]:
         """Return the nodes that contain a requested condition."""
-        parents, above = map_parents(self.checked), set[Itself]()
+        parents, above = map_parents(self.checked), set[IdentityKey]()
         for c in self.conditions.values():
-            key: Itself | None = Itself(c.node)
+            key: IdentityKey | None = IdentityKey(c.node)
             while key is not None and key not in above:
                 above.add(key)
                 parent = parents.get(key)
-                key = Itself(parent) if parent is not None else None
+                key = IdentityKey(parent) if parent is not None else None
         return above
 
     # ---- running
@@ -178,7 +178,7 @@ class ScalarProgram:
         return [branch]
 
     def _loop(self, stmt: For, needed: set[str]) -> list[Action]:
-        inner, name, counted = self._block(stmt.body, needed), stmt.target, self.by_node.get(Itself(stmt))
+        inner, name, counted = self._block(stmt.body, needed), stmt.target, self.by_node.get(IdentityKey(stmt))
         if not isinstance(stmt.iter, Call):
 
             def work(frame: Frame) -> None:
@@ -212,11 +212,11 @@ class ScalarProgram:
 
     def _roots(self, e: Node) -> list[Action]:
         """Return evaluations of the requested conditions in an expression whose value is not needed."""
-        if Itself(e) not in self.above:
+        if IdentityKey(e) not in self.above:
             return []
         if isinstance(e, Expr):
             operation = entry(self.checked, e)
-            if Itself(e) in self.by_node or (operation is not None and operation[0].traits.lazy):
+            if IdentityKey(e) in self.by_node or (operation is not None and operation[0].traits.lazy):
                 return [self._value(e)]
         return [a for child in evaluated_nodes(e) for a in self._roots(child)]
 
@@ -224,7 +224,7 @@ class ScalarProgram:
     def _value(self, e: Expr) -> Value:
         """Compile an expression, recording its requested conditions; its names are needed from now on."""
         self.size += 1
-        c = self.by_node.get(Itself(e))
+        c = self.by_node.get(IdentityKey(e))
         if c is None or c.op is not None:
             return self._plain(e, c)
         value, number = self._plain(e, None), c.number

@@ -12,7 +12,7 @@ from ...ops.expressions import traits
 from ...syntax.nodes import Assign, Binary, Call, Expr, For, Name
 from ...syntax.nodes import Literal as Number
 from ...syntax.printer import show
-from ...syntax.walk import Itself, names_read, walk
+from ...syntax.walk import IdentityKey, names_read, walk
 from .conditions import Condition, boundary, collect_conditions
 from .scalar_program import Masks
 
@@ -59,24 +59,24 @@ def unseen_sides(conditions: Sequence[Condition], masks: Sequence[int]) -> list[
     return [Target("side", c, side) for c in conditions for side in range(len(c.sides)) if not masks[c.number] >> side & 1]
 
 
-def unseen_remainders(checked: Checked, counts: Mapping[Itself, set[int]]) -> list[Target]:
+def unseen_remainders(checked: Checked, counts: Mapping[IdentityKey, set[int]]) -> list[Target]:
     """List remainders that no trip count of a loop has left.
 
     counts: the trip counts of each loop, in all runs.
     """
     conditions, missing = collect_conditions(checked), dict[tuple[str, int, int], Target]()
-    numbers = {Itself(c.node): c.number for c in conditions if isinstance(c.node, For)}
+    numbers = {IdentityKey(c.node): c.number for c in conditions if isinstance(c.node, For)}
     for c in conditions:
         divisor = period(c)
         if not 2 <= divisor <= LARGEST_DIVISOR or c.tile:
             continue
         for loop in loops_that_count(checked, c):
-            number = numbers.get(Itself(loop)) if isinstance(loop.iter, Call) else None
+            number = numbers.get(IdentityKey(loop)) if isinstance(loop.iter, Call) else None
             if number is None and isinstance(loop.iter, Call):
                 continue  # the trip count is constant
             for remainder in range(divisor) if divisor <= ALL_REMAINDERS else (0, 1, divisor - 1):
                 target = Target("remainder", c, remainder, divisor, number)
-                if not target.is_met_by_counts(counts.get(Itself(loop), set())):
+                if not target.is_met_by_counts(counts.get(IdentityKey(loop), set())):
                     missing.setdefault((show(loop.iter), divisor, remainder), target)
     return list(missing.values())
 
