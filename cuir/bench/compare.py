@@ -51,12 +51,12 @@ def compare(
     row = measure_cell(
         cell,
         transferred,
-        dtype.name,
+        dtype.name,  # type: ignore[union-attr]
         [checked.consts],
         PEERS,
         prepare=prepare,
         launch=lambda _: kernel,
-        **options,  # type: ignore[union-attr]
+        **options,
     )
     (mine,) = (n for n in row["contenders"] if n.startswith(OURS))
     entry = row["contenders"].pop(mine)
