@@ -27,9 +27,9 @@ from cuir.bench.cells import Cell
 from cuir.bench.contest import contest
 from cuir.bench.suites import MODELS, cell
 from cuir.cli.inputs import read_variant
-from cuir.flex.backward_kernels import Asked
-from cuir.flex.few_keys import few_keys
-from cuir.flex.gradients import Gradients, chosen
+from cuir.flex.backward_kernels import RequestedGradients
+from cuir.flex.few_keys import has_few_keys
+from cuir.flex.gradients import Gradients, choose_gradients
 from cuir.flex.kernels import attention
 from cuir.measure.gradients import compute_expected_gradients
 from cuir.measure.problem import count_kept_pairs, make_tensors
@@ -42,7 +42,7 @@ LENGTHS = (1024, 4096, 16384)
 ALL = (True, True, True)
 
 
-def reordered(made: Any, asked: Asked) -> Gradients | None:
+def reordered(made: Any, asked: RequestedGradients) -> Gradients | None:
     """The passes with a block's last products in the other order; None of kernels that have but one."""
     found = Gradients(made, asked)
     part = found.plan.by_keys
@@ -55,9 +55,11 @@ def reordered(made: Any, asked: Asked) -> Gradients | None:
 
 def forms(made: Any, given: Gradients, grouped: bool) -> dict[str, Gradients]:
     """What a call gets, and what it could have had."""
-    others = {"added": Asked(), "apart": Asked(apart=True)} | ({"spread": Asked(spread=True)} if grouped else {})
-    found = {"cuir": given} | {name: made.gradients(asked) for name, asked in others.items() if asked != given.asked}
-    other = reordered(made, given.asked)
+    others = {"added": RequestedGradients(), "apart": RequestedGradients(separate_queries=True)} | (
+        {"spread": RequestedGradients(spread=True)} if grouped else {}
+    )
+    found = {"cuir": given} | {name: made.gradients(asked) for name, asked in others.items() if asked != given.requested}
+    other = reordered(made, given.requested)
     return found | ({"reordered": other} if other is not None else {})
 
 
@@ -72,8 +74,8 @@ class Problem:
         # not verified: results are judged here
         made = attention(self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off")
         self.ready = made.ready(self.q, self.k, self.v, None, backend)
-        few = partial(few_keys, made.settings, made.transferred, self.ready.made, at.shape.lengths, self.q.device)
-        self.forms = forms(made, chosen(made, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
+        few = partial(has_few_keys, made.settings, made.transferred, self.ready.device_arguments, at.shape.lengths, self.q.device)
+        self.forms = forms(made, choose_gradients(made, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
 
     def calls(self) -> dict[str, Call]:
         o, lse = self.ready(self.q, self.k, self.v)[:2]
@@ -81,7 +83,7 @@ class Problem:
 
         def call(of: Gradients) -> tuple[torch.Tensor | None, ...]:
             return (
-                of.again(self.ready, self.scale, *given)
+                of.replay(self.ready, self.scale, *given)
                 or of.of(self.ready, *given, None, self.scale, keep=self.ready.kernel is not None)[0]
             )
 

@@ -20,8 +20,8 @@ from ..checking.checked import Const
 from ..flex import decoding
 from ..flex.eight_bit import DTYPE as E4M3
 from ..flex.eight_bit import LARGEST
-from ..flex.kernels import made
-from ..flex.mods import identity
+from ..flex.kernels import make_attention
+from ..flex.mods import make_capture_key
 from ..measure.problem import Expectation, Shape, compute_expectation, make_tensors
 from ..measure.protocol import Call, capture_graph, median_ms
 from ..measure.worker import Tell
@@ -233,11 +233,11 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
             return {OURS: partial(over_cache, p.caches, None)}
         wide = {"16_bits": partial(over_cache, p.wide, None)} if "16_bits" in names else {}
         return {OURS: partial(over_cache, p.caches, scale), **wide}
-    capture_key, dims = identity(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
+    capture_key, dims = make_capture_key(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
     calls: dict[str, Call] = {}
     fixed: dict[str, Const]
     for fixed in settings(p.shape) if "settings" in names else [{}]:
-        kernel = made(p.spec, capture_key, p.dtype, dims, None, fixed, "off", kind="decode")
+        kernel = make_attention(p.spec, capture_key, p.dtype, dims, None, fixed, "off", kind="decode")
         calls[f"{OURS} {label(fixed)}".strip()] = partial(kernel, p.q, p.k, p.v, backend=backend)
     return calls
 

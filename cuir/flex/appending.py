@@ -23,7 +23,8 @@ def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, l
         cache[page, :, row] = new
         return
     numbers, token_scales = quantised(new, scale)
-    cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)  # PyTorch writes 8-bit floats in fewer ways than bytes
+    # PyTorch writes 8-bit floats in fewer ways than bytes
+    cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)
     if token_scales is not None and scale is not None:
         scale[page, :, row] = token_scales
 
@@ -40,12 +41,14 @@ def append_packed(
     t = torch.arange(len(new), dtype=torch.int32, device=new.device)
     in_sequence = (t >= starts[0]) & (t < ends[-1])
     some = ends[-1] > starts[0]
-    t = torch.where(in_sequence, t, (ends[-1] - 1).clamp(0)).long()  # rows of no sequence repeat the write of the last token, ...
+    # rows of no sequence repeat the write of the last token, ...
+    t = torch.where(in_sequence, t, (ends[-1] - 1).clamp(0)).long()
     b = torch.searchsorted(ends.contiguous(), t, right=True).clamp(max=len(starts) - 1)
     at = lengths[b].long() + t - starts[b]
     page, row = _slots(pages[b], at[:, None], cache, some)
     page, row = page[:, 0], row[:, 0]
-    cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])  # ... or, without any token, write back what the cache holds
+    # ... or, without any token, write back what the cache holds
+    cache[page, :, row] = torch.where(some, new[t], cache[page, :, row])
 
 
 def _slots(

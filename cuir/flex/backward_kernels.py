@@ -34,7 +34,7 @@ from ..variants.derivative import dscore
 from ..variants.query_gradients import KERNEL as BY_QUERIES
 from ..variants.query_gradients import transfer_query_gradients
 from .inputs import need_warm
-from .made import Made
+from .made import DeviceArguments
 from .mods import CaptureKey
 from .progress import Progress
 
@@ -43,7 +43,8 @@ SINGLE, SINGLE_QUERIES = "flash_bwd_f32", "flash_bwd_dq_f32"  # those of f32
 
 NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV of 64 keys
 LEAST_SPREAD = 1 << 17  # least queries times head dim for which heads of a group are dealt to separate CTAs
-ROOM = 384  # largest sum of the head dims of keys and values, in whole panels, that leaves registers and shared memory for more
+# largest sum of the head dims of keys and values, in whole panels, that leaves registers and shared memory for more
+ROOM = 384
 
 
 class Attention(Protocol):
@@ -57,11 +58,11 @@ class Attention(Protocol):
     @property
     def fixed(self) -> Mapping[str, Const]: ...
     @property
-    def who(self) -> CaptureKey: ...
+    def capture_key(self) -> CaptureKey: ...
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedGradients:
     """The gradients that a backward pass is to compute.
 
     Attributes:
@@ -70,7 +71,7 @@ class Asked:
         learned: gradients of these captured tensors, by their index among the captured parameters.
         in_order: deterministic, bit for bit.
         spread: dK and dV of a key head are added up from a CTA for each of its query heads (`spreads`).
-        apart: dQ comes from a kernel of its own (few_keys.py).
+        separate_queries: dQ comes from a kernel of its own (few_keys.py).
         of_lse: LSE has a gradient as well, which a kernel of dQ alone does not take.
     """
 
@@ -79,7 +80,7 @@ class Asked:
     learned: tuple[int, ...] = ()
     in_order: bool = False
     spread: bool = False
-    apart: bool = False
+    separate_queries: bool = False
     of_lse: bool = False
 
 
@@ -124,7 +125,7 @@ class Part:
         """The names of the kernel's parameters."""
         return frozenset(p.name for p in self.step.program.kernels()[self.kernel].params)
 
-    def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> Made | None:
+    def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> DeviceArguments | None:
         """Prepare the captured values of a forward call, whose checks they passed, and the block lists.
 
         They are cached while they stay the same. Raises CuirError U415.
@@ -135,12 +136,12 @@ class Part:
         captured = tuple(replace(p, value=value) for p, value in zip(self.transferred.captured, values, strict=True))
         data = replace(self.transferred, captured=captured)
 
-        def make() -> Made:
+        def make() -> DeviceArguments:
             need_warm("preparing what a mask captures")
-            return Made(data.arguments(at, device, self.step.consts, dropout=False), device)
+            return DeviceArguments(data.arguments(at, device, self.step.consts, dropout=False), device)
 
         result = self.kept.get((at, str(device)), sources_of(captured, data.spec, at), make)
-        assert isinstance(result, Made)
+        assert isinstance(result, DeviceArguments)
         return result
 
     def by_place(self, gradients: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -160,7 +161,7 @@ class Part:
 
         attention, step = self.attention, self.step
         if attention.level != "off":
-            verified(step.program, attention.spec, attention.who, step.consts, attention.level, progress, kernel=self.kernel)
+            verified(step.program, attention.spec, attention.capture_key, step.consts, attention.level, progress, kernel=self.kernel)
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class Plan:
         return tuple(part for part in (self.by_keys, self.by_queries) if part is not None)
 
 
-def planned(attention: Attention, requested: Asked) -> Plan:
+def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     """Plan the kernels for the requested gradients; none if nothing depends on what requires a gradient.
 
     Raises CuirError X109 for what has no gradients.
@@ -195,7 +196,7 @@ def planned(attention: Attention, requested: Asked) -> Plan:
     single = attention.fixed["T"] == F32
     program = SINGLE if single else NARROW if max(dims) <= NARROW_DIM else WIDE
     by_keys = by_queries = None
-    open_order = not (requested.in_order or requested.apart or single)
+    open_order = not (requested.in_order or requested.separate_queries or single)
     spread = requested.spread and requested.keys and open_order
     if requested.keys or requested.learned:
         transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=requested.learned)
@@ -213,7 +214,8 @@ def planned(attention: Attention, requested: Asked) -> Plan:
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in requested.learned):
         return Plan({})
-    rows: dict[str, Const] = {"STAGES": 1} if single and dims[1] > NARROW_DIM else {}  # O and dO of f32 take twice the room
+    # O and dO of f32 take twice the room
+    rows: dict[str, Const] = {"STAGES": 1} if single and dims[1] > NARROW_DIM else {}
     prepared = by_queries is not None and by_queries.step.consts.get("PREPARES", False)
     steps = {} if prepared else {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
@@ -251,7 +253,8 @@ def setting_by_keys(keys: int, values: int, queries: bool = True, sloped: bool =
         return {"COLUMNS": D if whole and D <= 192 else 64 if D % 128 else 128, "DOSTAGES": 2 if whole else 1}
     if keys > 64:
         return {"BM": 64, "LATER": queries and not sloped}
-    # two stages where there is room, and where warpgroups take turns: the leading one begins the next block while the other ends this one
+    # two stages where there is room, and where warpgroups take turns: the leading one begins the next block while the
+    # other ends this one
     return {"BM": 128, "STAGES": 2 if values <= 64 or not queries else 1, "LATER": False, "TURNS": not queries}
 
 
@@ -307,4 +310,4 @@ def origin(name: str) -> Program:
     return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
-__all__ = ["BY_QUERIES", "KERNEL", "Asked", "Attention", "Part", "Plan", "Step", "planned", "spreads"]
+__all__ = ["BY_QUERIES", "KERNEL", "Attention", "Part", "Plan", "RequestedGradients", "Step", "plan_gradients", "spreads"]

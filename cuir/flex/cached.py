@@ -32,12 +32,12 @@ from .inputs import (
     wrong,
 )
 from .kernels import Level
-from .mods import identity
+from .mods import make_capture_key
 from .operator import define, entered_mods
 from .ordering import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
-from .packing import packed, strides_fit
-from .per_sequence import entered_in_graph, known_rule, launched, mask_of, places, rule
+from .packing import pack_rows, strides_fit
+from .per_sequence import entered_in_graph, launch_attention, lookup_rule_attention, mask_of, places, rule
 
 Layout = Literal["NHD", "HND"]
 
@@ -218,11 +218,11 @@ def _attended(
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
     whole = rule(mask_mod, causal)
-    capture_key = identity(whole, score_mod, *weights)
-    attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, weights)
+    capture_key = make_capture_key(whole, score_mod, *weights)
+    attention = lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, weights)
     query = q.transpose(1, 2)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
-        query = packed(query)
+        query = pack_rows(query)
     o = torch.empty(B, M, H, DV, dtype=q.dtype, device=q.device)
     arguments: dict[str, Any] = {
         "Q": query,
@@ -241,7 +241,7 @@ def _attended(
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
 
-    return o, launched(attention.attention, attention.data(capture_key), at, B, arguments, (B, H, M), backend, order, append_new)
+    return o, launch_attention(attention.attention, attention.data(capture_key), at, B, arguments, (B, H, M), backend, order, append_new)
 
 
 def _in_graph(

@@ -32,19 +32,24 @@ PROCESSORS = 132  # multiprocessors of a Hopper GPU, assumed where there is no G
 WARPGROUPS = 2  # of a CTA that compute, at most
 CLUSTERS = (1, 2, 4, 8)
 CLUSTERS_OF_EIGHT_BITS = (1, 2, 4, 6, 8)
+# Share of the clusters that run at a time, of those for which there are multiprocessors: a GPC has 14 to 18 of these, and a
+# cluster lies in one GPC.
 AT_ONCE = {
     1: 1.0,
     2: 1.0,
     4: 0.93,
     6: 0.75,  # 16 of them ran at a time; more were not tried
     8: 0.88,
-}  # share of the clusters that run at a time of those for which there are multiprocessors: a GPC has 14 to 18, and a cluster lies in one
+}
 BLOCK = 64  # keys
 SINGLE_BLOCK = 16  # keys of f32: the sizes of all blocks are multiples of it
 SMALLEST = 8  # least tokens of a copy by the copy engine
-JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}  # time to join the parts of a work item within a cluster, in blocks, by CTAs of the cluster
-SHARES = (2, 4, 8, 16, 32, 64)  # CTAs that split a work item without a cluster; with clusters they were slower (docs/performance_trials.md)
-JOIN_SHARES = {False: 11, True: 6}  # time of the launch that joins the results of several clusters, in blocks, of 16 and of 8 bits
+# time to join the parts of a work item within a cluster, in blocks, by CTAs of the cluster
+JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}
+# CTAs that split a work item without a cluster; with clusters they were slower (docs/performance_trials.md)
+SHARES = (2, 4, 8, 16, 32, 64)
+# time of the launch that joins the results of several clusters, in blocks, of 16 and of 8 bits
+JOIN_SHARES = {False: 11, True: 6}
 LEAST_BLOCKS = 8  # least blocks of a CTA where keys are split
 GAIN = 0.95  # a split must take less than this share of the time without one
 READERS = 81  # CTAs of one warpgroup that saturate the bandwidth of memory
@@ -52,7 +57,8 @@ BOTH = {False: 1.27, True: 1.15}  # speedup of a CTA's reads by a second warpgro
 ALONE = 0.75  # share of the multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
 MANY = 128  # least blocks of a CTA for which its warps take more keys at a time over 8-bit numbers
-LONGEST_ALONE = 128  # most blocks of a sequence for one CTA where lengths may differ: joining costs little next to more blocks ...
+# most blocks of a sequence for one CTA where lengths may differ: joining costs little next to more blocks ...
+LONGEST_ALONE = 128
 FEW = 6  # ... and with so few work items for each multiprocessor the longest may be the last to run
 IN_FLIGHT = 128 * 1024  # bytes of keys and values
 
@@ -211,7 +217,8 @@ def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> d
     warp_rows = rows if many else ROWS_OF_A_WARP  # a key is widened once for all of these
     groups = (4 if wide else 8) * warp_rows // rows  # of as many warps as registers have room for
     rounds = warp_rows // ROWS_OF_A_WARP  # shared memory holds the sums of one round of warps at a time
-    keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups  # as measured (docs/performance_trials.md)
+    # as measured (docs/performance_trials.md)
+    keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups
     queries = 1 if wide else 2
     sums = groups * rows * (-(-DV // 32) * 32 * 4 // rounds + 3 * 4)  # of each warp, and three numbers a row
     room = ROOM - queries * rows * -(-D // 64) * 64 * 2 - sums

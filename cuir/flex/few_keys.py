@@ -16,21 +16,31 @@ from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
 from .inputs import capturing, need_warm
-from .made import Counting, Made
+from .made import Counting, DeviceArguments
 from .settings import KNOWN_LENGTHS, Settings
 
-# Keys that a query visits, in blocks of 128, as a multiple of the head dim. On an H200 (where it is 3.1) 2.5 is a gain of 5 % (head dim
+# Keys that a query visits, in blocks of 128, as a multiple of the head dim. On an H200 (where it is 3.1) 2.5 is a gain
+# of 5 % (head dim
 # 128), 3.3 a loss of 6 % (96), 2.3 a gain of 2 % (256).
 FEW = 4.5
-# Factor where the heads of a group would be dealt to separate CTAs, whose dK and dV are added up, too: on an H200 4.5 is a gain of 6 %
+# Factor where the heads of a group would be dealt to separate CTAs, whose dK and dV are added up, too: on an H200 4.5
+# is a gain of 6 %
 # (128), 5.0 one of 27 % (64).
 SHARED_OUT = 1.7
 BANDWIDTH = 3.35e12  # bytes a second, of the device that FEW is for
 PRODUCTS, PLAIN = 4096, 128  # operations in a clock of a multiprocessor: of the tensor core, and others
-OWN = 16  # instructions of a pair without its score: an exponential, which takes as long as eight others, and eight others
+# instructions of a pair without its score: an exponential, which takes as long as eight others, and eight others
+OWN = 16
 
 
-def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Lengths, device: torch.device, spread: bool = False) -> bool:
+def has_few_keys(
+    settings: Settings,
+    data: TransferResult,
+    device_arguments: DeviceArguments | None,
+    at: Lengths,
+    device: torch.device,
+    spread: bool = False,
+) -> bool:
     """Decide whether the queries of a call have so few keys that a separate kernel computes dQ faster.
 
     The first call of these lengths waits for the device; later ones use the count of earlier data until their own
@@ -38,7 +48,7 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
 
     Args:
         data: the captured values of the forward call's mods.
-        made: the arguments that its kernel took for them.
+        device_arguments: the arguments that its kernel took for them.
         spread: the heads of a group would otherwise be dealt to separate CTAs.
     """
     dim, score = max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
@@ -46,7 +56,7 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
         return False
     if score.special:  # computing it twice was slower when measured (a soft cap, 1024 keys, head dim 128)
         return False
-    keys, cost = visited(settings, data, made, at), 4 * dim / PRODUCTS + OWN / PLAIN
+    keys, cost = mean_visited_keys(settings, data, device_arguments, at), 4 * dim / PRODUCTS + OWN / PLAIN
     if keys is None:
         return False
     return keys <= FEW * (SHARED_OUT if spread else 1) * dim * cost / (cost + score.plain / PLAIN) * BANDWIDTH / (
@@ -54,28 +64,28 @@ def few_keys(settings: Settings, data: TransferResult, made: Made | None, at: Le
     )
 
 
-def visited(settings: Settings, data: TransferResult, made: Made | None, at: Lengths) -> float | None:
+def mean_visited_keys(settings: Settings, data: TransferResult, device_arguments: DeviceArguments | None, at: Lengths) -> float | None:
     """Return the keys that a query visits on average, in whole blocks; None if they are unknown.
 
     While the device has not counted those of this data, the last count for these lengths is returned.
     """
-    if not isinstance(data.lists, Lists) or made is None:
+    if not isinstance(data.lists, Lists) or device_arguments is None:
         return settings.visited(at, settings.numbers(data.captured))
-    if made.visited is not None:
-        return made.visited
+    if device_arguments.visited is not None:
+        return device_arguments.visited
     previous = settings.counted.get(at)
     if previous is not None and capturing():  # an event must not be queried during a capture
         return previous
-    if made.counting is None:
+    if device_arguments.counting is None:
         need_warm("counting the blocks of a mask")
-        count, blocks = made[data.lists.count], made[data.lists.list].shape[-1]
-        made.counting = Counting(count[..., 1].float().mean() * (at.N / blocks))
-    if previous is not None and not made.counting.done():
+        count, blocks = device_arguments[data.lists.count], device_arguments[data.lists.list].shape[-1]
+        device_arguments.counting = Counting(count[..., 1].float().mean() * (at.N / blocks))
+    if previous is not None and not device_arguments.counting.has_arrived():
         return previous
     if len(settings.counted) >= KNOWN_LENGTHS:
         settings.counted.clear()
-    made.visited = settings.counted[at] = made.counting.value()
-    return made.visited
+    device_arguments.visited = settings.counted[at] = device_arguments.counting.value()
+    return device_arguments.visited
 
 
-__all__ = ["few_keys", "visited"]
+__all__ = ["has_few_keys", "mean_visited_keys"]

@@ -40,14 +40,14 @@ from .inputs import (
     stand_for_others,
     wrong,
 )
-from .kernels import Attention, Level, Ready, made, name_of, traced_with
+from .kernels import Attention, Level, Ready, make_attention, name_of, traced_with
 from .made_inside import read_mods
 from .masks import LazyBlockMask, check_mask, mod_of
-from .mods import CaptureKey, Same, identity
+from .mods import CaptureKey, MutationGuard, make_capture_key
 from .operator import OPERATOR, WITH_MAX_SCORES, sink_of
 from .packing import autocast, autocasts
 from .progress import Progress
-from .standing import MASKS_ARE_CONSTANTS, met, settled, stands, warm
+from .standing import MASKS_ARE_CONSTANTS, is_materialised, mark_graph_inputs, mask_mod_from_blocks, warm
 
 
 class Form(NamedTuple):
@@ -71,7 +71,7 @@ KNOWN_CALLS = 256  # signatures of one pair of mods
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownAttention:
     """The attention of some mods.
 
     Attributes:
@@ -86,29 +86,31 @@ class Known:
     places: tuple[tuple[int, int], ...]
     whole: bool
 
-    def data(self, who: CaptureKey) -> TransferResult:
+    def data(self, capture_key: CaptureKey) -> TransferResult:
         """Return the transfer with the tensors that these mods capture."""
         if not self.places:
             return self.transferred
         captured = list(self.transferred.captured)
         for parameter, place in self.places:
-            captured[parameter] = captured[parameter].with_value(who.tensors[place])
+            captured[parameter] = captured[parameter].with_value(capture_key.tensors[place])
         return self.transferred.with_captured(tuple(captured))
 
 
 @dataclass
-class Warm:
+class WarmCalls:
     """Cached calls of the same mods, valid while a guard holds."""
 
-    same: Same
+    guard: MutationGuard
     calls: dict[Any, Ready] = field(default_factory=dict)
     last: tuple[Any, Ready] | None = None  # options of the last call, and its prepared launch
 
 
-_KNOWN: OrderedDict[Any, Known] = OrderedDict()  # by capture key of the mods; a hit saves tracing
+_KNOWN: OrderedDict[Any, KnownAttention] = OrderedDict()  # by capture key of the mods; a hit saves tracing
 _TRACED: dict[Any, Attention] = {}  # by the text of the traces; a hit saves the transfer
-_WARM: OrderedDict[tuple[int, int, int], Warm] = OrderedDict()  # by ids of the mods and a sink; a hit saves all checks but the guard
-_ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)  # six times as fast as a query by device
+# by ids of the mods and a sink; a hit saves all checks but the guard
+_WARM: OrderedDict[tuple[int, int, int], WarmCalls] = OrderedDict()
+# six times as fast as a query by device
+_ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _LOCK = threading.RLock()
 _NOTHING = torch.empty(0)
 
@@ -318,7 +320,7 @@ def _dispatched(
     check_mask(block_mask, at)
     stand = None if block_mask is None or (isinstance(block_mask, LazyBlockMask) and block_mask.unmade) else block_mask
     if stand is not None and MASKS_ARE_CONSTANTS:
-        met(stand)
+        mark_graph_inputs(stand)
     sinks = sink_of(sink, query.shape[1], query.device)
     mods = read_mods(query, mask_mod, score_mod, normalize, bool(sinks), most, 0.0 if dropout is None else dropout[0])
     if mods is None:
@@ -359,14 +361,14 @@ def _warm(
             return None
         mask_mod, mask = result
         cache = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
-        if cache is None or not cache.same.holds(mask_mod, score_mod, sink):
+        if cache is None or not cache.guard.holds(mask_mod, score_mod, sink):
             return None
         options = _options(query.dtype, mask, scale, enable_gqa, backend, verify, weights)
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
     last = cache.last
     if last is not None and last[0] == options:
-        outputs = last[1].repeated(query, key, value)  # errors of a launch must reach the caller
+        outputs = last[1].replay(query, key, value)  # errors of a launch must reach the caller
         if outputs is not None:
             return outputs
     try:
@@ -432,14 +434,17 @@ def prepare(
             of a plain softmax.
     """
     check_sink(weights, query.shape[1])
-    who, traced, form = identity(mask_mod, score_mod, *weights), None, _form(query, key, value, len(weights) > 3)
-    if stands(block_mask):
+    capture_key, traced, form = make_capture_key(mask_mod, score_mod, *weights), None, _form(query, key, value, len(weights) > 3)
+    if is_materialised(block_mask):
         need_warm("looking at the blocks of a mask")
-        original_mod, (mask_mod, traced) = mask_mod, _settled(block_mask, score_mod, who, query, key, form, verify, weights)
+        original_mod, (mask_mod, traced) = (
+            mask_mod,
+            _mask_mod_from_blocks(block_mask, score_mod, capture_key, query, key, form, verify, weights),
+        )
         if mask_mod is not original_mod:
-            who, traced = identity(mask_mod, score_mod, *weights), None
-    attention = known_attention(mask_mod, score_mod, who, form, verify, weights, traced)
-    data = attention.data(who)
+            capture_key, traced = make_capture_key(mask_mod, score_mod, *weights), None
+    attention = lookup_attention(mask_mod, score_mod, capture_key, form, verify, weights, traced)
+    data = attention.data(capture_key)
     device = query.device
     for place, p in enumerate(data.captured):
         if not p.constant and isinstance(p.value, torch.Tensor) and p.value.device != device:
@@ -451,14 +456,14 @@ def prepare(
     if result is not None:
         sink = weights[1] if weights and isinstance(weights[1], torch.Tensor) else None
         signature = _signature(query, key, value), _options(query.dtype, result[1], scale, enable_gqa, backend, verify, weights)
-        _keep_warm(ready, who, (mask_mod, score_mod, sink), signature)
+        _keep_warm(ready, capture_key, (mask_mod, score_mod, sink), signature)
     return ready
 
 
-def _settled(
+def _mask_mod_from_blocks(
     block_mask: Any,
     score_mod: Any,
-    who: CaptureKey,
+    capture_key: CaptureKey,
     query: torch.Tensor,
     key: torch.Tensor,
     form: Form,
@@ -467,21 +472,21 @@ def _settled(
 ) -> tuple[Callable[..., Any], Traced | None]:
     """Return a mask_mod equivalent to a mask's blocks, and the mods' trace if it is the mask's own.
 
-    `who` is the capture key of the mask's mods.
+    `capture_key` is the capture key of the mask's mods.
     """
     traces: list[Traced] = []
 
     def alone() -> Traced:
-        entry = _KNOWN.get(_mods(who, form, level)) if who.known else None
+        entry = _KNOWN.get(_mods(capture_key, form, level)) if capture_key.comparable else None
         if entry is not None:
-            mask_trace = entry.attention.traced.of_mask(p.value for p in entry.data(who).captured)
+            mask_trace = entry.attention.traced.of_mask(p.value for p in entry.data(capture_key).captured)
         else:
-            traces.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), who))
+            traces.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), capture_key))
             mask_trace = traces[0].of_mask(p.value for p in traces[0].parameters)
         return traced_apart(Specification("mask", block_mask.mask_mod)) if mask_trace is None else mask_trace
 
     with _LOCK:
-        mod = settled(block_mask, lengths_of(query, key), query.device, alone)
+        mod = mask_mod_from_blocks(block_mask, lengths_of(query, key), query.device, alone)
     return mod, traces[0] if traces else None
 
 
@@ -495,9 +500,9 @@ def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: 
     return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
 
 
-def _mods(who: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:
+def _mods(capture_key: CaptureKey, form: Form, level: Level) -> tuple[Any, ...]:
     """Return the cache key of calls that share a kernel."""
-    return who.structure, who.values, form, level
+    return capture_key.structure, capture_key.values, form, level
 
 
 def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -505,19 +510,19 @@ def _numbers(weights: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(None if isinstance(w, torch.Tensor) else (type(w), w) for w in weights)
 
 
-def _keep_warm(ready: Ready, who: CaptureKey, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
+def _keep_warm(ready: Ready, capture_key: CaptureKey, mods: tuple[Any, Any, Any], signature: tuple[Any, ...]) -> None:
     """Cache a call under its mods and sink.
 
     The entry is evicted when one of them dies, so that nothing that they captured stays alive.
     """
     key = id(mods[0]), id(mods[1]), id(mods[2])
-    if not Same.possible(who, mods):
+    if not MutationGuard.possible(capture_key, mods):
         _WARM.pop(key, None)
         return
     warm = _WARM.get(key)
-    if warm is None or not warm.same.holds(*mods):
+    if warm is None or not warm.guard.holds(*mods):
         try:
-            warm = Warm(Same(who, mods, lambda dead: _WARM.pop(key, None)))
+            warm = WarmCalls(MutationGuard(capture_key, mods, lambda dead: _WARM.pop(key, None)))
         except TypeError:  # no weak references: an object with slots
             return
     if len(warm.calls) >= KNOWN_CALLS:
@@ -528,15 +533,15 @@ def _keep_warm(ready: Ready, who: CaptureKey, mods: tuple[Any, Any, Any], signat
         _WARM.popitem(last=False)
 
 
-def known_attention(
+def lookup_attention(
     mask_mod: Callable[..., Any] | None,
     score_mod: Callable[..., Any] | None,
-    who: CaptureKey,
+    capture_key: CaptureKey,
     form: Form,
     level: Level,
     weights: tuple[Any, ...],
     traced: Traced | None = None,
-) -> Known:
+) -> KnownAttention:
     """Return the attention of these mods, cached by an earlier call or made now.
 
     Args:
@@ -544,35 +549,35 @@ def known_attention(
 
     Raises CuirError U403, X1xx.
     """
-    if stand_for_others(who.tensors):
-        for x in who.tensors:
+    if stand_for_others(capture_key.tensors):
+        for x in capture_key.tensors:
             check_wrapped("what a mod captures", x)
-    signature = _mods(who, form, level)
-    entry = _KNOWN.get(signature) if who.known else None
+    signature = _mods(capture_key, form, level)
+    entry = _KNOWN.get(signature) if capture_key.comparable else None
     if entry is not None:
         return entry
-    if who.known:
+    if capture_key.comparable:
         need_warm("tracing a mod")
     with _LOCK:
         spec = _specification(mask_mod, score_mod, weights)
-        traced = traced_with(spec, who) if traced is None else traced
-        attention = _attention(spec, traced, who, form, level)
+        traced = traced_with(spec, capture_key) if traced is None else traced
+        attention = _attention(spec, traced, capture_key, form, level)
         places, captured = [], []
         for i, (kernel_parameter, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
-            at = next((j for j, t in enumerate(who.tensors) if t is parameter.value), None)
+            at = next((j for j, t in enumerate(capture_key.tensors) if t is parameter.value), None)
             if at is not None:
                 places.append((i, at))
             captured.append(replace(kernel_parameter, value=parameter.value if at is None else _NOTHING))
         whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING and not p.constant for p in captured)
-        entry = Known(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
-        if who.known and whole:
+        entry = KnownAttention(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
+        if capture_key.comparable and whole:
             _KNOWN[signature] = entry
             while len(_KNOWN) > KNOWN_MODS:
                 _KNOWN.popitem(last=False)
     return entry
 
 
-def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form, level: Level) -> Attention:
+def _attention(spec: Specification, traced: Traced, capture_key: CaptureKey, form: Form, level: Level) -> Attention:
     """Return the attention of mods with this trace.
 
     It is cached from other mods of the same structure, or made now.
@@ -586,13 +591,15 @@ def _attention(spec: Specification, traced: Traced, who: CaptureKey, form: Form,
         ),
     )
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
-    key = texts, parameters, who.structure, form, level
+    key = texts, parameters, capture_key.structure, form, level
     if key not in _TRACED:
         if len(_TRACED) >= KNOWN_MODS:
             _TRACED.pop(next(iter(_TRACED)))
         with Progress(spec.name).step("transfer to the expert kernel"):
             dims = form.head_dim, form.value_dim
-            _TRACED[key] = made(spec, who, dtype_of(form.dtype), dims, consts=dict(form.consts), level=level, traced=traced, kind=form.kind)
+            _TRACED[key] = make_attention(
+                spec, capture_key, dtype_of(form.dtype), dims, consts=dict(form.consts), level=level, traced=traced, kind=form.kind
+            )
     return _TRACED[key]
 
 
@@ -601,7 +608,8 @@ def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> Non
 
     Raises CuirError U407.
     """
-    if tensor.device != query.device and (tensor.ndim or tensor.device.type != "cpu"):  # PyTorch lets a number be on the CPU
+    # PyTorch lets a number be on the CPU
+    if tensor.device != query.device and (tensor.ndim or tensor.device.type != "cpu"):
         raise CuirError.of(
             "U407",
             f"`{name}`, which a mod captures, must be on the device of `query`, {query.device}, found {tensor.device}",
@@ -611,4 +619,4 @@ def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> Non
 
 operator.prepare_with(prepare)
 
-__all__ = ["flex_attention", "known_attention", "nested_with", "prepare"]
+__all__ = ["flex_attention", "lookup_attention", "nested_with", "prepare"]

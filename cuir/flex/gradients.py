@@ -26,19 +26,20 @@ from ..variants.evaluate import evaluate
 from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
 from . import backward_kernels
-from .backward_kernels import BY_QUERIES, KERNEL, Asked, planned, spreads
+from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, plan_gradients, spreads
 from .differentiated_once import GradientError, differentiated_once
-from .few_keys import few_keys
+from .few_keys import has_few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
-from .made import Made
-from .packing import as_it_lies, autocasts, made_as_it_lies, output_for, packed, stand_in, strides_fit, without_room
+from .made import DeviceArguments
+from .packing import as_it_lies, autocasts, made_as_it_lies, output_for, pack_rows, stand_in, strides_fit, without_room
 from .progress import Progress
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
 # the replay of a launch: returns the tensors that it allocates and writes; None for tensors of another layout
 Launch = Callable[..., tuple[torch.Tensor, ...] | None]
-Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]  # captured tensors of floats, each with its places among what the mods capture
+# captured tensors of floats, each with its places among what the mods capture
+Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]
 
 
 class Kernel(Protocol):
@@ -55,7 +56,7 @@ class Attention(backward_kernels.Attention, Protocol):
 
     settings: Settings
 
-    def gradients(self, asked: Asked = ...) -> Gradients: ...
+    def gradients(self, requested: RequestedGradients = ...) -> Gradients: ...
     def captured_by_name(self, data: TransferResult) -> Iterable[tuple[str, Parameter]]: ...
 
 
@@ -67,7 +68,7 @@ class Ready(Protocol):
     @property
     def arguments(self) -> Mapping[str, Any]: ...
     @property
-    def made(self) -> Made | None: ...
+    def device_arguments(self) -> DeviceArguments | None: ...
     @property
     def attention(self) -> Attention | None: ...
     @property
@@ -82,7 +83,7 @@ class Ready(Protocol):
 
 
 @dataclass(frozen=True)
-class Repeated:
+class ReplayableBackward:
     """A replayable backward pass for tensors of the same layout: dQ, dK and dV, and nothing else.
 
     Each of its launches is recognised by its tensors alone.
@@ -90,20 +91,20 @@ class Repeated:
     Attributes:
         rows: the launch of `prepare`, or of the kernel of dQ in its place.
         queries: the launch that finishes dQ, from its sums or from the arguments of by_keys.
-        made: the arguments for captured values, made from `forward`, those of a forward call.
+        device_arguments: the arguments for captured values, made from `forward`, those of a forward call.
         captured: the tensors among these, their states, and their memory, which is kept alive.
     """
 
     rows: Launch
     by_keys: Launch
     queries: Launch | None
-    made: tuple[Made | None, ...]
-    forward: Made | None
+    device_arguments: tuple[DeviceArguments | None, ...]
+    forward: DeviceArguments | None
     captured: tuple[tuple[torch.Tensor, State, object], ...]
 
     def of(self, ready: Ready) -> bool:
         """Return True if a forward call had the captured values of this pass, unwritten since."""
-        return self.forward is ready.made and all(state is not None and state_of(t) == state for t, state, _ in self.captured)
+        return self.forward is ready.device_arguments and all(state is not None and state_of(t) == state for t, state, _ in self.captured)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, *seed: torch.Tensor
@@ -132,25 +133,27 @@ def _numbers_of(ready: Ready, q: torch.Tensor, k: torch.Tensor, scale: float) ->
 class Gradients:
     """The backward pass of an `Attention` for requested gradients: its plan, kernels and calls."""
 
-    def __init__(self, attention: Attention, requested: Asked):
+    def __init__(self, attention: Attention, requested: RequestedGradients):
         """Plan the pass.
 
         Raises CuirError X109 for what has no gradients.
         """
         need_gradients(attention.spec.normalize)
-        self.attention, self.asked, self.plan = attention, requested, planned(attention, requested)
+        self.attention, self.requested, self.plan = attention, requested, plan_gradients(attention, requested)
         self.kernels: Mapping[str, Kernel] = {}
-        self.repeated: dict[Any, Repeated] = {}  # by shapes and scale, the last pass of tensors that lie as the kernels read them
+        self.replayable: dict[
+            Any, ReplayableBackward
+        ] = {}  # by shapes and scale, the last pass of tensors that lie as the kernels read them
 
-    def again(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    def replay(self, ready: Ready, scale: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """Replay the last pass of these shapes for query, key, value, O, LSE and dO; return dQ, dK and dV.
 
         Returns None if there was none, or it had other captured data or tensors of another layout.
         """
-        last = self.repeated.get(_numbers_of(ready, tensors[0], tensors[1], scale))
+        last = self.replayable.get(_numbers_of(ready, tensors[0], tensors[1], scale))
         if last is None or ready.kernel is None or not last.of(ready):
             return None
-        for device_arguments in last.made:
+        for device_arguments in last.device_arguments:
             _joined(device_arguments)
         return last(*tensors, *ready.seed)
 
@@ -172,7 +175,7 @@ class Gradients:
         Tensors lie as the kernels read them, and k and v have a batch for each of q.
 
         Args:
-            keep: a later pass may replay this one with `again`, as nothing is done to these gradients.
+            keep: a later pass may replay this one with `replay`, as nothing is done to these gradients.
         """
         assert ready.data is not None
         plan, device, at = self.plan, q.device, lengths_of(q, k)
@@ -193,8 +196,8 @@ class Gradients:
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
-        gq = output_for(q, q.shape[3]) if self.asked.queries else None
-        gk, gv = (output_for(x, x.shape[3]) if self.asked.keys else None for x in (k, v))
+        gq = output_for(q, q.shape[3]) if self.requested.queries else None
+        gk, gv = (output_for(x, x.shape[3]) if self.requested.keys else None for x in (k, v))
         gradients: dict[int, torch.Tensor] = {}
         inputs = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
         inputs |= {name: ready.arguments[name] for name in (DROPOUT if ready.seed else ())}
@@ -216,7 +219,7 @@ class Gradients:
                 launch("finish_values", {"dQ": dv, "GQ": gv, "scale": 1.0})
         if plan.adds:
             launch("finish", {"dQ": dq, "GQ": gq, "scale": scale})
-        if keep and self.asked.queries and self.asked.keys and not plan.spread and not gradients:
+        if keep and self.requested.queries and self.requested.keys and not plan.spread and not gradients:
             self._keep(_numbers_of(ready, q, k, scale), runs, launches, tuple(device_arguments.values()), ready)
         return (gq, gk, gv), _added(gradients, self.of_sink(ready.data, lse, DL[..., : at.M]))
 
@@ -225,7 +228,7 @@ class Gradients:
         key: Any,
         runs: Mapping[str, Kernel],
         launches: Mapping[str, Mapping[str, Any]],
-        device_arguments: tuple[Made | None, ...],
+        device_arguments: tuple[DeviceArguments | None, ...],
         ready: Ready,
     ) -> None:
         """Cache a pass for replay, unless a launch of it is not recognised by its tensors alone."""
@@ -242,13 +245,18 @@ class Gradients:
             return
         assert ready.data is not None
         captured = (p.value for p in ready.data.captured if isinstance(p.value, torch.Tensor))
-        if len(self.repeated) >= KNOWN_SHAPES:
-            self.repeated.clear()
+        if len(self.replayable) >= KNOWN_SHAPES:
+            self.replayable.clear()
         prepares = "prepare" not in launches_by_step
         queries = None if prepares else launches_by_step["finish"] if "finish" in launches_by_step else launches_by_step[BY_QUERIES]
         states = tuple((t, state_of(t), memory_of(t)) for t in captured)
-        self.repeated[key] = Repeated(
-            launches_by_step[BY_QUERIES if prepares else "prepare"], launches_by_step[KERNEL], queries, device_arguments, ready.made, states
+        self.replayable[key] = ReplayableBackward(
+            launches_by_step[BY_QUERIES if prepares else "prepare"],
+            launches_by_step[KERNEL],
+            queries,
+            device_arguments,
+            ready.device_arguments,
+            states,
         )
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Kernel]:
@@ -270,7 +278,7 @@ class Gradients:
         names: dict[str, Any] = {"h": torch.arange(lse.shape[1], dtype=torch.int32, device=lse.device)}
         parameters = {i: p for i, p in enumerate(traced.parameters) if p.name in read}
         names |= {p.name: p.on(forward.captured[i].value, lse.device) for i, p in parameters.items()}  # type: ignore[arg-type]
-        leaves = {i: names[p.name].requires_grad_() for i, p in parameters.items() if i in self.asked.learned}
+        leaves = {i: names[p.name].requires_grad_() for i, p in parameters.items() if i in self.requested.learned}
         if not leaves:
             return {}
         with torch.enable_grad():
@@ -303,7 +311,7 @@ def _sums(like: torch.Tensor) -> torch.Tensor:
     return _floats(like, *like.shape[:-1], -(-like.shape[-1] // 4) * 4)[..., : like.shape[-1]]
 
 
-def _joined(arguments: Made | None) -> Mapping[str, Any]:
+def _joined(arguments: DeviceArguments | None) -> Mapping[str, Any]:
     """Return captured values for a launch on the current stream."""
     if arguments is not None:
         arguments.join()
@@ -331,7 +339,7 @@ class _Interpreted:
         return run(self.checked, arguments, budget=math.inf)
 
 
-def chosen(
+def choose_gradients(
     attention: Attention,
     needed: Sequence[bool],
     learned: Iterable[int],
@@ -353,7 +361,9 @@ def chosen(
     spread = spreads(attention, at)
     separate = needed[0] and keys and not in_order and few(spread)
     of_lse = of_lse and needed[0] and (separate or in_order or not keys)  # one plan for all that need not know
-    gradients = attention.gradients(Asked(needed[0], keys, tuple(sorted(learned)), in_order, not separate and spread, separate, of_lse))
+    gradients = attention.gradients(
+        RequestedGradients(needed[0], keys, tuple(sorted(learned)), in_order, not separate and spread, separate, of_lse)
+    )
     by_keys = gradients.plan.by_keys
     if in_order and by_keys is not None and by_keys.transferred.gradients:
         name = next(iter(by_keys.transferred.gradients))
@@ -388,23 +398,26 @@ def backward(
         with torch.autocast(query.device.type, enabled=False):
             return backward(ready, query, key, value, o, lse, do, dlse, needed, learned)
     assert ready.attention is not None and ready.data is not None
-    q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))  # kernels recognise calls of tensors that want nothing
-    first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))  # a tensor that is given twice has its gradient once
+    # kernels recognise calls of tensors that want nothing
+    q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))
+    # a tensor that is given twice has its gradient once
+    first = (not any(x is y for y in learned[:n]) for n, x in enumerate(learned))
     places = [next((at for t, at in ready.learnable if t is x and new), ()) for x, new in zip(learned, first, strict=True)]
     settings, data, lengths = ready.attention.settings, ready.data, lengths_of(query, key)
     learned_places = (i for at in places for i in at)
-    has_few_keys = functools.partial(few_keys, settings, data, ready.made, lengths, query.device)
-    gradients = chosen(ready.attention, needed, learned_places, lengths, has_few_keys, dlse is not None)
+    few = functools.partial(has_few_keys, settings, data, ready.device_arguments, lengths, query.device)
+    gradients = choose_gradients(ready.attention, needed, learned_places, lengths, few, dlse is not None)
     scale, plain = float(ready.arguments["scale"]), dlse is None and not learned and all(needed)
     if plain:
-        replayed = gradients.again(ready, scale, q, k, v, o, lse, do)
+        replayed = gradients.replay(ready, scale, q, k, v, o, lse, do)
         if replayed is not None:
             return replayed
     if key.shape[0] != query.shape[0]:
         k, v = (x.expand(query.shape[0], -1, -1, -1) for x in (k, v))
-    fitting = [x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v, o, do)]
+    fitting = [x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in (q, k, v, o, do)]
     keep = plain and ready.kernel is not None and all(a is b for a, b in zip(fitting, (q, k, v, o, do), strict=True))
-    keep = keep and key.shape[0] == query.shape[0] and all(map(made_as_it_lies, (q, k, v)))  # gradients are given as they are
+    # gradients are given as they are
+    keep = keep and key.shape[0] == query.shape[0] and all(map(made_as_it_lies, (q, k, v)))
     q, k, v, o, do = fitting
     grads, learned_gradients = gradients.of(ready, q, k, v, o, lse, do, dlse, scale, keep)
     dense = (None if g is None or not is_needed else without_room(g, x) for g, x, is_needed in zip(grads, (q, k, v), needed, strict=True))
@@ -430,7 +443,8 @@ class _Differentiable(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ready: Ready, *learned: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         outputs = ready.outputs(*(x.detach() for x in (query, key, value)))
-        ctx.save_for_backward(query, key, value, *outputs[:2], *ready.seed)  # the last one to notice a write before the backward pass
+        # the last one to notice a write before the backward pass
+        ctx.save_for_backward(query, key, value, *outputs[:2], *ready.seed)
         ctx.ready, ctx.learned, ctx.versions = ready, learned, versions_of(ready)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*outputs[2:])
@@ -486,7 +500,7 @@ def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: 
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
     requires_grad = [x.requires_grad for x in (query, key, value)]
-    _ = chosen(
+    _ = choose_gradients(
         ready.attention, requires_grad, (i for _, at in learned for i in at), lengths_of(query, key)
     )  # raises here for what has no gradients
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
@@ -513,4 +527,4 @@ def read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
     return tuple(tensors.values())
 
 
-__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "chosen", "differentiable", "learnable", "read_tensors"]
+__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "choose_gradients", "differentiable", "learnable", "read_tensors"]

@@ -18,7 +18,8 @@ from ..text.source import Span
 from ..text.user_code import line_span
 
 KNOWN_GRAPHS = 256
-_PLACES: OrderedDict[str, dict[str, str]] = OrderedDict()  # by the file name of a graph's code: where its values come from, by their names
+# by the file name of a graph's code: where its values come from, by their names
+_PLACES: OrderedDict[str, dict[str, str]] = OrderedDict()
 
 
 def remember_places(graph: Any) -> None:

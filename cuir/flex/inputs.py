@@ -198,15 +198,17 @@ def stand_for_others(tensors: Sequence[torch.Tensor]) -> bool:
     return forward_ad._current_level >= 0 or any(map(_IS_WRAPPED, tensors))
 
 
-def check_wrapped(what: str, x: torch.Tensor) -> None:
+def check_wrapped(description: str, x: torch.Tensor) -> None:
     """Raise CuirError U403 for a functorch wrapper, U410 for a tensor that has a tangent."""
     if torch.compiler.is_compiling():
         return
     if _IS_WRAPPED(x):
         message, hint = IN_TRANSFORM
-        wrong("U403", message.replace("the call", what), hint)
+        wrong("U403", message.replace("the call", description), hint)
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
-        wrong("U410", f"{what} has a tangent, and attention has no derivative in forward mode", "torch.autograd.grad, by reverse mode")
+        wrong(
+            "U410", f"{description} has a tangent, and attention has no derivative in forward mode", "torch.autograd.grad, by reverse mode"
+        )
 
 
 def check_device(name: str, x: torch.Tensor, q: torch.Tensor) -> None:
@@ -354,7 +356,7 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and _STREAM_IS_CAPTURED()
 
 
-def need_warm(what: str) -> None:
+def need_warm(action: str) -> None:
     """Raise CuirError U415 if a CUDA graph is being captured.
 
     Preparations of a first call (compiling, block lists, checks of captured tensors) cannot be part of a graph: they
@@ -363,7 +365,7 @@ def need_warm(what: str) -> None:
     if capturing():
         raise CuirError.of(
             "U415",
-            f"{what} is for a call before the capture of a CUDA graph: this one is the first of its kind",
+            f"{action} is for a call before the capture of a CUDA graph: this one is the first of its kind",
             hint="call it once with the same mods, lengths and strides before the capture",
         )
 

@@ -29,7 +29,7 @@ from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
 from ..variants.ranges import Reads, traced_apart
 from . import decoding
-from .backward_kernels import Asked
+from .backward_kernels import RequestedGradients
 from .dispatched import has_no_numbers, is_dispatched
 from .experts import Kind, expert, origin_of, space_of, starts_of
 from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
@@ -47,13 +47,13 @@ from .inputs import (
     plain_integer,
     seeded,
 )
-from .made import Made
-from .mods import CaptureKey, identity
-from .packing import output_for, packed, strides_fit, without_room
+from .made import DeviceArguments
+from .mods import CaptureKey, make_capture_key
+from .packing import output_for, pack_rows, strides_fit, without_room
 from .progress import Progress
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import KNOWN_LENGTHS, Settings, text_of
-from .shares import given_to, joined, shares
+from .shares import join_shares, launch_arguments, share_count
 
 if TYPE_CHECKING:
     from ..choice import Choice
@@ -71,21 +71,21 @@ class Ready:
 
     Attributes:
         checked: the program for the interpreter, which has no kernel.
-        arguments: all arguments but the tensors of the call; those of `made` are among them.
+        arguments: all arguments but the tensors of the call; `device_arguments` among them.
         steady: it may be cached with its mods.
     """
 
     kernel: CompiledKernel | None
     checked: Checked | None
     arguments: Mapping[str, Any]
-    made: Made | None = None
+    device_arguments: DeviceArguments | None = None
     steady: bool = True
     columns: int = 0  # of values and O
     fits: bool = True  # rows of the tensors are aligned as the kernel reads them, if the first one is
     attention: Attention | None = None  # and `data`, the captured values of its mods: for the backward pass
     data: TransferResult | None = None
     setting: Mapping[str, Const] = field(default_factory=dict)  # the kernel's const parameters
-    again: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
+    replays: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
     seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
     dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
 
@@ -116,7 +116,7 @@ class Ready:
 
     def outputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs of a call without gradients."""
-        replayed = self.repeated(query, key, value)
+        replayed = self.replay(query, key, value)
         if replayed is not None:
             return replayed
         tensors = {"Q": query, "K": key, "V": value}
@@ -127,13 +127,13 @@ class Ready:
         o = output_for(query, self.columns)
         as_they_lie = self.fits and (query.data_ptr() | key.data_ptr() | value.data_ptr()) % COPY_ALIGNMENT == 0
         if not as_they_lie:
-            query, key, value = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (query, key, value))
-        if self.made is not None:
-            self.made.join()
-        outputs = self.launched(query, key, value, o)
-        if self.kernel is not None and as_they_lie and self.steady and shares(self.setting) == 1:
+            query, key, value = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in (query, key, value))
+        if self.device_arguments is not None:
+            self.device_arguments.join()
+        outputs = self.launch(query, key, value, o)
+        if self.kernel is not None and as_they_lie and self.steady and share_count(self.setting) == 1:
             call = self.kernel.make_replay(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
-            self.again[:] = [] if call is None else [call]
+            self.replays[:] = [] if call is None else [call]
         return outputs if self.fits else (without_room(o, tensors["Q"]), *outputs[1:])
 
     def as_they_lie(self, captured: Sequence[torch.Tensor], at: Lengths) -> tuple[tuple[Parameter, int], ...] | None:
@@ -154,11 +154,11 @@ class Ready:
                 if place is None or not isinstance(argument, torch.Tensor) or argument.shape != like.shape:  # type: ignore[union-attr]
                     return None
                 places.append((replace(p, value=None), place))  # keep no reference to the tensor
-        return tuple(places) if attention._settled(data, at) else None
+        return tuple(places) if attention._needs_no_check(data, at) else None
 
     def with_values(self, values: Mapping[str, Any]) -> Ready:
         """Return a call with other captured values, without gradients, which is never cached."""
-        return replace(self, arguments={**self.arguments, **values}, made=None, steady=False, data=None, again=[])
+        return replace(self, arguments={**self.arguments, **values}, device_arguments=None, steady=False, data=None, replays=[])
 
     def with_dropout(self, dropout: Seeded | None) -> Ready:
         """Return the call with a probability and a seed; the call itself for None."""
@@ -167,30 +167,34 @@ class Ready:
         p, seed = dropout
         if p not in self.dropped and len(self.dropped) >= KNOWN_PROBABILITIES:
             self.dropped.clear()
-        return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), again=self.dropped.setdefault(p, []))
+        return replace(self, arguments={**self.arguments, **arguments_of(p, seed)}, seed=(seed,), replays=self.dropped.setdefault(p, []))
 
-    def repeated(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+    def replay(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         """Replay an earlier call for tensors of the same layout, without gradients.
 
         Returns None, and launches nothing, for other tensors and where gradients are requested.
         """
-        if not self.again or (self.learnable and torch.is_grad_enabled() and self._learns()):
+        if not self.replays or (self.learnable and torch.is_grad_enabled() and self._learns()):
             return None
         captured = capturing()
         if captured:
             self.pinned()
-        if self.made is not None:
-            self.made.join()
-        return self.again[0].of((query, key, value, *self.seed), captured)
+        if self.device_arguments is not None:
+            self.device_arguments.join()
+        return self.replays[0].of((query, key, value, *self.seed), captured)
 
-    def launched(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def launch(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Launch the kernel with O in `o`; return the outputs."""
-        arguments = given_to({"Q": query, "K": key, "V": value, "O": o}, self.setting)
+        arguments = launch_arguments({"Q": query, "K": key, "V": value, "O": o}, self.setting)
         if self.kernel is not None:
             outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**arguments, **self.arguments})
         else:
             outputs = self._interpreted(arguments)
-        return outputs if arguments["O"] is o else (o, joined(arguments["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
+        return (
+            outputs
+            if arguments["O"] is o
+            else (o, join_shares(arguments["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
+        )
 
     def _interpreted(self, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         from ..interp import run
@@ -198,7 +202,8 @@ class Ready:
         assert self.checked is not None
         o, written = tensors["O"], {t.name for t in self.checked.tensors if t.written}
         rows = {n: torch.empty(o.shape[:-1], dtype=torch.float32, device=o.device) for n in ("LSE", MAX_SCORES) if n in written}
-        run(self.checked, {**tensors, **rows, **self.arguments}, budget=math.inf)  # as long as the caller's lengths take
+        # as long as the caller's lengths take
+        run(self.checked, {**tensors, **rows, **self.arguments}, budget=math.inf)
         return o, *rows.values()
 
     def pinned(self) -> Ready:
@@ -225,7 +230,13 @@ class Attention:
     """
 
     def __init__(
-        self, transferred: TransferResult, traced: Traced, who: CaptureKey, settings: Settings, level: Level, plain: Callable[[], Attention]
+        self,
+        transferred: TransferResult,
+        traced: Traced,
+        capture_key: CaptureKey,
+        settings: Settings,
+        level: Level,
+        plain: Callable[[], Attention],
     ):
         """Create an attention from a transfer.
 
@@ -233,11 +244,12 @@ class Attention:
         """
         self._plain = plain
         self.transferred, self.traced, self.level = transferred, traced, level
-        self._who, self.settings = who, settings
+        self._capture_key, self.settings = capture_key, settings
         self._reads, self._checked = Reads(traced), Cache()
         self._captured = self._in_order(transferred)
-        self._gradients: dict[Asked, Gradients] = {}
-        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, State], ...], object]] = {}  # with the tensors' memory
+        self._gradients: dict[RequestedGradients, Gradients] = {}
+        # with the tensors' memory
+        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, State], ...], object]] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
         self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
@@ -279,14 +291,14 @@ class Attention:
 
         return lower(self.settings.checked(self.settings.start))
 
-    def gradients(self, asked: Asked = Asked()) -> Gradients:
+    def gradients(self, requested: RequestedGradients = RequestedGradients()) -> Gradients:
         """Return the backward pass for requested gradients.
 
         Raises CuirError X109 where there is none.
         """
-        if asked not in self._gradients:
-            self._gradients[asked] = Gradients(self, asked)
-        return self._gradients[asked]
+        if requested not in self._gradients:
+            self._gradients[requested] = Gradients(self, requested)
+        return self._gradients[requested]
 
     @property
     def fixed(self) -> Mapping[str, Const]:
@@ -295,9 +307,9 @@ class Attention:
         return {n: self.settings.fixed[n] for n in ("T", "D", "DV", *parts)}
 
     @property
-    def who(self) -> CaptureKey:
+    def capture_key(self) -> CaptureKey:
         """The capture key of its mods."""
-        return self._who
+        return self._capture_key
 
     def prove(self, consts: Mapping[str, Const], progress: Progress | None = None) -> VerifyReport | None:
         """Return the report for a setting.
@@ -311,7 +323,7 @@ class Attention:
         return verified(
             self.program,
             self.settings.specification(self.transferred),
-            self._who,
+            self._capture_key,
             self.settings.judged(consts),
             self.level,
             progress or Progress(self.spec.name),
@@ -358,7 +370,8 @@ class Attention:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
         """Return the outputs as a node of the graph that torch.compile traces: the operator of operator.py."""
-        captured = list(self._captured)  # with those without a gradient, whose writes before the backward pass are then detected
+        # with those without a gradient, whose writes before the backward pass are then detected
+        captured = list(self._captured)
         check_differentiable(query, key, value, self.spec.normalize, captured)
         captured += [] if (dropout := self._seeded(query)) is None else [dropout[1]]
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
@@ -492,9 +505,9 @@ class Attention:
         """
         return self.traced.own_names.get(self.traced.parameters[place].name, self.transferred.captured[place].name)
 
-    def _settled(self, data: TransferResult, at: Lengths) -> bool:
+    def _needs_no_check(self, data: TransferResult, at: Lengths) -> bool:
         """Return True if reads of captured tensors of these shapes need no check of data and no padding."""
-        return self._reads.settled(list(sources_of(data.captured, data.spec, at).values()), at)
+        return self._reads.passes_for_all_data(list(sources_of(data.captured, data.spec, at).values()), at)
 
     def _check_captured(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Check the reads of captured values.
@@ -514,16 +527,16 @@ class Attention:
         if self._reads.by_heads:
             self._reads.check_heads(list(sources_of(data.captured, data.spec, at).values()), at)
 
-    def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> Made | None:
+    def arguments(self, data: TransferResult, at: Lengths, device: torch.device, consts: Mapping[str, Const]) -> DeviceArguments | None:
         """Return the checked captured values of a call as its kernel takes them.
 
         They are cached while they stay the same. Raises CuirError U415, U416, U417.
         """
         if not (data.captured or data.lists is not None or data.tables):
             return None
-        if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self._settled(data, at):
+        if data.lists is None and not data.tables and all(p.lies(device) for p in data.captured) and self._needs_no_check(data, at):
             # no argument depends on their data, and comparing it with that of an earlier call would wait for the device
-            return Made({p.name: p.argument(data.spec, at, device) for p in data.captured}, device)
+            return DeviceArguments({p.name: p.argument(data.spec, at, device) for p in data.captured}, device)
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
         if capturing():
@@ -531,13 +544,13 @@ class Attention:
             if entry is None or any(isinstance(v, torch.Tensor) and v is not entry[0][n][0] for n, v in sources.items()):
                 need_warm("preparing what a mask captures")
 
-        def make() -> Made:
+        def make() -> DeviceArguments:
             need_warm("preparing what a mask captures")
             self._check_captured(list(sources.values()), at, device)
-            return Made(data.arguments(at, device, consts, dropout=False), device)
+            return DeviceArguments(data.arguments(at, device, consts, dropout=False), device)
 
         prepared = self._checked.get(key, sources, make)
-        assert isinstance(prepared, Made)
+        assert isinstance(prepared, DeviceArguments)
         return prepared
 
 
@@ -570,9 +583,9 @@ def attention(
     check_options(None, "auto", verify)
     head_dim, value_dim = plain_integer(head_dim), plain_integer(value_dim)
     spec = as_specification(spec, name_of(spec))
-    return made(
+    return make_attention(
         spec,
-        identity(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting),
+        make_capture_key(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting),
         dtype_of(dtype),
         (head_dim, head_dim if value_dim is None else value_dim),
         origin,
@@ -581,9 +594,9 @@ def attention(
     )
 
 
-def made(
+def make_attention(
     spec: Specification,
-    who: CaptureKey,
+    capture_key: CaptureKey,
     dtype: DType,
     head_dims: tuple[int, int],
     origin: Program | None = None,
@@ -602,11 +615,11 @@ def made(
     check_head_dims(*head_dims)
     parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
-    traced = traced_with(spec, who) if traced is None else traced
+    traced = traced_with(spec, capture_key) if traced is None else traced
     transferred = transfer(
         origin if origin is not None else origin_of(expert(kind, dtype)), spec, traced=traced, bits=bits, tables=bits and kind == "forward"
     )
-    key = (transferred.text, text_of(fixed), level, who.structure)
+    key = (transferred.text, text_of(fixed), level, capture_key.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
         if kind == "varlen":
@@ -626,24 +639,30 @@ def made(
             _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
     return Attention(
-        transferred, traced, who, settings, level, lambda: made(spec, who, dtype, head_dims, origin, consts, level, traced, False, kind)
+        transferred,
+        traced,
+        capture_key,
+        settings,
+        level,
+        lambda: make_attention(spec, capture_key, dtype, head_dims, origin, consts, level, traced, False, kind),
     )
 
 
-def traced_with(spec: Specification, who: CaptureKey) -> Traced:
+def traced_with(spec: Specification, capture_key: CaptureKey) -> Traced:
     """Trace mods, each of which runs once.
 
     Mods that write to what they read are traced once more: values of a trace that they keep are refused where they are
     used.
     """
     traced = traced_apart(spec)
-    if not who.unwritten():
+    if not capture_key.unwritten():
         traced_apart(spec)
     return traced
 
 
 KNOWN_PROGRAMS = 256
-_SETTINGS: dict[Any, Settings] = {}  # by program, fixed consts, level and structure of the mods: shared by mods with other data
+# by program, fixed consts, level and structure of the mods: shared by mods with other data
+_SETTINGS: dict[Any, Settings] = {}
 
 
 def name_of(mod: object) -> str:
@@ -652,4 +671,4 @@ def name_of(mod: object) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 
 
-__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "made", "name_of", "traced_with"]
+__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "make_attention", "name_of", "traced_with"]

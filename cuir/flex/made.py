@@ -21,7 +21,7 @@ class Counting:
             self.here = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
             self.event = torch.cuda.current_stream(number.device).record_event()
 
-    def done(self) -> bool:
+    def has_arrived(self) -> bool:
         """Return True if the number has arrived."""
         return self.event is None or bool(self.event.query())
 
@@ -32,7 +32,7 @@ class Counting:
         return float(self.here)
 
 
-class Made(dict[str, Any]):
+class DeviceArguments(dict[str, Any]):
     """Captured values and block lists as a kernel takes them.
 
     Streams other than the one that made them wait for that one.
@@ -66,4 +66,4 @@ class Made(dict[str, Any]):
         self.streams.add(current)
 
 
-__all__ = ["Counting", "Made"]
+__all__ = ["Counting", "DeviceArguments"]

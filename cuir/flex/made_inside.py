@@ -22,7 +22,7 @@ from .dispatched import has_no_numbers, is_traced
 from .graph_errors import at_tracing
 from .graph_places import name_in_code, remember_places, span_of_error
 from .inputs import check_wrapped
-from .mods import identity
+from .mods import make_capture_key
 from .operator import UNKNOWN, captured_now, entered, handle_of
 
 _NAME = "cuir_flex_attention_mods"
@@ -58,7 +58,7 @@ def read_mods(
         captured, handle = read(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
         return list(captured), handle
     traced = is_traced()
-    for x in (query, *identity(mask_mod, score_mod).tensors):
+    for x in (query, *make_capture_key(mask_mod, score_mod).tensors):
         check_wrapped("what a mod captures" if x is not query else "`query`", x)
     try:
         captured, handle = _from_outside(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
@@ -67,7 +67,7 @@ def read_mods(
             raise
         if not has_no_numbers(query):
             return None
-        captured, handle = list(identity(mask_mod, score_mod).tensors), UNKNOWN
+        captured, handle = list(make_capture_key(mask_mod, score_mod).tensors), UNKNOWN
     if isinstance(query, FakeTensor) and not traced:
         captured = [x if isinstance(x, FakeTensor) else query.fake_mode.from_tensor(x) for x in captured]
     return captured, handle
@@ -213,7 +213,7 @@ def _fix_number(number: Any, kind: str) -> int | float:
 def _reads_tensors(mod: Any) -> bool:
     """Return True if a function that the graph makes reads tensors through the globals of its file."""
     function = types.FunctionType(mod.get_code(), mod.get_globals())
-    return bool(identity(function).tensors)
+    return bool(make_capture_key(function).tensors)
 
 
 @at_tracing
@@ -271,7 +271,8 @@ def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[
     of_lengths = any(isinstance(x, Length) for x in stand_ins)
     mods = (mask_mod_of_lengths if of_lengths else mask_mod) if count == 4 else (score_mod_of_lengths if of_lengths else score_mod)
     if code is not None:
-        mods.__code__ = mods.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)  # where diagnostics find it
+        # where diagnostics find it
+        mods.__code__ = mods.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
     tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
     key = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
     return key, mods, tensors

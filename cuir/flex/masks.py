@@ -16,7 +16,7 @@ from ..spec.specification import Lengths, Specification, requested_lengths
 from ..variants.arguments import memory_of, state_of
 from .graph_errors import at_tracing
 from .inputs import plain_integer, wrong
-from .mods import identity
+from .mods import make_capture_key
 from .operator import steady
 from .sizes import are_equal, have_equal_sizes, is_known
 
@@ -27,7 +27,7 @@ ASKED_FOR = tuple(n for n in theirs.BlockMask.__annotations__ if n not in GIVEN)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
-class Asked(NamedTuple):
+class MaskRequest(NamedTuple):
     """The arguments of `create_block_mask`."""
 
     mask_mod: Callable[..., Any]
@@ -76,12 +76,13 @@ class LazyBlockMask(theirs.BlockMask):
     masks of PyTorch. Edits (another mask_mod, a tensor that is set or written to) take effect, as in PyTorch.
     """
 
-    def __init__(self, asked_for: Asked) -> None:
+    def __init__(self, asked_for: MaskRequest) -> None:
         self.mask_mod = asked_for.mask_mod
         self.seq_lengths = asked_for.Q_LEN, asked_for.KV_LEN
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
         self._asked = asked_for
-        self._states: tuple[tuple[Any, ...], ...] | None = None  # of the fields that were made: name, value, state and memory of the tensor
+        # of the fields that were made: name, value, state and memory of the tensor
+        self._states: tuple[tuple[Any, ...], ...] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Record that the mask_mod was replaced."""
@@ -124,7 +125,7 @@ class LazyBlockMask(theirs.BlockMask):
         first = self._asked
         return self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE
 
-    def still(self) -> Asked | None:
+    def still(self) -> MaskRequest | None:
         """Return the arguments of its creation if it is still equivalent to its mask_mod.
 
         Every call that is not traced runs this.
@@ -231,7 +232,7 @@ def create_block_mask(
         if mask_mod is None:
             wrong("X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None is the mask of all pairs")
         Specification("mask", mask_mod)
-        steady(identity(mask_mod).tensors)
+        steady(make_capture_key(mask_mod).tensors)
     B, H, Q_LEN, KV_LEN = map(plain_integer, (B, H, Q_LEN, KV_LEN))
     rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
     rows, columns = plain_integer(rows), plain_integer(columns)
@@ -247,7 +248,7 @@ def create_block_mask(
         ("dq_kv_order", dq_kv_order, True),
     )
     more = tuple((name, value) for name, value, default in options if value is not default)
-    return LazyBlockMask(Asked(mask_mod, B, H, Q_LEN, KV_LEN, device, (rows, columns), more))
+    return LazyBlockMask(MaskRequest(mask_mod, B, H, Q_LEN, KV_LEN, device, (rows, columns), more))
 
 
 def create_nested_block_mask(
@@ -308,7 +309,8 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
             hint="a dim of 1 stands for all batches, or all heads: tensor[None]",
         )
     batch, heads, queries, keys = block_mask.shape
-    unbounded = not isinstance(block_mask, LazyBlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED  # FlexAttention's mask of everything
+    # FlexAttention's mask of everything
+    unbounded = not isinstance(block_mask, LazyBlockMask) and min(block_mask.BLOCK_SIZE) >= UNBOUNDED
     if not unbounded and not have_equal_sizes((queries, keys), (at.M, at.N)):
         wrong(
             "U412",

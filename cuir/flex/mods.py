@@ -33,7 +33,7 @@ class CaptureKey:
         structure: code, and kinds of captured values (dtypes and ranks of tensors, signs of numbers).
         values: the numbers, and the shapes of the tensors.
         tensors: the captured tensors, each once, in the order of the walk.
-        known: False if a captured value cannot be compared; the mods must then be traced for each call.
+        comparable: False if a captured value cannot be compared; the mods must then be traced for each call.
         links: (get, holder, key, value) of everything that the walk went through. While `get(holder, key) is value` for
             each, and each of `sizes` (container, length) has its length, the walk would give the same key.
         places: the kind ("tensor", "number", ...) and the path of each captured value, see `follow`.
@@ -42,7 +42,7 @@ class CaptureKey:
     structure: Hashable
     values: tuple[Hashable, ...]
     tensors: tuple[torch.Tensor, ...]
-    known: bool = True
+    comparable: bool = True
     links: tuple[Link, ...] = field(default=(), compare=False, repr=False)
     sizes: tuple[tuple[Any, int], ...] = field(default=(), compare=False, repr=False)
     places: tuple[tuple[str, Path, Any], ...] = field(default=(), compare=False, repr=False)
@@ -62,7 +62,7 @@ class CaptureKey:
         return hashlib.sha256(repr(_plain(self.structure)).encode()).hexdigest()
 
 
-def identity(*captured: Any) -> CaptureKey:
+def make_capture_key(*captured: Any) -> CaptureKey:
     """Return the capture key of mods (functions, or None) and other captured values together.
 
     Mods that lead to more than is compared have no usable key: each call traces them.
@@ -72,9 +72,9 @@ def identity(*captured: Any) -> CaptureKey:
         structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.visit_members())
     except (TooMuchError, RecursionError):
         _warn(next((c for c in captured if callable(c)), None))
-        return CaptureKey(("too much",), (), (), known=False)
+        return CaptureKey(("too much",), (), (), comparable=False)
     return CaptureKey(
-        structure, tuple(walk.values), tuple(walk.tensors), walk.known, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
+        structure, tuple(walk.values), tuple(walk.tensors), walk.comparable, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
     )
 
 
@@ -120,25 +120,27 @@ def _plain(part: Any) -> Any:
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
 
 
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # a walk links all of them; compared without a call for each
+# a walk links all of them; compared without a call for each
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
 
 
-class Same:
+class MutationGuard:
     """A mutation guard: checks without another walk that mods are as they were at their walk.
 
     Everything that the walk went through must be the same object, and no tensor may have changed.
     """
 
-    def __init__(self, who: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
+    def __init__(self, capture_key: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
         """Record the links, sizes and tensors of a walk.
 
         `forget` is called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly.
         """
         self.mods = tuple((i, weakref.ref(m, forget)) for i, m in enumerate(mods) if m is not None)
         self.absent = tuple(i for i, m in enumerate(mods) if m is None)
-        place_of = {id(m): i for i, m in enumerate(mods) if m is not None}  # ids are valid: the capture key keeps holders alive
+        # ids are valid: the capture key keeps holders alive
+        place_of = {id(m): i for i, m in enumerate(mods) if m is not None}
         links, links_of_mods, functions = [], [], defaultdict[int, dict[str, Any]](dict)
-        for link in who.links:
+        for link in capture_key.links:
             get, holder, name, value = link
             place = place_of.get(id(holder))
             if place is None:
@@ -147,24 +149,24 @@ class Same:
                 functions[place][name] = value
             else:
                 links_of_mods.append((get, place, name, value))
-        self.links, self.own = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
+        self.links, self.links_of_mods = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
         self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
-        self.sizes = tuple([size for size in who.sizes if id(size[0]) not in place_of])
-        self.lengths = tuple([(place_of[id(container)], size) for container, size in who.sizes if id(container) in place_of])
-        tensors = [t for t in who.tensors if id(t) not in place_of]
+        self.sizes = tuple([size for size in capture_key.sizes if id(size[0]) not in place_of])
+        self.lengths = tuple([(place_of[id(container)], size) for container, size in capture_key.sizes if id(container) in place_of])
+        tensors = [t for t in capture_key.tensors if id(t) not in place_of]
         self.tensors = tuple([(t, state_of(t)) for t in tensors])
         self.learned = tuple([(t, t.requires_grad) for t in tensors])
         self.memory = tuple(map(memory_of, tensors))  # held with their states
         self.given = tuple([(i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor)])
 
     @staticmethod
-    def possible(who: CaptureKey, mods: tuple[Any, ...]) -> bool:
+    def possible(capture_key: CaptureKey, mods: tuple[Any, ...]) -> bool:
         """Return True if a guard can hold for these mods.
 
         A bound method is a new object on each access, and inference tensors do not count writes.
         """
         steady = not any(isinstance(m, types.MethodType) for m in mods)
-        return who.known and steady and not any(t.is_inference() or t.is_meta for t in who.tensors)
+        return capture_key.comparable and steady and not any(t.is_inference() or t.is_meta for t in capture_key.tensors)
 
     def holds(self, *mods: Any) -> bool:
         try:
@@ -184,7 +186,7 @@ class Same:
             for i, size in self.lengths:
                 if len(mods[i]) != size:
                     return False
-            for get, i, key, value in self.own:
+            for get, i, key, value in self.links_of_mods:
                 if get(mods[i], key) is not value:
                     return False
             for container, size in self.sizes:
@@ -201,4 +203,4 @@ class Same:
             return False
 
 
-__all__ = ["CaptureKey", "Path", "Same", "follow", "identity"]
+__all__ = ["CaptureKey", "MutationGuard", "Path", "follow", "make_capture_key"]

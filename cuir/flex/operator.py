@@ -32,7 +32,7 @@ from .graph_errors import at_tracing, of_operator
 from .graph_places import at_users_places
 from .inputs import check_options, check_tensors, parts_for
 from .kernels import ATTENTIONS, Level, Ready, name_of
-from .mods import Path, follow, identity
+from .mods import Path, follow, make_capture_key
 from .packing import empty_as, output_for, without_room
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
@@ -129,7 +129,8 @@ class Handled:
 
 _HANDLED: dict[str, Handled] = {}
 _BY_MODS: dict[Any, str] = {}
-_STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # tensors that a mod holds, by id
+# tensors that a mod holds, by id
+_STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 _PREPARE: list[Slow] = []  # `prepare` of front.py, registered to avoid a circular import
 
 
@@ -158,14 +159,14 @@ def entered(
 
     Raises CuirError U418.
     """
-    who = identity(mask_mod, score_mod)
-    if not who.known:
+    capture_key = make_capture_key(mask_mod, score_mod)
+    if not capture_key.comparable:
         raise CuirError.of(
             "U418",
             "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
             hint="capture numbers and tensors, or call it outside of torch.compile",
         )
-    if (opaque := next((value for kind, _, value in who.places if kind == "value"), None)) is not None:
+    if (opaque := next((value for kind, _, value in capture_key.places if kind == "value"), None)) is not None:
         raise CuirError.of(
             "U418",
             f"a mod captures {opaque!r}, a {type(opaque).__name__}, and a compiled function would not notice when it changes",
@@ -173,24 +174,27 @@ def entered(
             if isinstance(opaque, Number)
             else "make what the mod needs of it before, outside",
         )
-    steady(who.tensors)
-    key = who.structure, who.values, normalize, sink, max_scores, dropout_p
+    steady(capture_key.tensors)
+    key = capture_key.structure, capture_key.values, normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
         name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
-        stand_ins = {id(t): _nowhere(t) for t in who.tensors}
+        stand_ins = {id(t): _nowhere(t) for t in capture_key.tensors}
         spec = rebuilt(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
-        for t in identity(spec.mask_mod, spec.score_mod).tensors:
+        for t in make_capture_key(spec.mask_mod, spec.score_mod).tensors:
             if t.device.type != "meta" or not any(t is stand_in for stand_in in stand_ins.values()):
                 name = next(
-                    (_name(mask_mod, score_mod, path) for kind, path, value in who.places if kind == "tensor" and value is t), "a tensor"
+                    (_name(mask_mod, score_mod, path) for kind, path, value in capture_key.places if kind == "tensor" and value is t),
+                    "a tensor",
                 )
                 raise CuirError.of(
                     "U418",
                     f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                     hint="make it an attribute of the object, close over it, or call outside of torch.compile",
                 )
-        _BY_MODS[key] = _named(who.digest(), who.values, normalize, sink, max_scores, dropout_p)
-        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in who.tensors), normalize, sink, max_scores, dropout_p)
+        _BY_MODS[key] = _named(capture_key.digest(), capture_key.values, normalize, sink, max_scores, dropout_p)
+        _HANDLED[_BY_MODS[key]] = Handled(
+            spec, tuple(stand_ins[id(t)] for t in capture_key.tensors), normalize, sink, max_scores, dropout_p
+        )
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
@@ -201,7 +205,9 @@ def entered(
             "a mod is an object that cannot be referred to weakly",
             hint="dataclass(slots=True, weakref_slot=True), or wrap it in a function",
         ) from None
-    handled.places = tuple(((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in who.places)
+    handled.places = tuple(
+        ((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in capture_key.places
+    )
     return _BY_MODS[key]
 
 
@@ -234,7 +240,8 @@ def _nowhere(x: torch.Tensor) -> torch.Tensor:
         return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
-Read = tuple[Any, Any, tuple[torch.Tensor, ...]]  # a mod that torch.compile read: its key, the mod, the stand-ins for its tensors
+# a mod that torch.compile read: its key, the mod, the stand-ins for its tensors
+Read = tuple[Any, Any, tuple[torch.Tensor, ...]]
 
 
 def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:

@@ -18,9 +18,9 @@ from .constants import constant
 from .front import Form
 from .inputs import precision
 from .kernels import Level
-from .mods import identity
-from .packing import packed, strides_fit
-from .per_sequence import check_places, clear_strangers, known_rule, launched, places, rule
+from .mods import make_capture_key
+from .packing import strides_fit
+from .per_sequence import check_places, clear_strangers, launch_attention, lookup_rule_attention, places, rule
 from .serving_settings import longest_class
 
 
@@ -116,12 +116,12 @@ def _over_pages(
     TQ, H, D = q.shape
     DV = values.shape[3]
     whole = rule(mask_mod, causal)
-    capture_key = identity(whole, score_mod, *weights)
+    capture_key = make_capture_key(whole, score_mod, *weights)
     form = Form(q.dtype, D, DV, "varlen", (("CHUNK", chunk), *precision(q.dtype)))
-    attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, weights)
+    attention = lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, weights)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
-        query = packed(query)
+        query = pack_rows(query)
     o = torch.empty(TQ, H, DV, dtype=q.dtype, device=q.device)
     arguments = {
         "Q": query,
@@ -137,7 +137,9 @@ def _over_pages(
         "scale": D**-0.5 if scale is None else float(scale),
     }
     at = Lengths(1, H, keys.shape[1], longest_class(longest, TQ), 1)
-    return o, launched(attention.attention, attention.data(capture_key), at, len(starts), arguments, (H, TQ), backend, before=append)
+    return o, launch_attention(
+        attention.attention, attention.data(capture_key), at, len(starts), arguments, (H, TQ), backend, before=append
+    )
 
 
 __all__ = ["attention_of_equal", "attention_of_packed"]

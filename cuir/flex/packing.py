@@ -69,7 +69,7 @@ def strides_fit(x: torch.Tensor) -> bool:
     )
 
 
-def packed(x: torch.Tensor) -> torch.Tensor:
+def pack_rows(x: torch.Tensor) -> torch.Tensor:
     """Copy x [..., D] into rows that begin at multiples of 16 bytes; dims of `expand` stay expanded."""
     once = x[
         tuple(
@@ -170,7 +170,7 @@ __all__ = [
     "empty_as",
     "made_as_it_lies",
     "output_for",
-    "packed",
+    "pack_rows",
     "packed_copies",
     "stand_in",
     "strides_fit",

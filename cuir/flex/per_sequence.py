@@ -18,14 +18,14 @@ from ..spec.specification import Lengths, requested_lengths
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
 from .dispatched import check_local, has_no_numbers, is_dispatched
-from .front import Form, Known, known_attention
+from .front import Form, KnownAttention, lookup_attention
 from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention, Level
 from .made_inside import read_mods
 from .masks import mod_of
-from .mods import CaptureKey, identity
+from .mods import CaptureKey, make_capture_key
 from .operator import sink_of
-from .shares import given_to, joined, shares
+from .shares import join_shares, launch_arguments, share_count
 from .sizes import is_known
 
 Mod = Callable[..., Any]
@@ -136,26 +136,26 @@ def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, en
         o[:, outside], lse[:, outside] = 0.0, -math.inf
 
 
-def known_rule(
-    whole: Mod | None, mask_mod: Mod | None, score_mod: Any, who: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
-) -> Known:
+def lookup_rule_attention(
+    whole: Mod | None, mask_mod: Mod | None, score_mod: Any, capture_key: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
+) -> KnownAttention:
     """Return the attention of a call's mask, made of its mask_mod, and its score_mod.
 
     Args:
-        who: capture key of the mask and the score_mod.
+        capture_key: capture key of the mask and the score_mod.
         weights: as for `known_attention`.
 
     Raises CuirError U403, X1xx, of a mask at its place.
     """
     try:
-        return known_attention(whole, score_mod, who, form, verify, weights)
+        return lookup_attention(whole, score_mod, capture_key, form, verify, weights)
     except (CuirError, TypeError):
         if whole is not mask_mod and mask_mod is not None:  # raise for the user's mask, not for the wrapper around it
-            known_attention(mask_mod, score_mod, identity(mask_mod, score_mod, *weights), form, verify, weights)
+            lookup_attention(mask_mod, score_mod, make_capture_key(mask_mod, score_mod, *weights), form, verify, weights)
         raise
 
 
-def launched(
+def launch_attention(
     attention: Attention,
     data: TransferResult,
     at: Lengths,
@@ -184,15 +184,15 @@ def launched(
     if backend == "interpret":
         consts = attention.settings.untuned(at)
         device_arguments = attention.arguments(data, at, device, consts)
-        arguments = given_to(inputs, consts)
+        arguments = launch_arguments(inputs, consts)
         before()
-        lse = torch.empty((rows[0] * shares(consts), *rows[1:]), dtype=torch.float32, device=device)
+        lse = torch.empty((rows[0] * share_count(consts), *rows[1:]), dtype=torch.float32, device=device)
         run(
             attention.settings.checked(consts),
             {**arguments, **by_setting(consts), "LSE": lse, **({} if device_arguments is None else device_arguments)},
             budget=math.inf,
         )
-        return lse if arguments["O"] is inputs["O"] else joined(arguments["O"], lse, inputs["O"], consts, interpreted=True)
+        return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=True)
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
         need_hopper(device)
@@ -200,10 +200,10 @@ def launched(
     device_arguments = attention.arguments(data, at, device, consts)
     if device_arguments is not None:
         device_arguments.join()
-    arguments = given_to(inputs, consts)
+    arguments = launch_arguments(inputs, consts)
     before()
     _, lse = kernel.launch({**arguments, **by_setting(consts), **({} if device_arguments is None else device_arguments)})
-    return lse if arguments["O"] is inputs["O"] else joined(arguments["O"], lse, inputs["O"], consts, interpreted=False)
+    return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=False)
 
 
 def entered_in_graph(
@@ -231,4 +231,4 @@ def entered_in_graph(
     return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
 
 
-__all__ = ["check_places", "clear_strangers", "entered_in_graph", "known_rule", "launched", "mask_of", "places", "rule"]
+__all__ = ["check_places", "clear_strangers", "entered_in_graph", "launch_attention", "lookup_rule_attention", "mask_of", "places", "rule"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def shown() -> bool:
+def is_shown() -> bool:
     """Return True if progress is shown: CUIR_PROGRESS=1 shows it, 0 hides it, else a terminal decides."""
     setting = os.environ.get("CUIR_PROGRESS", "")
     return setting not in ("", "0") or (setting == "" and sys.stderr.isatty())
@@ -22,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, name: str):
-        self.name, self.begin, self.on = name, time.perf_counter(), shown()
+        self.name, self.begin, self.on = name, time.perf_counter(), is_shown()
 
     def tell(self, text: str, passing: bool = False) -> None:
         if not self.on:
@@ -49,11 +49,11 @@ class Progress:
 class Step:
     """A step that prints messages of its progress."""
 
-    def __init__(self, progress: Progress, what: str):
-        self.progress, self.what = progress, what
+    def __init__(self, progress: Progress, name: str):
+        self.progress, self.what = progress, name
 
     def tell(self, text: str) -> None:
         self.progress.tell(f"{self.what}: {text}", passing=True)
 
 
-__all__ = ["Progress", "Step", "shown"]
+__all__ = ["Progress", "Step", "is_shown"]

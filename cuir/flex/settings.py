@@ -62,7 +62,8 @@ class Settings:
         self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
         self.by_class: dict[object, Choice] = {}
         self.keys: dict[tuple[Lengths, Numbers], float | None] = {}
-        self.counted: dict[Lengths, float] = {}  # keys of a query on average, of the last data whose blocks were counted
+        # keys of a query on average, of the last data whose blocks were counted
+        self.counted: dict[Lengths, float] = {}
         self.checks: dict[str, Checked] = {}
         self.kernels: dict[str, CompiledKernel] = {}
 
@@ -164,7 +165,8 @@ class Settings:
         from ..tuning.space import label
 
         def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
-            key = text_of(with_defaults(pick_kernel(self.program, None), consts))  # shared by settings that differ in wording alone
+            # shared by settings that differ in wording alone
+            key = text_of(with_defaults(pick_kernel(self.program, None), consts))
             if key not in self.kernels:
                 pool, progress, nvcc = ThreadPoolExecutor(1), Progress(name), Nvcc()
                 try:
@@ -172,7 +174,8 @@ class Settings:
                     with progress.step("compiling"):
                         compiling = pool.submit(compile, self.program, consts=consts, run=nvcc)
                         compiling.add_done_callback(nvcc.note_end)
-                        nvcc.begun.wait()  # verification would share the interpreter lock with the lowering, which it needs as well
+                        # verification would share the interpreter lock with the lowering, which it needs as well
+                        nvcc.begun.wait()
                         prove(consts, progress)
                         self.kernels[key] = compiling.result()
                 except BaseException:

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("joined_shares.cuir")
 
 
-def shares(consts: Mapping[str, Const]) -> int:
+def share_count(consts: Mapping[str, Const]) -> int:
     """Return the number of clusters among which a setting splits the keys of a sequence."""
     count = consts.get("SPLITS", 1)
     assert isinstance(count, int)
     return count
 
 
-def given_to(arguments: Mapping[str, Any], consts: Mapping[str, Const]) -> Mapping[str, Any]:
+def launch_arguments(arguments: Mapping[str, Any], consts: Mapping[str, Const]) -> Mapping[str, Any]:
     """Return the arguments of a launch under a setting.
 
     With several shares O is a tensor [B * shares, H, M, DV], f32, in place of O [B, H, M, DV].
     """
-    o, count = arguments["O"], shares(consts)
+    o, count = arguments["O"], share_count(consts)
     if count == 1:
         return arguments
     return {**arguments, "O": torch.empty(o.shape[0] * count, *o.shape[1:], dtype=torch.float32, device=o.device)}
 
 
-def joined(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], interpreted: bool) -> torch.Tensor:
+def join_shares(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], interpreted: bool) -> torch.Tensor:
     """Join the results of shares: write O [B, H, M, DV] and return LSE [B, H, M], f32.
 
     Args:
@@ -72,4 +72,4 @@ def _compiled(consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
     return compile(PROGRAM, consts=dict(consts))
 
 
-__all__ = ["given_to", "joined", "shares"]
+__all__ = ["join_shares", "launch_arguments", "share_count"]

@@ -35,29 +35,30 @@ BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"
 
 
 @dataclass
-class Chosen:
+class EquivalentMod:
     """A mask_mod equivalent to a mask.
 
-    `seen` has the tensors and numbers on which the choice depends, with their states.
+    `dependencies` has the tensors and numbers on which the choice depends, with their states.
     """
 
     mod: Mod
-    seen: tuple[tuple[Any, Any, Any], ...] = ()
+    dependencies: tuple[tuple[Any, Any, Any], ...] = ()
 
     def holds(self) -> bool:
-        return all(state is not None and state_of(value) == state for value, state, _ in self.seen)
+        return all(state is not None and state_of(value) == state for value, state, _ in self.dependencies)
 
 
 @dataclass
-class Standing:
+class InspectedMask:
     """A mask at its last inspection, and the mask_mods chosen for it."""
 
     fields: tuple[Any, ...]
     states: tuple[tuple[torch.Tensor, State], ...]  # of the tensors among them
     memory: tuple[Any, ...]  # held, so that no other tensor gets its place
     serial: int = field(default_factory=itertools.count().__next__)
-    chosen: dict[tuple[Lengths, torch.device], Chosen] = field(default_factory=dict)
-    last: tuple[tuple[Any, ...], tuple[Lengths, torch.device]] | None = None  # shapes and device of the call before, and its problem
+    chosen: dict[tuple[Lengths, torch.device], EquivalentMod] = field(default_factory=dict)
+    # shapes and device of the call before, and its problem
+    last: tuple[tuple[Any, ...], tuple[Lengths, torch.device]] | None = None
 
     def holds(self, mask: Any) -> bool:
         for now, then in zip(_fields(mask), self.fields):
@@ -65,7 +66,7 @@ class Standing:
                 return False
         return unchanged(self.states)
 
-    def choice(self, query: torch.Tensor, key: torch.Tensor) -> Chosen | None:
+    def choice(self, query: torch.Tensor, key: torch.Tensor) -> EquivalentMod | None:
         """Return the mask_mod chosen for a problem of these tensors' lengths, if there is one."""
         problem, last = (query.shape, key.shape, query.device), self.last
         if last is None or last[0] != problem:
@@ -73,10 +74,10 @@ class Standing:
         return self.chosen.get(last[1])
 
 
-_STANDING: weakref.WeakKeyDictionary[Any, Standing] = weakref.WeakKeyDictionary()
+_STANDING: weakref.WeakKeyDictionary[Any, InspectedMask] = weakref.WeakKeyDictionary()
 
 
-def stands(block_mask: Any) -> bool:
+def is_materialised(block_mask: Any) -> bool:
     """Return True if a mask's blocks are to be read."""
     return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
 
@@ -101,7 +102,7 @@ def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, 
     return None if chosen is None else (chosen.mod, (standing.serial, chosen.mod is block_mask.mask_mod))
 
 
-def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
+def mask_mod_from_blocks(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
     """Return a mask_mod equivalent to a mask with its blocks, for a problem of these lengths.
 
     Every pair is evaluated once for each mask, data and lengths, which waits for the device. `alone` traces the mask's
@@ -112,7 +113,7 @@ def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[
         fields = _fields(block_mask)
         _check(block_mask, at)
         tensors = [t for t in fields if isinstance(t, torch.Tensor)]
-        standing = _STANDING[block_mask] = Standing(fields, tuple((t, state_of(t)) for t in tensors), tuple(map(memory_of, tensors)))
+        standing = _STANDING[block_mask] = InspectedMask(fields, tuple((t, state_of(t)) for t in tensors), tuple(map(memory_of, tensors)))
     chosen = standing.chosen.get((at, device))
     if chosen is None or not chosen.holds():
         chosen = standing.chosen[at, device] = _choose(block_mask, at, device, alone, chosen)
@@ -120,7 +121,7 @@ def settled(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[
 
 
 @at_tracing
-def met(mask: Any) -> bool:
+def mark_graph_inputs(mask: Any) -> bool:
     """Register a mask's tensors as inputs of a graph, which is not to reuse their memory.
 
     A mask that the graph makes has no fields yet.
@@ -160,20 +161,20 @@ def _check(mask: Any, at: Lengths) -> None:
             )
 
 
-def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], previous: Chosen | None) -> Chosen:
+def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], previous: EquivalentMod | None) -> EquivalentMod:
     if min(at.M, at.N) == 0:
-        return Chosen(mask.mask_mod)
+        return EquivalentMod(mask.mask_mod)
     rows, columns = mask.BLOCK_SIZE
     kinds = block_kinds(mask, -(-at.M // rows), -(-at.N // columns), device)
-    seen: tuple[tuple[Any, Any, Any], ...] = ()
+    dependencies: tuple[tuple[Any, Any, Any], ...] = ()
     if min(rows, at.M) * min(columns, at.N) <= PAIRS:
         traced = alone()
-        seen = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
+        dependencies = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
         if _agree(kinds, traced, at, rows, columns, device):
-            return Chosen(mask.mask_mod, seen)
+            return EquivalentMod(mask.mask_mod, dependencies)
     if previous is not None and previous.mod is not mask.mask_mod:
-        return Chosen(previous.mod, seen)  # the blocks are as they were
-    return Chosen(as_it_stands(kinds, rows, columns, mask.mask_mod), seen)
+        return EquivalentMod(previous.mod, dependencies)  # the blocks are as they were
+    return EquivalentMod(as_it_stands(kinds, rows, columns, mask.mask_mod), dependencies)
 
 
 def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
@@ -204,7 +205,8 @@ def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -
     by_batch, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
 
     def blockwise(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        kind = blocks[b if by_batch else 0, h if by_head else 0, q_idx // int(rows), kv_idx // int(columns)]  # int: constants of the kernel
+        # int: constants of the kernel
+        kind = blocks[b if by_batch else 0, h if by_head else 0, q_idx // int(rows), kv_idx // int(columns)]
         return (kind == WHOLE) | ((kind == MASKED) & mask_mod(b, h, q_idx, kv_idx))
 
     return blockwise
@@ -223,4 +225,4 @@ def _agree(kinds: torch.Tensor, traced: Traced, at: Lengths, rows: int, columns:
     return not bool((((kinds == DROPPED) & (kept_counts > 0)) | ((kinds == WHOLE) & (kept_counts < pairs))).any())
 
 
-__all__ = ["MASKS_ARE_CONSTANTS", "as_it_stands", "block_kinds", "met", "settled", "stands", "warm"]
+__all__ = ["MASKS_ARE_CONSTANTS", "as_it_stands", "block_kinds", "is_materialised", "mark_graph_inputs", "mask_mod_from_blocks", "warm"]

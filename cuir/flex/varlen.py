@@ -33,11 +33,11 @@ from .inputs import (
     wrong,
 )
 from .kernels import Level
-from .mods import identity
+from .mods import make_capture_key
 from .operator import define, entered_mods
 from .packed_training import differentiable_attention, differentiable_in_graph
-from .packing import autocast, autocasts, packed, strides_fit
-from .per_sequence import check_places, clear_strangers, entered_in_graph, known_rule, launched, mask_of, places, rule
+from .packing import autocast, autocasts, pack_rows, strides_fit
+from .per_sequence import check_places, clear_strangers, entered_in_graph, launch_attention, lookup_rule_attention, mask_of, places, rule
 from .serving_settings import longest_class
 from .sizes import are_equal, have_equal_sizes, is_known
 
@@ -406,7 +406,8 @@ def _learns(x: torch.Tensor) -> bool:
 
 def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
     """Return a tensor [H, TQ, ...] nested as query, [B, H, j, ...]."""
-    nested: torch.Tensor = nested_view_from_values_offsets_lengths(  # torch.nested.nested_tensor_from_jagged warns of torch.fx
+    # torch.nested.nested_tensor_from_jagged warns of torch.fx
+    nested: torch.Tensor = nested_view_from_values_offsets_lengths(
         x.transpose(0, 1), query._offsets, query._lengths, min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
     )
     return nested.transpose(1, 2)
@@ -438,19 +439,19 @@ def _attention(
     check_sink(weights, H)
     whole = rule(mask_mod, causal)
     kernel_weights = () if weights == ("softmax", None) else (*weights, False)
-    capture_key, form = identity(whole, score_mod, *kernel_weights), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
+    capture_key, form = make_capture_key(whole, score_mod, *kernel_weights), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
     if dropout is not None or _want_gradients(
         q, k, v, *capture_key.tensors
     ):  # dropout draws one mask with and without gradients, as checkpointing asks for
         try:
             return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify, dropout)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
-            known_rule(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
+            lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
             raise
-    attention = known_rule(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
+    attention = lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
     at = Lengths(1, H, k.shape[0], longest_class(longest, TQ), 1)
     longest = TQ if longest is None else min(longest, TQ)
-    q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else packed(x) for x in (q, k, v))
+    q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in (q, k, v))
     o = torch.empty(TQ, H, -(-DV // unit) * unit, dtype=q.dtype, device=q.device)[..., :DV].transpose(0, 1)
     arguments = {
         "Q": q,
@@ -465,7 +466,7 @@ def _attention(
         "LONGEST": longest,
         "scale": D**-0.5 if scale is None else float(scale),
     }
-    lse = launched(attention.attention, attention.data(capture_key), at, len(starts[0]), arguments, (H, TQ), backend)
+    lse = launch_attention(attention.attention, attention.data(capture_key), at, len(starts[0]), arguments, (H, TQ), backend)
     clear_strangers(o, lse, starts[0], ends[0])
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
 

@@ -26,7 +26,7 @@ from .progress import Progress
 def verified(
     program: Program,
     spec: AnySpecification,
-    who: CaptureKey,
+    capture_key: CaptureKey,
     consts: Mapping[str, Const],
     level: Literal["quick", "full"],
     progress: Progress,
@@ -38,7 +38,7 @@ def verified(
     documents, or another window, are the same program on other data. Raises CuirError with the findings of
     verification.
     """
-    entry = _entry(program, who, consts, level)
+    entry = _entry(program, capture_key, consts, level)
     report = _read(entry)
     if report is not None:
         return report
@@ -50,9 +50,9 @@ def verified(
     return report
 
 
-def _entry(program: Program, who: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
+def _entry(program: Program, capture_key: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
     values = sorted((name, str(value)) for name, value in consts.items())
-    parts = [describe_package(), show(program), who.digest(), repr(values), level]
+    parts = [describe_package(), show(program), capture_key.digest(), repr(values), level]
     return cache_dir() / "verified" / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".json")
 
 

@@ -93,7 +93,8 @@ _UNCHANGING = (
     torch.iinfo, Fraction, Decimal, PurePath, re.Pattern, types.CodeType, types.GenericAlias, types.UnionType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.MemberDescriptorType, types.GetSetDescriptorType, types.ClassMethodDescriptorType, type(vars(namedtuple("Field", "x"))["x"]),
 )
-_OF_VALUE = (np.generic, Fraction, Decimal, PurePath, re.Pattern)  # objects that torch.compile tells apart by their classes alone
+# objects that torch.compile tells apart by their classes alone
+_OF_VALUE = (np.generic, Fraction, Decimal, PurePath, re.Pattern)
 _HOOKS = frozenset({"__getattr__", "__getattribute__"})
 _DISPATCHED = (type(np.sum), np.ufunc)  # functions of NumPy
 _PLAIN = (bool, int, float, str, bytes, set, frozenset, type(None))
@@ -113,11 +114,11 @@ class Walk:
     def __init__(self) -> None:
         self.values: list[Hashable] = []
         self.tensors: list[torch.Tensor] = []
-        self.seen: dict[int, int] = {}  # functions and objects on the way, by id: they may be cyclic
+        self.visited: dict[int, int] = {}  # functions and objects on the way, by id: they may be cyclic
         self.links: list[Link] = []
         self.sizes: list[tuple[Any, int]] = []
         self.places: list[tuple[str, Path, Any]] = []
-        self.known = True
+        self.comparable = True
         self.attributes: list[dict[str, Any]] = []
         self.names: set[str] = set()  # names that the code on the way reads, of any object
         self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
@@ -128,7 +129,7 @@ class Walk:
 
     def visit(self, value: Any, path: Path) -> Hashable:
         if isinstance(value, (Proxy, Rows)):  # that a mod kept; the trace refuses it where it is used
-            self.known = False
+            self.comparable = False
             return "unknown", type(value)
         if value is None or isinstance(value, (bool, str, bytes)):
             self.places.append(("constant", path, value))
@@ -140,15 +141,16 @@ class Walk:
             self.values.append(value.hex() if isinstance(value, float) else value)
             return type(value), int(value > 0) - int(value < 0), *self.visit_subclass_state(value, path)
         if isinstance(value, (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)):
-            self.known = False  # the walk must not keep its values alive
+            self.comparable = False  # the walk must not keep its values alive
             return "unknown", type(value)
-        if isinstance(value, (list, deque, Mapping)) and id(value) in self.seen:
-            return "again", self.seen[id(value)]
+        if isinstance(value, (list, deque, Mapping)) and id(value) in self.visited:
+            return "again", self.visited[id(value)]
         if isinstance(value, (set, frozenset)) and all(isinstance(v, (str, int)) for v in value):
             self.sizes.append((value, len(value)))
             self.links.append((_in_order, value, tuple(value), True))
             self.places.append(("members", path, tuple(value)))
-            self.values.append(tuple(map(repr, value)))  # its order decides what is first, but is another one in another process
+            # its order decides what is first, but is another one in another process
+            self.values.append(tuple(map(repr, value)))
             return type(value), *sorted(map(repr, value)), *self.visit_subclass_state(value, path)
         if isinstance(value, (list, tuple, deque)):
             self.record_container(value, path)
@@ -182,12 +184,12 @@ class Walk:
             receiver = value.__self__
             bound = receiver is not None and not isinstance(receiver, (types.ModuleType, type))
             self.names |= {value.__name__} & _REFLECTION_NAMES
-            self.known = self.known and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
+            self.comparable = self.comparable and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
             self.places.append(("same", path, value))
             return ("bound", value.__name__, self.visit(receiver, (*path, ("attribute", "__self__")))) if bound else value
-        if id(value) in self.seen:
-            return "again", self.seen[id(value)]
-        self.seen[id(value)] = len(self.seen)
+        if id(value) in self.visited:
+            return "again", self.visited[id(value)]
+        self.visited[id(value)] = len(self.visited)
         if isinstance(value, functools.partial):
             parts = ("func", "args", "keywords")
             return (
@@ -201,7 +203,7 @@ class Walk:
             self.places.append(("function", path, value))
             if not foreign(value):
                 return self.visit_function(value, path)
-            self.known = self.known and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
+            self.comparable = self.comparable and value.__name__ not in _OPAQUE_READS and value.__module__ not in _NONDETERMINISTIC_MODULES
             return value
         return self.visit_object(value, path)
 
@@ -224,13 +226,13 @@ class Walk:
         """Visit what a constant, number or set of a user's class holds besides its value."""
         if type(value) in _PLAIN:
             return ()
-        if id(value) in self.seen:
-            return ("again", self.seen[id(value)])
-        self.seen[id(value)] = len(self.seen)
+        if id(value) in self.visited:
+            return ("again", self.visited[id(value)])
+        self.visited[id(value)] = len(self.visited)
         return self.visit_instance_state(value, path)
 
     def record_container(self, value: Any, path: Path) -> None:
-        self.seen[id(value)] = len(self.seen)
+        self.visited[id(value)] = len(self.visited)
         self.sizes.append((value, len(value)))
         self.places.append(("length", path, len(value)))
 
@@ -259,7 +261,7 @@ class Walk:
                 self.links.append((_entry, vars(builtins), n, vars(builtins)[n]))
                 read.append((n, self.visit_unguarded(vars(builtins)[n], path)))
         self.names |= attributes_read(code)
-        self.known = self.known and not reads_elsewhere(code)
+        self.comparable = self.comparable and not reads_elsewhere(code)
         attributes = value.__dict__
         self.links.append((getattr, value, "__dict__", attributes))
         self.attributes.append(attributes)
@@ -292,18 +294,18 @@ class Walk:
             return "object", type(value), "by name"
         contents, kind = self.visit_instance_state(value, path), cast(Hashable, type(value))
         if contents:
-            self.known = self.known and not _hides(type(value))
+            self.comparable = self.comparable and not _hides(type(value))
             self.places.append(("object", path, value))
             return "object", kind, *contents
         try:
             hash(value)
         except Exception:  # the object's own `__hash__` may raise anything
-            self.known = False
+            self.comparable = False
             return "unknown", kind
         if isinstance(value, types.WrapperDescriptorType):
             self.names |= {value.__name__} & _REFLECTION_NAMES
         if type(value) is not object and not isinstance(value, _UNCHANGING):
-            self.known = False  # its value may change unnoticed: a weak reference, a context variable, an iterator
+            self.comparable = False  # its value may change unnoticed: a weak reference, a context variable, an iterator
         self.places.append(("value" if isinstance(value, _OF_VALUE) else "object", path, value))
         return kind, value, repr(value) if isinstance(value, (np.generic, complex, Decimal)) else None  # -0.0
 
@@ -423,7 +425,7 @@ class Walk:
             if value is not None and not isinstance(
                 value, (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, *_DISPATCHED, *_PLAIN, *_UNCHANGING)
             ):
-                self.known = False
+                self.comparable = False
             else:
                 yield module.__name__, name, self.visit_unguarded(value, (*path, ("attribute", name)))
 

@@ -187,8 +187,8 @@ def _masks(mask: Any, query: torch.Tensor, key: torch.Tensor, causal: bool) -> t
     if mask is None:  # as with sdpa, of a model that makes no mask
         return (create_block_mask(_causal, None, None, M, N, query.device) if causal and M > 1 else None), ()
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-        found = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        wrong("U412", f"a prepared attention_mask is a tensor [B, H, M, N] or a BlockMask, found {found}")
+        description = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+        wrong("U412", f"a prepared attention_mask is a tensor [B, H, M, N] or a BlockMask, found {description}")
     mask = mask[..., :N]
     if mask.dtype != torch.bool:
         return None, (mask,)

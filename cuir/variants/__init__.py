@@ -1,4 +1,4 @@
-"""Specification -> CuIR: traces PyTorch mods and replaces the splice points of an expert kernel. Owns no verification."""
+"""From specifications to CuIR: tracing of PyTorch mods, and transfer to expert kernels."""
 
 from __future__ import annotations
 

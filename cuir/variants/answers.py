@@ -55,7 +55,7 @@ class Answers:
     numbers: frozenset[str]
     number: bool
 
-    def known(self, purpose: str) -> int | float | bool:
+    def known_value(self, purpose: str) -> int | float | bool:
         raise NotImplementedError
 
     def constant(self, purpose: str) -> int | float | bool:
@@ -63,7 +63,7 @@ class Answers:
 
         Ends the trace if a captured number thereby becomes a constant; refuses (X121) if there is no value.
         """
-        value = self.known(purpose)
+        value = self.known_value(purpose)
         if self.numbers and TRACE.get() is not None:
             raise Constant
         return value
@@ -99,7 +99,8 @@ def _answer_for(name: str) -> Callable[..., Any]:
     return answer
 
 
-for _name in ("round", "trunc", "floor", "ceil", "divmod", "rdivmod"):  # what Python's numbers have, and kernels have not
+# what Python's numbers have, and kernels have not
+for _name in ("round", "trunc", "floor", "ceil", "divmod", "rdivmod"):
     setattr(Answers, f"__{_name}__", _answer_for(_name))
 
 __all__ = ["KINDS", "TRACE", "Answers", "Constant", "Tracing"]

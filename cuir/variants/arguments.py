@@ -71,7 +71,8 @@ class CapturedArguments:
         self.names = {p.name for p in self.extra}
         self.traced: Traced | None = None
         if self.extra:
-            with contextlib.suppress(CuirError):  # a specification that cannot be traced: the parameters are named as in its `captured`
+            # a specification that cannot be traced: the parameters are named as in its `captured`
+            with contextlib.suppress(CuirError):
                 self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS, *DISTANCES, *DROPOUT})
 
     def values(

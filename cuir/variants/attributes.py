@@ -1,4 +1,7 @@
-"""Attributes of the user's objects, in `__dict__` and in slots, read without calling their `__getattr__`."""
+"""Attributes of the user's objects, in `__dict__` and in slots.
+
+They are read without calling the objects' `__getattr__`.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ _TILE = Rows(
     "(m + 1) * BM",
 )
 _R = Linear(frozenset([(Name("r"), 1)]))
-_GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")  # of a warpgroup: kv_rows
+# of a warpgroup: kv_rows
+_GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")
 
 
 # ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
@@ -62,11 +63,11 @@ class Extremum:
 
 @dataclass(frozen=True)
 class Guarded:
-    """`value` if the condition (text) holds for some of the rows, else `other`."""
+    """`value` if the condition (text) holds for some of the rows, else `otherwise`."""
 
     cond: str
     value: Value
-    other: Value
+    otherwise: Value
 
 
 Value = Linear | Extremum | Guarded
@@ -126,7 +127,7 @@ def _nonnegative(v: Value) -> bool:
     if isinstance(v, Linear):
         return _at_least(v, Linear())
     if isinstance(v, Guarded):
-        return _nonnegative(v.value) and _nonnegative(v.other)
+        return _nonnegative(v.value) and _nonnegative(v.otherwise)
     return (all if v.least else any)(_nonnegative(p) for p in v.parts)
 
 
@@ -134,7 +135,7 @@ def text(v: Value) -> str:
     if isinstance(v, Extremum):
         return f"{'min' if v.least else 'max'}({', '.join(text(p) for p in v.parts)})"
     if isinstance(v, Guarded):
-        return f"({text(v.value)} if {v.cond} else {text(v.other)})"
+        return f"({text(v.value)} if {v.cond} else {text(v.otherwise)})"
     terms = dict(v.terms)
     parts: list[tuple[int, str, bool]] = []  # coefficient, text, whether it stands under any factor without parentheses
     rows, ends = terms.pop(_Q0, 0), terms.get(_BM, 0)
@@ -177,7 +178,7 @@ class Touched:
     prefix: Value | None = None
     middle: tuple[Value, Value] | None = None
     suffix: Value | None = None
-    everything: bool = False
+    all_keys: bool = False
 
 
 _ZERO, _N = Linear(), Linear(frozenset([(Name("N"), 1)]))
@@ -199,11 +200,12 @@ def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
             starts.append(Guarded(cond, start, _N) if cond else start)
             ends.append(Guarded(cond, end, _ZERO) if cond else end)
         elif lowers:
-            suffixes.append(Guarded(cond, start, _BEHIND) if cond else start)  # no block, not the last one if that is ragged
+            # no block, not the last one if that is ragged
+            suffixes.append(Guarded(cond, start, _BEHIND) if cond else start)
         elif uppers or cond:
             prefixes.append(Guarded(cond, end, _ZERO) if cond else end)
         else:
-            result.everything = True
+            result.all_keys = True
     result.prefix = greatest(prefixes) if prefixes else None
     result.middle = (least(starts), greatest(ends)) if starts else None
     result.suffix = least(suffixes) if suffixes else None
@@ -263,11 +265,11 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     }
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
-    if need.everything:
-        need = group_need = Touched(everything=True)
+    if need.all_keys:
+        need = group_need = Touched(all_keys=True)
     work = _work(kept_pairs.terms, need)
-    one_end = need.everything or (need.prefix is not None and need.middle is None and need.suffix is None)
-    if one_end and (drop.everything or (drop.prefix is None and drop.middle is None)):
+    one_end = need.all_keys or (need.prefix is not None and need.middle is None and need.suffix is None)
+    if one_end and (drop.all_keys or (drop.prefix is None and drop.middle is None)):
         return Blocks(_from_first(need, drop, group_need, group_drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
@@ -300,7 +302,7 @@ def _even(need: Touched) -> bool:
     for start, end in [*still, *([need.middle] if need.middle else [])]:
         if not isinstance(start, Linear) or not isinstance(end, Linear) or _moving(start) != _moving(end):
             return False
-    return need.everything or bool(still or need.middle)
+    return need.all_keys or bool(still or need.middle)
 
 
 def _moving(v: Linear) -> dict[Expr, int]:
@@ -352,7 +354,7 @@ def _from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: T
     else:
         limited = f"min(cdiv(N, BN), {_over(need.prefix, True, clip=False)})"
         lines.append(f"    n = {limited if _nonnegative(need.prefix) else f'max(0, {limited})'}")
-    if drop.everything:
+    if drop.all_keys:
         lines.append("    return n, n")
     elif drop.suffix is None:
         lines.append("    return n - N // BN, n" if need.prefix is None else "    return n - min(n, N // BN), n")
@@ -376,7 +378,7 @@ def _rows_from_first(need: Touched, drop: Touched) -> str:
     if need.prefix is not None:
         lines.append(f"    needed = max(0, min(n, {_over(need.prefix, True, clip=False)}))")
         skip = "min(n - needed, max(0, n - 1))"
-    if drop.suffix is not None and not drop.everything:
+    if drop.suffix is not None and not drop.all_keys:
         lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
         masked = "n - min(n, full)"
     return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
@@ -392,7 +394,7 @@ def _one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> s
     lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
     lines.append(f"    lo = {_over(start, False) if start is not None else '0'}")
     lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {_over(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
-    if drop.everything:
+    if drop.all_keys:
         lines.append("    flo, fhi = hi, hi")
     else:
         lines.append(f"    flo = {f'min(hi, max(lo, {_over(drop.prefix, True, clip=False)}))' if drop.prefix is not None else 'lo'}")
@@ -443,10 +445,11 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
         "@func",
         f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited; ranks [a1, b1), [a2, b2) need no mask",
     ]
-    first = count if need.everything else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
+    first = count if need.all_keys else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
     lines.append(f"    v1 = {first}")
     if need.middle is not None:
-        start = need.middle[0] if need.suffix is None else least([need.middle[0], need.suffix])  # a suffix may begin before the middle
+        # a suffix may begin before the middle
+        start = need.middle[0] if need.suffix is None else least([need.middle[0], need.suffix])
         lines.append(f"    l2 = max(v1, {_over(start, False)})")
         lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
     else:
@@ -481,7 +484,7 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
 
 def _full_runs(drop: Touched, rank: str) -> list[str]:
     """Return the text of the gaps between the dropped keys, in ranks."""
-    if drop.everything:
+    if drop.all_keys:
         return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
 
     def at(block: str) -> str:

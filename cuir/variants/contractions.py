@@ -33,13 +33,13 @@ def einsum(equation: Any, *operands: Any) -> Any:
     if not isinstance(equation, str):
         refuse("einsum with lists of dims", 'an equation: torch.einsum("d,d->", x, y)')
     inputs = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    labels = left.split(",")
+    operand_labels, arrow, result_labels = equation.replace(" ", "").partition("->")
+    labels = operand_labels.split(",")
     arrays = [array(x) for x in inputs]
     if "." in equation or len(labels) != len(arrays) or any(len(letters) != x.ndim for letters, x in zip(labels, arrays)):
         refuse(f'einsum "{equation}" of {" and ".join(str(list(x.shape)) for x in arrays)}', "one letter for each dim of each operand")
     joined = "".join(labels)
-    result = right if arrow else "".join(sorted(label for label in set(joined) if joined.count(label) == 1))
+    result = result_labels if arrow else "".join(sorted(label for label in set(joined) if joined.count(label) == 1))
     if len(set(result)) != len(result) or not set(result) <= set(joined):
         refuse(f'einsum "{equation}"', "each dim of the result is one of an operand")
     return _contract(arrays, labels, result)

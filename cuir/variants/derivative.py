@@ -171,7 +171,7 @@ class _Chain:
                 total = _sum(total, product)
         return total
 
-    def extremum(self, e: Expr, which: str, args: tuple[Expr, ...]) -> Expr | None:
+    def extremum(self, e: Expr, kind: str, args: tuple[Expr, ...]) -> Expr | None:
         """Return the change of an extremum, as of torch.maximum.
 
         Equal operands have half each, and beside NaN each has all of it.
@@ -182,11 +182,11 @@ class _Chain:
             if change is not None and mine is not None and change != mine:
                 both = Binary("+", change, mine)
                 shared = _chosen(Binary("==", at, operand), _scaled(both, _HALF), both)
-                change = _chosen(_before(which, at, operand), change, _chosen(_before(which, operand, at), mine, shared))
+                change = _chosen(_before(kind, at, operand), change, _chosen(_before(kind, operand, at), mine, shared))
             elif change is None and mine is not None:
-                change = _of_one(which, operand, at, mine)
+                change = _of_one(kind, operand, at, mine)
             elif mine is None and change is not None:
-                change = _of_one(which, at, operand, change)
+                change = _of_one(kind, at, operand, change)
             assert isinstance(e, Call)
             at = Call(e.func, (at, operand))
         return change
@@ -198,13 +198,13 @@ class _Chain:
         """
         if len(operands) < 2:
             return self.of(operands[0])
-        which, call = traits(value).extremum, cast(Call, value)
-        assert which is not None
+        kind, call = traits(value).extremum, cast(Call, value)
+        assert kind is not None
         items = [(x, self.of(x), cast(Expr, _ONE)) for x in operands]
         if all(change == items[0][1] for _, change, _ in items):
             return items[0][1]
         while len(items) > 1:
-            items = [_joined(which, call, *items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+            items = [_joined(kind, call, *items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
         ((_, total, count),) = items
         return None if total is None else Binary("/", total, count)
 
@@ -220,22 +220,23 @@ def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
     return where(Binary("&", cond, Binary("==", Name("k"), Name("k"))), x, y)  # of a tile, as a condition of where is
 
 
-def _before(which: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
+def _before(kind: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
     """Return the comparison that holds where x is the extremum of x and y."""
-    return Binary((">" if which == "max" else "<") + "=" * or_equal, x, y)
+    return Binary((">" if kind == "max" else "<") + "=" * or_equal, x, y)
 
 
-def _of_one(which: str, at: Expr, constant: Expr, change: Expr) -> Expr:
+def _of_one(kind: str, at: Expr, constant: Expr, change: Expr) -> Expr:
     """Return the change of an extremum of two, of which the second one is constant."""
-    return _chosen(_before(which, constant, at), _ZERO, _chosen(Binary("==", at, constant), _scaled(change, _HALF), change))
+    return _chosen(_before(kind, constant, at), _ZERO, _chosen(Binary("==", at, constant), _scaled(change, _HALF), change))
 
 
-_Item = tuple[Expr, Expr | None, Expr]  # a value, the sum of changes of the operands that are equal to it, and their number
+# a value, the sum of changes of the operands that are equal to it, and their number
+_Item = tuple[Expr, Expr | None, Expr]
 
 
-def _joined(which: str, call: Call, x: _Item, y: _Item) -> _Item:
+def _joined(kind: str, call: Call, x: _Item, y: _Item) -> _Item:
     """Join two extrema."""
-    keeps = [_before(which, a, b, or_equal=True) for a, b in ((x[0], y[0]), (y[0], x[0]))]
+    keeps = [_before(kind, a, b, or_equal=True) for a, b in ((x[0], y[0]), (y[0], x[0]))]
     changes = [None if change is None else _chosen(keep, change, _ZERO) for keep, (_, change, _) in zip(keeps, (x, y), strict=True)]
     first, second = changes
     total = second if first is None else first if second is None else Binary("+", first, second)
@@ -277,7 +278,8 @@ def _sum(a: Expr | None, b: Expr) -> Expr:
     if a is None:
         return b
     first, second = _choice(a), _choice(b)
-    if first is not None and second is not None and first[0] == second[0] and first[2] == second[1] == _ZERO:  # either the one or the other
+    # either the one or the other
+    if first is not None and second is not None and first[0] == second[0] and first[2] == second[1] == _ZERO:
         return _chosen(first[0], first[1], second[2])
     return Binary("+", a, b)
 

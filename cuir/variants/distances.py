@@ -36,18 +36,18 @@ class Table:
     """A parameter, f32 [B or 1, H or 1, M + N - 1], with the values of a term for each distance.
 
     Attributes:
-        made: the term, an expression of q - k, b, h and captured values, for q - k from 1 - N to M - 1.
+        term:, an expression of q - k, b, h and captured values, for q - k from 1 - N to M - 1.
         size: the name of its last dim.
     """
 
     name: str
-    made: Expr
+    term: Expr
     size: str
 
     @property
     def leading(self) -> tuple[str, str]:
         """The indices by which it is read besides the distance."""
-        read = names_read(self.made)
+        read = names_read(self.term)
         return "b" if "b" in read else "0", "h" if "h" in read else "0"
 
     def read(self) -> Expr:
@@ -75,7 +75,7 @@ class Table:
         }
         lengths = {n: getattr(at, n) for n in LENGTHS}
         with torch.no_grad():
-            values = torch.as_tensor(evaluate(self.made, {**captured, **lengths, **places}), dtype=torch.float32, device=device)
+            values = torch.as_tensor(evaluate(self.term, {**captured, **lengths, **places}), dtype=torch.float32, device=device)
             return values.expand(shape).contiguous()
 
 

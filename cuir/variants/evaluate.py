@@ -21,7 +21,8 @@ from ..syntax.walk import IdentityKey
 from ..text.diagnostics import CuirError
 from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
 
-CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}  # the transfer adds them to programs that lack them
+# the transfer adds them to programs that lack them
+CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
 Value = Any  # a Python number or a tensor; they broadcast
 
 

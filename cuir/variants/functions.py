@@ -383,7 +383,8 @@ def _celu(x: Any, alpha: Any = 1.0, inplace: bool = False) -> Proxy:
 @handles("hardtanh")
 def _hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False) -> Proxy:
     value = _min(_max(x, min_val), max_val)
-    return attach_partials(value, lambda z, x: (_where(_or(_le(x, min_val), _ge(x, max_val)), 0.0, 1.0),), x)  # 1 of NaN
+    # 1 of NaN
+    return attach_partials(value, lambda z, x: (_where(_or(_le(x, min_val), _ge(x, max_val)), 0.0, 1.0),), x)
 
 
 @handles("relu6")
@@ -428,7 +429,8 @@ def _tanhshrink(x: Any) -> Proxy:
 @handles("softshrink")
 def _softshrink(x: Any, lambd: Any = 0.5) -> Proxy:
     value = _where(_gt(x, lambd), _sub(x, lambd), _where(_lt(x, _neg(lambd)), _add(x, lambd), _mul(x, 0.0)))
-    return attach_partials(value, lambda z, x: (_where(_and(_ge(x, _neg(lambd)), _le(x, lambd)), 0.0, 1.0),), x)  # 1 of NaN
+    # 1 of NaN
+    return attach_partials(value, lambda z, x: (_where(_and(_ge(x, _neg(lambd)), _le(x, lambd)), 0.0, 1.0),), x)
 
 
 @handles("hardshrink")

@@ -274,7 +274,8 @@ def tile_order(count: torch.Tensor, at: Lengths, BM: int) -> torch.Tensor:
     units = at.B * at.H * tiles
     if units == 0:
         return torch.zeros(1, 3, dtype=torch.int32, device=device)
-    cost = (count[..., :tiles].expand(at.B, at.H, tiles).reshape(-1) + 1).long()  # a tile without blocks stores its zeros
+    # a tile without blocks stores its zeros
+    cost = (count[..., :tiles].expand(at.B, at.H, tiles).reshape(-1) + 1).long()
     workers = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _WORKERS
     ascending = units - 1 - cost.flip(0).argsort(stable=True)  # of equal ones the last first
     spent = cost[ascending].cumsum(0)

@@ -60,7 +60,8 @@ def class_of(x: Any) -> type:
 @functools.lru_cache(4096)  # code may be made anew for each call
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Return the global names that a function or a function inside it reads."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # NAME: in the body of a class
+    # NAME: in the body of a class
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
             names |= globals_read(const)

@@ -16,18 +16,21 @@ OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do witho
 STANDARD = ("Q", "K", "V", "O", "LSE", "scale")  # parameters of every attention kernel of the corpus
 # parameters of every backward kernel; one without dK has the forward pass's splice points, and `dscore`
 BACKWARD = ("Q", "K", "V", "dO", "L", "DL", "scale")
-# with O and LSE of the forward pass, for kernels that compute L and DL themselves, and all or some gradients of the inputs
+# with O and LSE of the forward pass, for kernels that compute L and DL themselves, and all or some gradients of the
+# inputs
 GRADIENTS = (*BACKWARD, "FO", "FL", "dQ", "dK", "dV")
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip
 MAX_SCORES = "MAX_SCORES"  # the third output of kernels whose specification asks for it
 CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels over one, in place of N
-OF_SEQUENCE = {"M": "queries", "N": "keys"}  # functions of b that kernels of packed sequences have in place of the lengths
+# functions of b that kernels of packed sequences have in place of the lengths
+OF_SEQUENCE = {"M": "queries", "N": "keys"}
 LISTS = ("block_count", "block_list", "tile_order")  # parameters of kernels whose blocks have no closed form
 BITS = ("block_bits", "block_slot")  # parameters of kernels that read their mask
 DROPOUT = ("dropout_seed", "dropout_threshold", "dropout_factor")  # parameters of kernels with dropout
-DISTANCES = ("by_distance", "distances")  # tables of score terms by distance, and their last dim; numbered from the second on
+# tables of score terms by distance, and their last dim; numbered from the second on
+DISTANCES = ("by_distance", "distances")
 _LOCALS = {"S", "b", "h", "m", "q", "k", "i", "j", "n", "full", "end", "partial", "lo", "hi", "flo", "fhi", "v1", "l2", "v2", "l3", "v3", "a1", "b1", "a2", "b2",
            "one", "two", "masked", "needed", "r", "spans", "rank", "t", "head", *LISTS, *BITS, *DISTANCES, *DROPOUT}  # fmt: skip
 _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and", "or", "not", "True", "False", "func", "kernel", "range", "inf", "bar", "import", "lambda",

@@ -49,7 +49,7 @@ def matrix_norm(A: Any, ord: Any = "fro", dim: tuple[int, ...] = (-2, -1), keepd
 def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     x = array(x if dtype is None else call("to", (x, dtype), {}))
     if isinstance(ord, (Proxy, Rows)):
-        ord = float(lift(ord).known("the order of a norm"))
+        ord = float(lift(ord).known_value("the order of a norm"))
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         refuse(f"a norm of order {ord!r}", "a number: 2, 1 or math.inf")
     if ord == 2:

@@ -26,7 +26,7 @@ from .proxy import (
     handles,
     lift,
     literal,
-    made,
+    make_proxy,
     promoted,
     to,
     without_gradient,
@@ -37,7 +37,7 @@ from .refusal import refuse
 @handles("add")
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
     a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
-    return _made_or("|", a, b) if a.element == BOOL else made(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
+    return _made_or("|", a, b) if a.element == BOOL else make_proxy(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
 
 
 @handles("sub", "subtract")
@@ -45,7 +45,7 @@ def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
     a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
     if a.element == BOOL:
         refuse("a difference of two bools", "use ^ or & ~")
-    return made(Binary("-", a.expr, b.expr), a.element, a, b, value=operator.sub)
+    return make_proxy(Binary("-", a.expr, b.expr), a.element, a, b, value=operator.sub)
 
 
 @handles("mul", "multiply")
@@ -53,7 +53,7 @@ def _mul(x: Any, y: Any) -> Proxy:
     a, b = promoted(x, y)
     if a.element == BOOL:
         return _made_or("&", a, b)
-    return made(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
+    return make_proxy(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
 
 
 @handles("truediv", "div", "divide", "true_divide")
@@ -65,7 +65,7 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
     if rounding_mode is not None:
         refuse(f"div with rounding_mode={rounding_mode!r} cannot become part of a kernel", 'None, "floor" or "trunc"')
     a, b = to(lift(x), F32), to(lift(y), F32)
-    return made(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
+    return make_proxy(Binary("/", a.expr, b.expr), F32, a, b, value=operator.truediv)
 
 
 @handles("floordiv", "floor_divide")
@@ -99,7 +99,7 @@ def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
 def _fmod(x: Any, y: Any) -> Proxy:
     a, b = promoted(x, y)
     if a.element == F32:
-        return made(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
+        return make_proxy(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
     rest = _whole("%", a, b, operator.mod)
     return _where(_rounded_down(a, b, rest), _sub(rest, b), rest)
 
@@ -126,7 +126,7 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
         refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
     if b.varies and (running := TRACE.get()) is not None and running.beyond:
         b = _where(_comparison("==", operator.eq)(b, 0), 1, b)  # which it may be for a pair that is none
-    return made(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
+    return make_proxy(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
 
 
 @handles("pow")
@@ -140,7 +140,7 @@ def _pow(x: Any, y: Any) -> Proxy:
             product = _mul(product, a)
         return product
     if a.value is not None and b.value is not None:
-        return made(
+        return make_proxy(
             build.exp2(Binary("*", to(b, F32).expr, build.log2(to(a, F32).expr))),
             F32,
             to(a, F32),
@@ -152,12 +152,13 @@ def _pow(x: Any, y: Any) -> Proxy:
     if literal(a) and a.value is not None and a.value > 0:
         power = _exp2(b if a.value == 2 else _mul(b, math.log2(a.value)))
         if I32 == a.element == b.element and not isinstance(b.expr, Name):  # an index is none below 0
-            return _where(_comparison("<", operator.lt)(b, 0), float(a.value == 1), power)  # as PyTorch's integers have it
+            # as PyTorch's integers have it
+            return _where(_comparison("<", operator.lt)(b, 0), float(a.value == 1), power)
         return power
     as_constants(a, b)
     if I32 == a.element == b.element:
         return _whole_power(a, b)
-    return made(build.power(to(a, F32).expr, to(b, F32).expr), F32, to(a, F32), to(b, F32), value=math.pow)
+    return make_proxy(build.power(to(a, F32).expr, to(b, F32).expr), F32, to(a, F32), to(b, F32), value=math.pow)
 
 
 def _whole_power(a: Proxy, b: Proxy) -> Proxy:
@@ -181,7 +182,7 @@ def _neg(x: Any) -> Proxy:
     a = lift(x)
     if a.element == BOOL:
         refuse("the negative of a bool", "~ negates it")
-    return made(Unary("-", a.expr), a.element, a, value=operator.neg)
+    return make_proxy(Unary("-", a.expr), a.element, a, value=operator.neg)
 
 
 @handles("pos", "positive", "contiguous", "clone")
@@ -197,7 +198,7 @@ def _detach(x: Any) -> Proxy:
 @handles("abs", "absolute")
 def _abs(x: Any) -> Proxy:
     a = lift(x)
-    return made(build.magnitude(a.expr), a.element, a, value=abs)
+    return make_proxy(build.magnitude(a.expr), a.element, a, value=abs)
 
 
 @handles("square")
@@ -211,7 +212,7 @@ def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
         constant, operand = (a, b) if isinstance(a.expr, Literal) else (b, a)
         if isinstance(constant.expr, Literal) and isinstance(constant.expr.value, bool) and op.traits.decided_by is not None:
             return constant if constant.expr.value is op.traits.decided_by else operand
-    return made(Binary(sign, a.expr, b.expr), a.element, a, b, value=op.evaluate)
+    return make_proxy(Binary(sign, a.expr, b.expr), a.element, a, b, value=op.evaluate)
 
 
 def _bitwise(sign: str) -> Handler:
@@ -262,7 +263,7 @@ def _invert(x: Any) -> Proxy:
     a = lift(x)
     if a.element == F32:
         refuse("`~` is of bools and integers, found f32")
-    return made(Unary("~", a.expr), a.element, a, value=lambda v: not v if isinstance(v, bool) else ~v)
+    return make_proxy(Unary("~", a.expr), a.element, a, value=lambda v: not v if isinstance(v, bool) else ~v)
 
 
 @handles("logical_not")
@@ -279,7 +280,7 @@ def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
                 refuse(f"`{sign}` of bools")
             unequal = _made_or("^", a, b)
             return _invert(unequal) if 0 in op_traits.compares else unequal
-        comparison = made(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
+        comparison = make_proxy(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
         exactly(comparison)
         return comparison
 
@@ -306,9 +307,10 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     if a.element == BOOL:
         return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
-        return made(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
-    tile = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))  # a condition per block, as a tile
-    choice = made(build.where(tile, a.expr, b.expr), a.element, c, a, b)
+        return make_proxy(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
+    # a condition per block, as a tile
+    tile = c.expr if c.varies else Binary("&", c.expr, Binary("==", Name("k"), Name("k")))
+    choice = make_proxy(build.where(tile, a.expr, b.expr), a.element, c, a, b)
     choice.varies = True
     return choice
 
@@ -318,7 +320,7 @@ def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., Any
         a, b = promoted(x, y)
         if a.element == BOOL:
             return _made_or(of_bools, a, b)
-        return made(call(a.expr, b.expr), a.element, a, b, value=value)
+        return make_proxy(call(a.expr, b.expr), a.element, a, b, value=value)
 
     return handle
 
@@ -348,7 +350,7 @@ def function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> H
 
     def handle(x: Any) -> Proxy:
         a = to(lift(x), F32)
-        return made(call(a.expr), F32, a, value=value)
+        return make_proxy(call(a.expr), F32, a, value=value)
 
     return handle
 

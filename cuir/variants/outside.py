@@ -19,27 +19,31 @@ Standing = Callable[[torch.Tensor], Any]  # what stands for a tensor that the mo
 class Outside(TorchFunctionMode):
     """A mode in which operations see `standing(x)` for every tensor x from outside.
 
-    These are tensors that are neither `own` nor a result of an operation in the mode.
+    These are tensors that are neither `inside` nor a result of an operation in the mode.
     """
 
     def __init__(
-        self, standing: Standing, own: Iterable[Any] = (), run: Callable[..., Any] | None = None, asked: Callable[[Any], None] | None = None
+        self,
+        standing: Standing,
+        inside: Iterable[Any] = (),
+        run: Callable[..., Any] | None = None,
+        observe: Callable[[Any], None] | None = None,
     ):
         """Create a mode.
 
         Args:
             run: run(func, args, kwargs) applies an operation that has a replaced tensor; the operation itself by
                 default.
-            asked: called with each operation before it runs.
+            observe: called with each operation before it runs.
         """
         super().__init__()
-        self.standing, self.run, self.asked = standing, run, asked
-        self.made = {id(x): x for x in own}  # holds them: an id says nothing about what is gone
+        self.standing, self.run, self.observe = standing, run, observe
+        self.results = {id(x): x for x in inside}  # keeps them alive, as an id may be reused
 
     def of(self, value: Any) -> Any:
         """Return the stand-in of a value."""
         if isinstance(value, torch.Tensor):
-            return value if id(value) in self.made else self.standing(value)
+            return value if id(value) in self.results else self.standing(value)
         if type(value) in (tuple, list):
             items = [self.of(v) for v in value]
             return value if all(item is v for item, v in zip(items, value)) else type(value)(items)
@@ -47,8 +51,8 @@ class Outside(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
-        if self.asked is not None:
-            self.asked(func)
+        if self.observe is not None:
+            self.observe(func)
         with torch._C.DisableTorchFunction():
             arguments = [self.of(a) for a in args]
             named = {n: self.of(a) for n, a in kwargs.items()}
@@ -56,7 +60,7 @@ class Outside(TorchFunctionMode):
         result = self.run(func, arguments, named) if replaced and self.run is not None else func(*arguments, **named)
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(tensor, torch.Tensor):
-                self.made[id(tensor)] = tensor
+                self.results[id(tensor)] = tensor
         return result
 
 

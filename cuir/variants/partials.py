@@ -19,7 +19,8 @@ def attach_partials(value: Proxy, partials: Callable[..., tuple[Any, ...]], *ope
     inputs = [lift(x) for x in operands]
     if value.element != F32 or value.value is not None or not any(_may_learn(p) for p in inputs):
         return value
-    bare = [p if literal(p) else Proxy(p.expr, p.element, p.varies) for p in inputs]  # no derivative makes a captured number a constant
+    # no derivative makes a captured number a constant
+    bare = [p if literal(p) else Proxy(p.expr, p.element, p.varies) for p in inputs]
     derivatives = partials(Proxy(value.expr, F32, value.varies), *bare)
     pairs = [(p.expr, to(lift(d), F32).expr) for p, d in zip(inputs, derivatives, strict=True) if d is not None and _may_learn(p)]
     return replace(value, expr=mark_partials(value.expr, pairs))

@@ -48,13 +48,14 @@ class Proxy(Answers):
     numbers: frozenset[str] = frozenset()
     pins: set[str] | None = None
     number: bool = False  # it stands for a Python number, not for a tensor
-    doubles: frozenset[str] = frozenset()  # captured numbers in float arithmetic that Python does in double and the kernel in f32
+    # captured numbers in float arithmetic that Python does in double and the kernel in f32
+    doubles: frozenset[str] = frozenset()
     size: int = 1  # of the expression, written out
     precision: DType | None = None  # f16 or bf16, to which it was rounded
     trace: Tracing | None = field(default_factory=TRACE.get)  # to which it belongs
 
     # ---- what Python asks of a value
-    def known(self, purpose: str) -> int | float | bool:
+    def known_value(self, purpose: str) -> int | float | bool:
         self.of_this_trace()
         if self.value is None:
             refuse(
@@ -76,17 +77,17 @@ class Proxy(Answers):
             )
 
     def __bool__(self) -> bool:
-        return bool(self.known("`if`, `and`, `or`, `not`, or a chained comparison"))
+        return bool(self.known_value("`if`, `and`, `or`, `not`, or a chained comparison"))
 
     def __int__(self) -> int:
-        return int(self.known("int()"))
+        return int(self.known_value("int()"))
 
     def __index__(self) -> int:
-        value = self.known("an index or a count")
+        value = self.known_value("an index or a count")
         return value if isinstance(value, int) else refuse(f"an index must be an integer, found {value}")
 
     def __float__(self) -> float:
-        return float(self.known("a function of the math module, or float(),"))
+        return float(self.known_value("a function of the math module, or float(),"))
 
     def __iter__(self) -> NoReturn:
         as_constants(self)
@@ -215,7 +216,8 @@ for _name in _TWO:
 for _name in (*_TWO, *_OTHERS):
     setattr(Proxy, f"__{_name}__", _operator(_name))
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")
-OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}  # with what each computes
+# with what each computes
+OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}
 
 
 class Rows:
@@ -232,11 +234,11 @@ class TensorProxy(Rows):
     """A captured tensor; indexing it with one index for each dim is an element read or a gather."""
 
     name: str  # of its parameter
-    own: str  # its name in the mod
+    user_name: str  # its name in the mod
     shape: torch.Size
     element: DType
     boolean: bool
-    given: tuple[Any, ...] = ()
+    leading_indices: tuple[Any, ...] = ()
     into: DType | None = None  # dtype to which elements are converted
     follows: bool = False  # its shape follows the lengths: this one is a sample
     kind: type = torch.Tensor  # the tensor's class
@@ -251,11 +253,11 @@ class TensorProxy(Rows):
         for i in items:
             if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
                 refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
-        indices = (*self.given, *items)
+        indices = (*self.leading_indices, *items)
         if len(indices) < len(self.shape):
-            return replace(self, given=indices, place=user_place())
+            return replace(self, leading_indices=indices, place=user_place())
         if len(indices) > len(self.shape):
-            refuse(f"`{self.own}` has {len(self.shape)} dims, found {len(indices)} indices")
+            refuse(f"`{self.user_name}` has {len(self.shape)} dims, found {len(indices)} indices")
         places = [lift(self._from_the_end(int(i), d) if _negative(i) else i) for d, i in enumerate(indices)]
         for p in places:
             if p.element != I32:
@@ -266,24 +268,28 @@ class TensorProxy(Rows):
         return element if self.into is None else to(element, self.into)
 
     def __setitem__(self, item: Any, value: Any) -> NoReturn:
-        refuse(f"a mod writes to the captured tensor `{self.own}`", "a kernel only reads what it captures: write to it before the call")
+        refuse(
+            f"a mod writes to the captured tensor `{self.user_name}`", "a kernel only reads what it captures: write to it before the call"
+        )
 
     def _from_the_end(self, index: int, dim: int) -> int:
         """Return the index that a negative constant means in PyTorch."""
         size = self.shape[dim]
         if self.follows:
-            refuse(f"element {index} of `{self.own}`, whose shape follows the lengths, is read", "count from its first element", "U416")
+            refuse(
+                f"element {index} of `{self.user_name}`, whose shape follows the lengths, is read", "count from its first element", "U416"
+            )
         if index < -size:
             along = f" along dim {dim}" if len(self.shape) > 1 else ""
-            refuse(f"`{self.own}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
+            refuse(f"`{self.user_name}` has {size} elements{along}, and its element {index} is read", "-1 is the last one", "U416")
         return index + size
 
     def __len__(self) -> int:
-        return self.shape[len(self.given)]
+        return self.shape[len(self.leading_indices)]
 
     def __bool__(self) -> NoReturn:
         refuse(
-            f"`if`, `and`, `or` or `not` of the captured tensor `{self.own}`",
+            f"`if`, `and`, `or` or `not` of the captured tensor `{self.user_name}`",
             "a tensor cannot decide the path of a kernel: use a number, or torch.where",
             "X121",
         )
@@ -293,13 +299,13 @@ class TensorProxy(Rows):
 
     @property
     def ndim(self) -> int:
-        return len(self.shape) - len(self.given)
+        return len(self.shape) - len(self.leading_indices)
 
     def dim(self) -> int:
         return self.ndim
 
     def size(self, dim: int | None = None) -> Any:
-        remaining = self.shape[len(self.given) :]
+        remaining = self.shape[len(self.leading_indices) :]
         return remaining if dim is None else remaining[dim]
 
     def numel(self) -> int:
@@ -359,7 +365,8 @@ def _negative(index: Any) -> bool:
     return isinstance(value, int) and value < 0
 
 
-ROWS: list[tuple[Callable[..., Any], Set[str]]] = []  # `operation` of arrays.py, and its operations: registered to avoid a circular import
+# `operation` of arrays.py, and its operations: registered to avoid a circular import
+ROWS: list[tuple[Callable[..., Any], Set[str]]] = []
 
 
 def of_rows(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -396,7 +403,7 @@ def lift(x: Any) -> Proxy:
         x.of_this_trace()
         return x
     if isinstance(x, TensorProxy):
-        refuse(f"`{x.own}` is indexed by {len(x.given)} of {len(x.shape)} indices", "one index for each dim")
+        refuse(f"`{x.user_name}` is indexed by {len(x.leading_indices)} of {len(x.shape)} indices", "one index for each dim")
     if isinstance(x, Rows):
         refuse("a row of a captured tensor stands where one number is needed", "index it, or take its sum")
     if isinstance(x, torch.Tensor) and x.ndim == 0:
@@ -462,7 +469,7 @@ def promoted(*xs: Any) -> list[Proxy]:
     return [to(p, top) for p in ps]
 
 
-def made(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
+def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
     """Return the proxy of an expression of its parts.
 
     `value` computes Python's result from captured numbers, for control flow.

@@ -34,8 +34,9 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     require_points(origin, origin.kernels()[KERNEL], {"dscore": 5})
     traced = traced_apart(spec) if traced is None else traced
     used = read_by_gradients(traced)
-    traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))  # LSE holds a sink
-    traced = replace(traced, asked=tuple(a for a in traced.asked if a[1] in used)).named(names_of(origin) | reserved())
+    # LSE holds a sink
+    traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))
+    traced = replace(traced, user_names=tuple(a for a in traced.user_names if a[1] in used)).named(names_of(origin) | reserved())
     result = transfer(origin, replace(spec, sink=None, max_scores=False, dropout=None), KERNEL, traced=traced, bits=False, tables=False)
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]

@@ -54,7 +54,7 @@ class Reads:
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= scalar_names for i in r.indices))
         self.doubles = Doubles(traced)
         self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
-        self._settled: dict[Any, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
+        self._verdicts: dict[Any, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
 
     def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
         """Check that the captured values of a call, in the order of the parameters, fit this problem.
@@ -88,17 +88,17 @@ class Reads:
         """
         self.doubles.check(dict(zip((p.name for p in self.parameters), values, strict=True)), None, device, _pieces)
 
-    def settled(self, values: list[Any], at: Lengths) -> bool:
+    def passes_for_all_data(self, values: list[Any], at: Lengths) -> bool:
         """Return True if `check` passes for all values of tensors of these shapes."""
         problem = at, *[(v.dtype, v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values]
-        verdict = self._settled.get(problem)
+        verdict = self._verdicts.get(problem)
         if verdict is None:
-            if len(self._settled) >= MOST_KNOWN:
-                self._settled.clear()
-            verdict = self._settled[problem] = self._is_settled(values, at)
+            if len(self._verdicts) >= MOST_KNOWN:
+                self._verdicts.clear()
+            verdict = self._verdicts[problem] = self._passes_for_all_data(values, at)
         return verdict
 
-    def _is_settled(self, values: list[Any], at: Lengths) -> bool:
+    def _passes_for_all_data(self, values: list[Any], at: Lengths) -> bool:
         values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
         tensors = {name: value for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
         if any(value.dtype in (*WIDE, torch.float64) for value in tensors.values()) or any(
@@ -191,10 +191,10 @@ class _Extremes(dict[str, tuple[int, int]]):
 
     def __init__(self, values: Mapping[str, Any]):
         super().__init__()
-        self.given = values
+        self.captured = values
 
     def __missing__(self, name: str) -> tuple[int, int]:
-        t = self.given[name].detach()
+        t = self.captured[name].detach()
         if t.dtype == torch.uint64:
             t = t.clamp(max=2**62) if t.device.type != "cpu" else torch.from_numpy(t.numpy().clip(max=2**62))
         low, high = torch.stack(torch.aminmax(t.to(torch.int64))).tolist()
@@ -206,14 +206,14 @@ class _Bounds:
     """Interval analysis of integer expressions, for the pairs of one problem."""
 
     def __init__(self, values: Mapping[str, Any], extremes: _Extremes, at: Lengths):
-        self.given, self.extremes = values, extremes
+        self.captured, self.extremes = values, extremes
         self.names: dict[str, tuple[int, int]] = {n: (0, size - 1) for n, size in (("b", at.B), ("h", at.H), ("q", at.M), ("k", at.N))}
         self.names |= {n: (getattr(at, n), getattr(at, n)) for n in LENGTHS}
         self.names |= {n: (int(v), int(v)) for n, v in values.items() if isinstance(v, int)}
 
     def inside(self, read: Subscript) -> bool:
         assert isinstance(read.value, Name)
-        value = self.given[read.value.id]
+        value = self.captured[read.value.id]
         shape = value.shape if value.ndim else (1,)
         bounds = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
         return all(b is not None and b[0] >= 0 and b[1] < size for b, size in zip(bounds, shape))
@@ -224,7 +224,7 @@ class _Bounds:
         if isinstance(e, Name):
             return self.names.get(e.id)
         if isinstance(e, Subscript) and isinstance(e.value, Name):
-            value = self.given[e.value.id]
+            value = self.captured[e.value.id]
             return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
         match = operation(e)
         if match is None:
@@ -279,8 +279,8 @@ class _Poison:
             return True
         return value != decided
 
-    def _choice(self, cond: Expr, then: Expr, other: Expr) -> Any:
-        first, second, unsure = self.of(then), self.of(other), self.of(cond)
+    def _choice(self, cond: Expr, then: Expr, otherwise: Expr) -> Any:
+        first, second, unsure = self.of(then), self.of(otherwise), self.of(cond)
         if first is False and second is False:
             return unsure
         value = self.value(cond)

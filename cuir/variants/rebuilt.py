@@ -55,17 +55,17 @@ class _Rebuilder(_Tracer):
 
     def __init__(self, spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__(spec, set(), set())
-        self.other = tensor
-        self.others: dict[int, torch.Tensor] = {}
+        self.replace_tensor = tensor
+        self.replacements: dict[int, torch.Tensor] = {}
 
     def number(self, name: str, value: int | float) -> Any:
         return value
 
     def tensor(self, name: str, value: torch.Tensor, key: str | None) -> Any:
-        if id(value) not in self.others:
+        if id(value) not in self.replacements:
             self.alive.append(value)
-            self.others[id(value)] = self.other(value)
-        return self.others[id(value)]
+            self.replacements[id(value)] = self.replace_tensor(value)
+        return self.replacements[id(value)]
 
 
 def bounded(spec: Specification, learns: bool = False) -> Specification:
@@ -74,7 +74,8 @@ def bounded(spec: Specification, learns: bool = False) -> Specification:
     Verification tries lengths for which the user's tensors were not made. With `learns` floating tensors are float64
     and require a gradient.
     """
-    replacements: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id, with what the id is of: one for all ways to a tensor
+    # by id, with what the id is of: one for all ways to a tensor
+    replacements: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def replace_tensor(x: torch.Tensor) -> torch.Tensor:
         if (
@@ -245,16 +246,16 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
     return plain if plain.ndim else plain.view(1)
 
 
-def _bounded(x: torch.Tensor, given: tuple[Any, ...] = ()) -> Bounded:
+def _bounded(x: torch.Tensor, indices: tuple[Any, ...] = ()) -> Bounded:
     view = x.as_subclass(Bounded)
-    view.given = given
+    view.leading_indices = indices
     return view
 
 
 class Bounded(torch.Tensor):
     """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0."""
 
-    given: tuple[Any, ...] = ()
+    leading_indices: tuple[Any, ...] = ()
 
     @classmethod
     def __torch_function__(
@@ -267,30 +268,32 @@ class Bounded(torch.Tensor):
                 isinstance(first := args[0] if args else None, Bounded)
                 and (attribute_read(func) or getattr(func, "__name__", "")) in _SHAPE
             ):
-                return func(torch.empty(first.left(), device="meta"), *args[1:], **(kwargs or {}))
+                return func(torch.empty(first.remaining_shape(), device="meta"), *args[1:], **(kwargs or {}))
             result = func(*args, **(kwargs or {}))
-            if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:  # of an element, when it is read
-                return _bounded(result, first.given)
+            # of an element, when it is read
+            if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:
+                return _bounded(result, first.leading_indices)
             return result.as_subclass(torch.Tensor) if isinstance(result, Bounded) and func is not torch.Tensor.as_subclass else result
 
-    def left(self) -> torch.Size:
+    def remaining_shape(self) -> torch.Size:
         """Return the lengths of the dims without an index yet."""
-        return self.as_subclass(torch.Tensor).shape[len(self.given) :]
+        return self.as_subclass(torch.Tensor).shape[len(self.leading_indices) :]
 
     def read(self, item: Any) -> torch.Tensor:
         base = self.as_subclass(torch.Tensor)
-        items, remaining = item if isinstance(item, tuple) else (item,), self.left()
-        indices = (*self.given, *(i + remaining[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))  # from the end
+        items, remaining = item if isinstance(item, tuple) else (item,), self.remaining_shape()
+        # from the end
+        indices = (*self.leading_indices, *(i + remaining[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))
         if len(indices) < base.ndim:
             return _bounded(base, indices)
         places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
         inside = torch.ones_like(places[0], dtype=torch.bool)
         for place, size in zip(places, base.shape):
             inside = inside & (place >= 0) & (place < size)
-        nothing = torch.zeros((), dtype=base.dtype)
+        zero = torch.zeros((), dtype=base.dtype)
         if base.numel() == 0:
-            return nothing.expand(inside.shape)
-        return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], nothing)
+            return zero.expand(inside.shape)
+        return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], zero)
 
 
 __all__ = ["Bounded", "bounded", "made_at", "rebuilt"]

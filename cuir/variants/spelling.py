@@ -26,7 +26,8 @@ _NAMED = {  # the names of operands of torch's functions
 
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # NumPy's names, which PyTorch takes too
 _PREFIXES = ("special_", "linalg_")
-_ALL_OF_NONE = ("sum", "mean", "amax", "amin", "count_nonzero", "norm", "linalg_vector_norm")  # no dims are all dims to these
+# no dims are all dims to these
+_ALL_OF_NONE = ("sum", "mean", "amax", "amin", "count_nonzero", "norm", "linalg_vector_norm")
 _OPTIONS = ("out", "dtype")  # functions written in Python pass these on as None
 
 

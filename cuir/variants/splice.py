@@ -192,7 +192,8 @@ def transfer(
     score, of_distance = by_distance(traced.score, traced.parameters, fresh) if tables and not lengths else (traced.score, ())
     closed_blocks = None if read else blocks(traced.keep, fresh)
     if lengths and (closed_blocks is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
-        closed_blocks = ALL_MASKED  # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
+        # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
+        closed_blocks = ALL_MASKED
     lists = lists_for(traced.keep, fresh, read) if closed_blocks is None and traced.keep is not None else None
     new = _functions(
         replace(traced, score=score),

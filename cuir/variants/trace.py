@@ -58,7 +58,8 @@ from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
 
-SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)  # for captured data that follow the lengths: only rank and dtype matter here
+# for captured data that follow the lengths: only rank and dtype matter here
+SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)
 _OWN = f"{Path(__file__).parents[1]}/"  # this package
 _LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), _OWN)
 _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
@@ -81,18 +82,18 @@ def tracing_once() -> Iterator[None]:
         _ONCE.reset(entered)
 
 
-def trace(spec: Specification, taken: Iterable[str] = ()) -> Traced:
-    """Trace the mods of a specification; names in `taken` are not given to parameters.
+def trace(spec: Specification, reserved: Iterable[str] = ()) -> Traced:
+    """Trace the mods of a specification; names in `reserved` are not given to parameters.
 
     Raises CuirError with the place in the user's file: X120 an operation that no kernel has, X121 control flow on a
     score or an index, X122 a mod that fails, X123 a mod that gives no number; U417 for a number beyond 32 bits.
     """
     traces = _ONCE.get()
     if traces is None:
-        return _trace(spec, set(taken))
+        return _trace(spec, set(reserved))
     if id(spec) not in traces:
         traces[id(spec)] = spec, _trace(spec, reserved_in_expressions())
-    return traces[id(spec)][1].named(taken)
+    return traces[id(spec)][1].named(reserved)
 
 
 def _trace(spec: Specification, used_names: set[str]) -> Traced:
@@ -127,10 +128,10 @@ def captured_integers(spec: Specification) -> list[int]:
 
 
 class _Tracer:
-    def __init__(self, spec: Specification, taken: set[str], pinned: set[str]):
-        self.spec, self.taken, self.pinned = spec, taken, pinned
+    def __init__(self, spec: Specification, reserved: set[str], pinned: set[str]):
+        self.spec, self.taken, self.pinned = spec, reserved, pinned
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
-        self.given = set(taken)  # names
+        self.names = set(reserved)  # names
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
         self.held: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
         self.lifted: dict[int, Any] = {}
@@ -184,7 +185,8 @@ class _Tracer:
         )
         sink = self.sink(h)
         if _SCORE not in names_read(score):  # scores from the indices alone: they still are a tile of the scores' shape
-            zero = Binary("+", Binary("-", q.expr, q.expr), Binary("-", k.expr, k.expr))  # S * 0 would be NaN where S overflows
+            # S * 0 would be NaN where S overflows
+            zero = Binary("+", Binary("-", q.expr, q.expr), Binary("-", k.expr, k.expr))
             score = Binary("+", score, to(Proxy(zero, I32, True), F32).expr)
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
         parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
@@ -232,7 +234,7 @@ class _Tracer:
                 keywords[p.name] = Proxy(Name(p.name), I32, False, number=True)
             else:
                 keywords[p.name] = self.capture(p.name, p.default)
-        outside = Outside(self.outside, run=_replaced, asked=refuse_random)
+        outside = Outside(self.outside, run=_replaced, observe=refuse_random)
         seeds = seeds_now()
         entered, entered_constant = STANDING.set(outside.of), CONSTANT.set(self.constant)
         try:
@@ -303,7 +305,8 @@ class _Tracer:
         return new
 
     def number(self, name: str, value: int | float) -> Any:
-        if name in self.pinned or value in (math.inf, -math.inf) or not holds(value):  # no launch takes it, but a program may say `inf`
+        # no launch takes it, but a program may say `inf`
+        if name in self.pinned or value in (math.inf, -math.inf) or not holds(value):
             return value
         place = (name, repr(value))  # 1 and 1.0, 0.0 and -0.0 are two
         entry = self.parameters.get(place)
@@ -337,7 +340,8 @@ class _Tracer:
                 kind=type(value),
                 dtype=value.dtype,
             )
-            self.parameters[place] = (p, proxy if value.ndim else proxy[0])  # without dims: a number that lies on the device
+            # without dims: a number that lies on the device
+            self.parameters[place] = (p, proxy if value.ndim else proxy[0])
         proxy_of_value = self.parameters[place][1]
         assert isinstance(proxy_of_value, (Proxy, TensorProxy))
         return proxy_of_value
@@ -426,7 +430,8 @@ class _Tracer:
     def thing(self, value: Any, name: str) -> Any:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
-        new = _copied(value) if attributes_of(value) or slots_of(value) else value  # without any, its identity is its value
+        # without any, its identity is its value
+        new = _copied(value) if attributes_of(value) or slots_of(value) else value
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
@@ -446,8 +451,8 @@ class _Tracer:
 
     def fresh(self, name: str) -> str:
         """Return a free name for a parameter."""
-        new = fresh(name, self.given)
-        self.given.add(new)
+        new = fresh(name, self.names)
+        self.names.add(new)
         return new
 
 

@@ -26,7 +26,7 @@ class Traced:
         mask: the pairs that the mask_mod alone keeps, without conditions of the score_mod; None if there is no
             mask_mod.
         decided: captured numbers that decided control flow, whose values are part of the expressions.
-        asked: (the name of a captured value in the mod, its parameter's name) in the order of capture, of values that
+        user_names: (the name of a captured value in the mod, its parameter's name) in the order of capture, of values that
             no expression reads as well.
         rows: the mods work on rows or views of captured tensors, so that they are valid for one pair at a time only.
         marked: score and factor with marks for derivatives (marks.py), None if they have no marks.
@@ -39,7 +39,7 @@ class Traced:
     sink: Expr | None = None
     mask: Expr | None = None
     decided: tuple[str, ...] = ()
-    asked: tuple[tuple[str, str], ...] = ()
+    user_names: tuple[tuple[str, str], ...] = ()
     rows: bool = False
     marked: tuple[Expr, Expr] | None = None
 
@@ -57,7 +57,7 @@ class Traced:
     @functools.cached_property
     def own_names(self) -> dict[str, str]:
         """Names of captured values in the mods, by their parameters' names, for messages."""
-        return {name: user_name for user_name, name in self.asked}
+        return {name: user_name for user_name, name in self.user_names}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -71,15 +71,15 @@ class Traced:
         )
         return (*decided, *renamed_parameters)
 
-    def named(self, taken: Iterable[str]) -> Traced:
-        """Return the same with parameters that have no name in `taken`.
+    def named(self, reserved: Iterable[str]) -> Traced:
+        """Return the same with parameters that have no name in `reserved`.
 
         The result is that of another trace with these names taken, without one. The current names must be none of an
         index, a length or a function: then none of those is exchanged by mistake.
         """
-        taken, names = set(taken), dict[str, str]()
-        for user_name, name in self.asked:
-            names[name] = fresh(user_name, taken | set(names.values()))
+        reserved, names = set(reserved), dict[str, str]()
+        for user_name, name in self.user_names:
+            names[name] = fresh(user_name, reserved | set(names.values()))
         if all(name == user_name_ for user_name_, name in names.items()):
             return self
         rewritten: dict[int, Node] = {}
@@ -96,7 +96,7 @@ class Traced:
             mask=rename(self.mask),
             marked=None if self.marked is None else cast(tuple[Expr, Expr], tuple(map(rename, self.marked))),
             parameters=tuple(replace(p, name=names[p.name]) for p in self.parameters),
-            asked=tuple((user_name, names[name]) for user_name, name in self.asked),
+            user_names=tuple((user_name, names[name]) for user_name, name in self.user_names),
         )
 
     def of_mask(self, values: Iterable[Value | None]) -> Traced | None:
@@ -107,7 +107,7 @@ class Traced:
         """
         if self.mask is None:
             return None
-        read = names_read(self.mask) & {name for _, name in self.asked}
+        read = names_read(self.mask) & {name for _, name in self.user_names}
         mask_parameters = tuple(replace(p, value=v) for p, v in zip(self.parameters, values, strict=True) if p.name in read)
         return (
             None

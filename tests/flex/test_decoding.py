@@ -16,7 +16,7 @@ from torch.nn.attention import flex_attention as theirs
 import corpus
 from cuir import Specification, check, create_block_mask, flex_attention, transfer
 from cuir.flex import AuxRequest, decoding, front, kernels
-from cuir.flex.mods import identity
+from cuir.flex.mods import make_capture_key
 from cuir.flex.serving_settings import DecodeSettings
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
@@ -192,7 +192,7 @@ width = 1000
 @pytest.mark.parametrize(("kind", "fixed"), [("decode", {}), ("cache", {"CHUNK": 64}), ("cache of 8 bits", {"CHUNK": 64, "TOKENS": 0})])
 def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, keys: int, kind: Any, fixed: dict[str, int]) -> None:
     spec = Specification("some", mask)
-    attention = kernels.made(spec, identity(mask, None), F16, (128, 128), None, fixed, "off", kind=kind)
+    attention = kernels.make_attention(spec, make_capture_key(mask, None), F16, (128, 128), None, fixed, "off", kind=kind)
     settings, at = attention.settings, Lengths(1, 64, 8, M, 131072)
     numbers = settings.numbers(attention.transferred.captured)
     assert isinstance(settings, DecodeSettings) and keys == settings.needed(at, dict(numbers)).N
@@ -203,5 +203,7 @@ def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, k
 def test_a_score_mod_makes_sharing_worth_while_sooner() -> None:
     at = Lengths(1, 64, 8, 1, 131072)
     for score, shared in ((None, False), (alibi, True)):
-        attention = kernels.made(Specification("some", None, score), identity(None, score), F16, (128, 128), None, {}, "off", kind="decode")
+        attention = kernels.make_attention(
+            Specification("some", None, score), make_capture_key(None, score), F16, (128, 128), None, {}, "off", kind="decode"
+        )
         assert ("SPLITS" in attention.settings.choice(at).consts) == shared

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cuir
-from cuir.flex.backward_kernels import Asked
+from cuir.flex.backward_kernels import RequestedGradients
 from cuir.verification.inputs import added
 from cuir.verification.schedules import run_under_all
 
@@ -39,7 +39,7 @@ def test_gradients(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> Non
 def test_the_same_bits_under_every_schedule(step: str) -> None:
     q, k, v = tensors(1, 2, 1, 140, 140, 64)
     attention = cuir.attention(causal, dtype=torch.float16, head_dim=64, verify="off")
-    checked = attention.gradients(Asked(in_order=True)).plan.steps[step].checked
+    checked = attention.gradients(RequestedGradients(in_order=True)).plan.steps[step].checked
     assert not added(checked) and added(attention.gradients().plan.steps["flash_bwd"].checked) == {"dQ"}
     given = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
     outputs = {"dK": k.clone(), "dV": v.clone(), "dQ": torch.zeros(1, 2, 140, 64)}

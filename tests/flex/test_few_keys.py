@@ -12,7 +12,7 @@ import torch
 
 from cuir.cli.inputs import read_variant
 from cuir.flex.backward_kernels import spreads
-from cuir.flex.few_keys import FEW, few_keys, visited
+from cuir.flex.few_keys import FEW, has_few_keys, mean_visited_keys
 from cuir.flex.kernels import attention
 from cuir.measure.problem import Shape
 from cuir.spec import Specification
@@ -32,13 +32,13 @@ def call(mask: Any, n: int) -> tuple[Any, ...]:
     made = attention(mask if mask is not None else (lambda s, b, h, q, k: s * 2), head_dim=64, verify="off")
     q = torch.zeros(1, 2, n, 64, dtype=torch.float16)
     ready = made.ready(q, q, q, None, "interpret")
-    return made.settings, ready.data, ready.made, lengths_of(q, q)
+    return made.settings, ready.data, ready.device_arguments, lengths_of(q, q)
 
 
 @pytest.mark.parametrize("n", [256, 1000])
 @pytest.mark.parametrize("name", MASKS)
 def test_visited_keys_are_those_of_the_blocks_with_a_pair(name: str, n: int) -> None:
-    found = visited(*call(MASKS[name], n))
+    found = mean_visited_keys(*call(MASKS[name], n))
     at = torch.arange(n)
     kept = MASKS[name](0, 0, at[:, None], at) if MASKS[name] is not None else torch.ones(n, n, dtype=torch.bool)
     room = -n % 128
@@ -49,9 +49,9 @@ def test_visited_keys_are_those_of_the_blocks_with_a_pair(name: str, n: int) -> 
 
 def test_data_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     settings, data, made, at = call(MASKS["documents"], 256)
-    first = visited(settings, data, made, at)
+    first = mean_visited_keys(settings, data, made, at)
     made[data.lists.count].zero_()
-    assert visited(settings, data, made, at) == first
+    assert mean_visited_keys(settings, data, made, at) == first
 
 
 class Late:
@@ -60,7 +60,7 @@ class Late:
     def __init__(self, number: torch.Tensor):
         self.number, self.there, self.waited = number, False, False
 
-    def done(self) -> bool:
+    def has_arrived(self) -> bool:
         return self.there
 
     def value(self) -> float:
@@ -74,27 +74,27 @@ def test_other_data_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch
     ids = torch.arange(1000) // 130
     settings, data, made, at = call(lambda b, h, q, k: ids[q] == ids[k], 256)
     settings.counted.clear()  # what other tests counted for this mask
-    first = visited(settings, data, made, at)
+    first = mean_visited_keys(settings, data, made, at)
     assert first is not None and made.counting.waited
     ids.fill_(0)
     *_, other, _ = call(lambda b, h, q, k: ids[q] == ids[k], 256)
-    assert other is not made and visited(settings, data, other, at) == first and not other.counting.waited
+    assert other is not made and mean_visited_keys(settings, data, other, at) == first and not other.counting.waited
     monkeypatch.setattr("cuir.flex.few_keys.capturing", lambda: True)
-    assert visited(settings, data, other, at) == first
+    assert mean_visited_keys(settings, data, other, at) == first
     monkeypatch.setattr("cuir.flex.few_keys.capturing", lambda: False)
     other.counting.there = True
-    assert visited(settings, data, other, at) == 256 and not other.counting.waited and settings.counted[at] == 256
+    assert mean_visited_keys(settings, data, other, at) == 256 and not other.counting.waited and settings.counted[at] == 256
 
 
 def test_few_keys_of_a_slower_memory_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding dQ up costs bytes, and computing it apart products."""
     given = call(MASKS["causal"], 1000)
-    keys, device = visited(*given), torch.device("cuda", 0)
+    keys, device = mean_visited_keys(*given), torch.device("cuda", 0)
     assert keys is not None
     for speed, few in ((1.0, True), (1e15, False), (3.35e12 * FEW * 64 / keys * 0.99, True), (3.35e12 * FEW * 64 / keys * 1.01, False)):
         monkeypatch.setattr("cuir.flex.few_keys.bandwidth", lambda _, speed=speed: speed)
-        assert few_keys(*given, device) == few, speed
-    assert not few_keys(*given, torch.device("cpu"))
+        assert has_few_keys(*given, device) == few, speed
+    assert not has_few_keys(*given, torch.device("cpu"))
 
 
 def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.Monkey
         for n in (256, 320, 384, 768):
             q = torch.zeros(1, 1, n, 64, dtype=torch.float16)
             ready = made.ready(q, q, q, None, "interpret")
-            few[name].append(few_keys(made.settings, ready.data, ready.made, lengths_of(q, q), torch.device("cuda", 0)))
+            few[name].append(has_few_keys(made.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0)))
     assert few == {"none": [True, True, True, False], "cheap": [True, True, False, False], "tanh": [False] * 4}
 
 
@@ -127,7 +127,7 @@ def on_an_h200(variant: str, parameters: tuple[tuple[str, Any], ...], dim: int, 
     made = attention(read_variant(variant, [f"{n}={x}" for n, x in parameters]), head_dim=dim, verify="off")
     q = torch.zeros(1, 1, n, dim, dtype=torch.float16)
     ready = made.ready(q, q, q, None, "interpret")
-    return few_keys(made.settings, ready.data, ready.made, lengths_of(q, q), torch.device("cuda", 0), spread)
+    return has_few_keys(made.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0), spread)
 
 
 @pytest.mark.parametrize("name", ["backward-defaults-h200-2026-11-26", "backward-defaults-again-h200-2026-11-26"])

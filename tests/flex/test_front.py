@@ -22,7 +22,7 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
-from cuir.flex.mods import identity
+from cuir.flex.mods import make_capture_key
 from cuir.flex.progress import Progress
 from tests.strategies.effort import examples
 
@@ -310,20 +310,22 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = attention(causal, head_dim=64, consts=SMALL)
     other = Specification("other", windowed(7))
     with pytest.raises(CuirError, match="V107"):
-        verified.verified(right.program, other, identity(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other"))
+        verified.verified(
+            right.program, other, make_capture_key(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
+        )
     assert not list(tmp_path.glob("verified/*"))
 
 
 # ---- identities
 def test_what_an_identity_tells_apart() -> None:
-    one, two = identity(windowed(3)), identity(windowed(4))
+    one, two = make_capture_key(windowed(3)), make_capture_key(windowed(4))
     assert one.structure == two.structure and one.values != two.values and one.digest() == two.digest()
-    assert identity(windowed(-3)).structure != one.structure
-    assert identity(windowed(3)) == one and identity(softcapped(3.0)).structure != identity(softcapped(3)).structure
+    assert make_capture_key(windowed(-3)).structure != one.structure
+    assert make_capture_key(windowed(3)) == one and make_capture_key(softcapped(3.0)).structure != make_capture_key(softcapped(3)).structure
     a, b = documents(0), documents(1, 500)
-    assert identity(a).structure == identity(b).structure and identity(a).values != identity(b).values
-    assert len(identity(a, a).tensors) == 1 and identity(a, a).structure != identity(a, documents(1)).structure
-    assert identity(causal).structure != identity(lambda b, h, q, k: q > k).structure
+    assert make_capture_key(a).structure == make_capture_key(b).structure and make_capture_key(a).values != make_capture_key(b).values
+    assert len(make_capture_key(a, a).tensors) == 1 and make_capture_key(a, a).structure != make_capture_key(a, documents(1)).structure
+    assert make_capture_key(causal).structure != make_capture_key(lambda b, h, q, k: q > k).structure
 
 
 def test_containers_that_hold_themselves() -> None:
@@ -331,12 +333,12 @@ def test_containers_that_hold_themselves() -> None:
     loop.append(loop)
     known: dict[str, Any] = {"size": 4}
     known["itself"] = known
-    assert identity(lambda b, h, q, k: q - k <= loop[0] + known["size"]).values == (4, 3)
+    assert make_capture_key(lambda b, h, q, k: q - k <= loop[0] + known["size"]).values == (4, 3)
 
 
 def test_things_that_cannot_be_compared() -> None:
     table = np.arange(4)
-    assert not identity(lambda b, h, q, k: table[0] + q >= k).known
+    assert not make_capture_key(lambda b, h, q, k: table[0] + q >= k).comparable
 
     class Window:
         def __init__(self, size: int) -> None:
@@ -345,7 +347,7 @@ def test_things_that_cannot_be_compared() -> None:
         def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
             return q - k <= self.size
 
-    assert identity(Window(3)).values != identity(Window(4)).values
+    assert make_capture_key(Window(3)).values != make_capture_key(Window(4)).values
 
 
 # ---- what else is refused

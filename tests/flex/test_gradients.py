@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask as theirs_mask
 import cuir
 from cuir import create_block_mask, flex_attention
 from cuir.flex import AuxRequest
-from cuir.flex.backward_kernels import Asked
+from cuir.flex.backward_kernels import RequestedGradients
 from cuir.text.diagnostics import CuirError
 
 DOCUMENTS = torch.arange(300) // 37
@@ -116,8 +116,8 @@ def test_bfloat16(dim: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("asked", [Asked(), Asked(spread=True), Asked(in_order=True)])
-def test_every_head_dim_has_kernels_that_fit(asked: Asked, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(spread=True), RequestedGradients(in_order=True)])
+def test_every_head_dim_has_kernels_that_fit(asked: RequestedGradients, dtype: torch.dtype) -> None:
     for keys, values in itertools.product((8, 64, 128, 192, 256), repeat=2):
         attention = cuir.attention(causal, dtype=dtype, head_dim=keys, value_dim=values, verify="off")
         for step in attention.gradients(asked).plan.steps.values():
@@ -125,12 +125,14 @@ def test_every_head_dim_has_kernels_that_fit(asked: Asked, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize(("keys", "values", "asked", "kernels"), [
-    (64, 64, Asked(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 128, Asked(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 64, Asked(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 64, Asked(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64)]),
+    (64, 64, RequestedGradients(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 128, RequestedGradients(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 64, RequestedGradients(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+    (64, 64, RequestedGradients(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64)]),
 ])  # fmt: skip
-def test_what_a_gpu_compiles(keys: int, values: int, asked: Asked, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_gpu_compiles(
+    keys: int, values: int, asked: RequestedGradients, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each kernel once, by the name that its program has for it, and a kernel for each launch."""
     made: list[tuple[str, int]] = []
 

@@ -95,7 +95,7 @@ def exact(given: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | None
 def test_the_second_pass_repeats_the_launches_of_the_first(
     calls: list[str], bias: torch.Tensor | None, few: bool, made_by: Callable[[int], list[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "few_keys", lambda *_: few)
+    monkeypatch.setattr(module, "has_few_keys", lambda *_: few)
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + TABLE[q - k + 100]
@@ -158,7 +158,7 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
 @pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])
 def test_passes_with_dropout_are_repeated_with_their_own_seeds(calls: list[str], few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each probability has launches of its own, and each pass drops by its own seed."""
-    monkeypatch.setattr(module, "few_keys", lambda *_: few)
+    monkeypatch.setattr(module, "has_few_keys", lambda *_: few)
     spec = Specification("causal", lambda b, h, q, k: q >= k, dropout=Dropout())
     made = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
     given = tensors(1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir import Specification, create_block_mask, flex_attention
-from cuir.flex.backward_kernels import Asked
+from cuir.flex.backward_kernels import RequestedGradients
 from cuir.verification.inputs import added
 from cuir.verification.schedules import run_under_all
 from tests.strategies.effort import examples
@@ -130,9 +130,9 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], dim: int, compil
     assert all((size > 1024) == (name in written) for name, size in sizes.items()), sizes
 
 
-@pytest.mark.parametrize("asked", [Asked(), Asked(in_order=True)])
+@pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(in_order=True)])
 @pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])
-def test_the_same_bits_under_every_schedule(step: str, asked: Asked) -> None:
+def test_the_same_bits_under_every_schedule(step: str, asked: RequestedGradients) -> None:
     q, k, v = tensors(1, 2, 1, 140, 140, 64, dtype=SINGLE)
     attention = cuir.attention(causal, dtype=SINGLE, head_dim=64, verify="off")
     checked = attention.gradients(asked).plan.steps[step].checked

@@ -10,7 +10,7 @@ import torch
 
 import cuir
 from cuir import create_block_mask, flex_attention
-from cuir.flex.backward_kernels import Asked
+from cuir.flex.backward_kernels import RequestedGradients
 from cuir.flex.progress import Progress
 from cuir.text.diagnostics import CuirError
 
@@ -132,7 +132,7 @@ def test_kernels_of_bfloat16_are_verified() -> None:
     """Its largest numbers make logits whose differences float32 rounds by more than a weight's whole range."""
     table, pairs = (torch.randn(n, requires_grad=True) for n in ((4,), (4, 300, 300)))
     attention = cuir.attention(lambda s, b, h, q, k: s * torch.sigmoid(table[h]) + pairs[h, q, k], dtype=torch.bfloat16, head_dim=128)
-    for part in attention.gradients(Asked(learned=(0, 1))).plan.parts:
+    for part in attention.gradients(RequestedGradients(learned=(0, 1))).plan.parts:
         part.prove(Progress("learned"))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuir.flex.mods import Same, identity
+from cuir.flex.mods import MutationGuard, make_capture_key
 from cuir.flex.walk import attributes_read, reads_elsewhere
 from cuir.variants.arguments import Cache
 from cuir.variants.trace import globals_read
@@ -321,14 +321,14 @@ def another_function_of_a_partial() -> Any:
 def test_what_is_exchanged_is_noticed(name: str) -> None:
     read, change = CASES[name]()
     mod = lambda b, h, q, k: q - k <= read()  # noqa: E731
-    first, before = read(), identity(mod, None)
-    same = Same(before, (mod, None), lambda dead: None)
-    assert not before.known or same.holds(mod, None)
+    first, before = read(), make_capture_key(mod, None)
+    same = MutationGuard(before, (mod, None), lambda dead: None)
+    assert not before.comparable or same.holds(mod, None)
     change()
     assert read() != first
-    assert not before.known or not same.holds(mod, None)
-    after = identity(mod, None)
-    assert not after.known or (after.structure, after.values) != (before.structure, before.values)
+    assert not before.comparable or not same.holds(mod, None)
+    after = make_capture_key(mod, None)
+    assert not after.comparable or (after.structure, after.values) != (before.structure, before.values)
 
 
 def test_functions_of_libraries_can_be_known() -> None:
@@ -338,8 +338,8 @@ def test_functions_of_libraries_can_be_known() -> None:
         lambda s, b, h, q, k: functional.softplus(s) * np.pi + math.log2(np.max([8])),
         lambda s, b, h, q, k: s * len(str(3)) * max(3, abs(-2)) + sum(range(3)),
     ):
-        assert identity(None, mod).known
-    assert not identity(None, lambda s, b, h, q, k: torch.ops.aten.tanh(s)).known
+        assert make_capture_key(None, mod).comparable
+    assert not make_capture_key(None, lambda s, b, h, q, k: torch.ops.aten.tanh(s)).comparable
 
 
 def test_mods_that_are_containers() -> None:
@@ -348,7 +348,7 @@ def test_mods_that_are_containers() -> None:
             return q - k <= self["size"]
 
     mod = Sizes(size=3)
-    same = Same(identity(mod, None), (mod, None), lambda dead: None)
+    same = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None)
     assert same.holds(mod, None)
     mod["size"] = 4
     assert not same.holds(mod, None)
@@ -359,10 +359,10 @@ def test_mods_that_are_containers() -> None:
 def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
     held: Any = weakref.WeakValueDictionary(size=(made := Config()))
     mod = lambda b, h, q, k: q - k <= (4 if held.get("size") is None else 3)  # noqa: E731
-    who = identity(mod, None)
+    who = make_capture_key(mod, None)
     del made
     collect()
-    assert not who.known and "size" not in held
+    assert not who.comparable and "size" not in held
 
 
 MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -390,7 +390,7 @@ def test_other_memory_is_noticed(name: str) -> None:
     change = MEMORY.get(name, freed)
     t = torch.arange(16).view(4, 4).clone()
     mod = lambda b, h, q, k: t[q, k] > 0  # noqa: E731
-    same, cache = Same(identity(mod, None), (mod, None), lambda dead: None), Cache()
+    same, cache = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None), Cache()
     made: list[Any] = []
     cache.get("key", {"t": t}, lambda: made.append(0) or {})
     assert same.holds(mod, None)
@@ -411,7 +411,7 @@ def test_code_that_is_made_anew_is_forgotten() -> None:
         known: dict[str, Any] = {}
         exec(f"def mod(b, h, q, k): return q - k <= {i}", known)
         if i % 100 == 0:
-            identity(known["mod"])
+            make_capture_key(known["mod"])
         else:
             globals_read(known["mod"].__code__)
     for cached in (globals_read, attributes_read, reads_elsewhere):

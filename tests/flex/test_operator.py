@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from cuir import Specification, attention, create_block_mask, flex_attention
 from cuir.flex import operator as own
 from cuir.flex.kernels import Attention
-from cuir.flex.mods import follow, identity
+from cuir.flex.mods import follow, make_capture_key
 from cuir.flex.operator import OPERATOR
 from cuir.text.diagnostics import CuirError
 
@@ -285,7 +285,7 @@ def test_the_operator_keeps_the_rules_of_pytorch() -> None:
         q.transpose(1, 2).contiguous().transpose(1, 2),
         k,
         v,
-        list(identity(mod, None).tensors),
+        list(make_capture_key(mod, None).tensors),
         handle,
         0.125,
         False,
@@ -368,7 +368,7 @@ def test_paths_lead_to_what_the_walk_found() -> None:
 
     holder = Holder()
     mods = (theirs.and_masks(causal, documents(torch.ones(4))), lambda s, b, h, q, k, *, t=5: s * t + holder(b, h, q, k) + TABLE[q])
-    who = identity(*mods)
+    who = make_capture_key(*mods)
     assert {kind for kind, _, _ in who.places} >= {"tensor", "number", "function", "object", "length"} and len(who.tensors) == 3
     for kind, path, value in who.places:
         found = follow(mods, path)

@@ -12,7 +12,7 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import front
-from cuir.flex.mods import identity
+from cuir.flex.mods import make_capture_key
 
 H, D, PAGE, PAGES, LONGEST = 2, 64, 32, 20, 160
 LENGTHS = torch.tensor([100, 60, 160])
@@ -89,14 +89,14 @@ def test_pages_that_are_reserved_later_are_other_data() -> None:
     cache, q = Cache(), queries(LONGEST)
     mask = create_block_mask(causal, 3, 1, LONGEST, LONGEST, "cpu", BLOCK_SIZE=PAGE)
     mod = cache.paged.get_mask_mod(causal, LENGTHS)
-    before = identity(mod)
+    before = make_capture_key(mod)
     for step in range(3):
         front._KNOWN.clear()
         close(cache.attend(q, mask, sloped), cache.wanted(q, causal, sloped))
         if step == 0:
             known = len(front._TRACED)
         cache.paged.reserve(torch.tensor(step % 2), LENGTHS[step % 2] + 40)
-    assert len(front._TRACED) == known and identity(mod).structure == before.structure
+    assert len(front._TRACED) == known and make_capture_key(mod).structure == before.structure
 
 
 def test_a_cache_under_torch_compile() -> None:
@@ -131,9 +131,9 @@ def test_what_a_mod_reads_of_it_is_noticed(make: Callable[[PagedAttention], Mod]
         for _ in range(2):
             found = flex_attention(q, k, v, None, mask, backend="interpret", verify="off")
             close(found, Specification("wanted", mod).reference(q, k, v, D**-0.5)[0].float())  # type: ignore[arg-type]
-    before = identity(mod)
+    before = make_capture_key(mod)
     paged.empty_pages.append(9)
-    assert (identity(mod).structure == before.structure) == (make is by_name)
+    assert (make_capture_key(mod).structure == before.structure) == (make is by_name)
 
 
 def test_an_attribute_that_comes_to_be_read() -> None:
@@ -141,13 +141,13 @@ def test_an_attribute_that_comes_to_be_read() -> None:
     paged: Any = PagedAttention(5, 8, 1, device="cpu")
     paged.other, paged.width = causal, 3
     mod = lambda b, h, q, k: paged.other(b, h, q, k)  # noqa: E731
-    before = identity(mod)
+    before = make_capture_key(mod)
     paged.width = 4
-    assert identity(mod).values == before.values
+    assert make_capture_key(mod).values == before.values
     paged.other = lambda b, h, q, k: q - k < paged.width
-    before = identity(mod)
+    before = make_capture_key(mod)
     paged.width = 5
-    assert identity(mod).values != before.values
+    assert make_capture_key(mod).values != before.values
 
 
 # ---- keys that all batches share

@@ -14,7 +14,7 @@ import torch
 
 from cuir import create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
-from cuir.flex.progress import Progress, shown
+from cuir.flex.progress import Progress, is_shown
 from cuir.verification import Stage, VerifyReport
 
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 def test_who_sees_it(asked: str, terminal: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_PROGRESS", asked)
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
-    assert shown() == wanted
+    assert is_shown() == wanted
     with Progress("causal").step("compiling") as step:
         step.tell("nvcc")
     found = sys.stderr.getvalue()  # type: ignore[attr-defined]

@@ -102,8 +102,8 @@ def test_only_weights_of_a_softmax_are_joined(counts: list[tuple[int, int]]) -> 
 def test_keys_are_shared_out_where_few_units_have_many(at: Lengths, shared: bool, eight: bool) -> None:
     fixed = {"T": cuir.f16, "D": 128, "DV": 128, "CHUNK": 64, **({"TOKENS": 0} if eight else {})}
     consts = decoding.consts_for(at, fixed, True, True)
-    assert (shares.shares(consts) > 1) == shared
-    assert shares.shares(decoding.consts_for(at, fixed, True)) == 1
+    assert (shares.share_count(consts) > 1) == shared
+    assert shares.share_count(decoding.consts_for(at, fixed, True)) == 1
     if shared:
         cluster, splits = consts["CLUSTER"], consts["SPLITS"]
         assert isinstance(cluster, int) and isinstance(splits, int)

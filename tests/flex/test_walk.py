@@ -20,8 +20,8 @@ from torch.nn.attention.flex_attention import flex_attention as theirs
 
 from cuir import create_block_mask, flex_attention
 from cuir.flex import front
-from cuir.flex.kernels import made
-from cuir.flex.mods import identity
+from cuir.flex.kernels import make_attention
+from cuir.flex.mods import make_capture_key
 from cuir.flex.walk import FUNCTIONS, Walk
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
@@ -315,7 +315,7 @@ def made_once(spec: Any, who: Any, *given: Any, traced: Any, **options: Any) -> 
     """Programs are the same for all holders, and cost most of the time."""
     key = show(traced.keep), tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     if key not in PROGRAMS:
-        PROGRAMS[key] = made(spec, who, *given, traced=traced, **options)
+        PROGRAMS[key] = make_attention(spec, who, *given, traced=traced, **options)
     return PROGRAMS[key]
 
 
@@ -336,9 +336,9 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         patch.setattr(Base, "near", Base.near)
         for attribute in ("ids", "size"):
             patch.setattr(Base, attribute, getattr(Base, attribute))
-        patch.setattr(front, "made", made_once)
+        patch.setattr(front, "make_attention", made_once)
         walks: list[Any] = []
-        patch.setattr(front, "identity", lambda *mods: walks.append(mods) or identity(*mods))
+        patch.setattr(front, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
         held = HOLDERS[name]()
         ids, size = IDS[0].clone(), 3
         held.ids(ids)
@@ -398,7 +398,7 @@ def test_the_walk_does_not_go_through_this_package() -> None:
             wanted = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
             torch.testing.assert_close(module(Q, K, V).double(), wanted, rtol=6e-3, atol=6e-3)
     assert gone and set(gone) == {__name__}
-    assert identity(lambda s, b, h, i, j: s + module.bias[j]).known
+    assert make_capture_key(lambda s, b, h, i, j: s + module.bias[j]).comparable
 
 
 def far(n: int) -> types.SimpleNamespace:

@@ -14,7 +14,7 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
 from cuir.flex import front, inputs, kernels
-from cuir.flex.mods import Same, identity
+from cuir.flex.mods import MutationGuard, make_capture_key
 from tests.flex.launches import Launches
 from tests.timing import idle_seconds
 
@@ -44,9 +44,9 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def counted(*mods: Any) -> Any:
         made.append(mods)
-        return identity(*mods)
+        return make_capture_key(*mods)
 
-    monkeypatch.setattr(front, "identity", counted)
+    monkeypatch.setattr(front, "make_capture_key", counted)
     return made
 
 
@@ -321,7 +321,7 @@ def test_the_explicit_form_notices_what_is_written(launches: Launches) -> None:
 
 def test_same_needs_no_walk() -> None:
     mod = documents(torch.arange(N))
-    same = Same(identity(mod, None), (mod, None), lambda dead: None)
+    same = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None)
     assert same.holds(mod, None) and not same.holds(documents(torch.arange(N)), None) and not same.holds(mod, mod)
 
 

@@ -337,7 +337,7 @@ def test_a_number_that_decides_control_flow_is_part_of_the_program() -> None:
 
 def test_names_that_a_kernel_uses_are_avoided() -> None:
     S, b = 3, 4
-    traced = trace(Specification("n", lambda _b, h, q, k: q - k <= S + b), taken={"S", "b", "S_"})
+    traced = trace(Specification("n", lambda _b, h, q, k: q - k <= S + b), reserved={"S", "b", "S_"})
     assert sorted(p.name for p in traced.parameters) == ["S_2", "b_"]
 
 
@@ -478,7 +478,7 @@ def test_scores_from_the_indices_alone(mod: Any) -> None:
 
 
 def test_a_renamed_parameter_is_noted() -> None:
-    traced = trace(Specification("window", mask_mod=lambda b, h, q, k, *, size=64: q - k <= size), taken=("size",))
+    traced = trace(Specification("window", mask_mod=lambda b, h, q, k, *, size=64: q - k <= size), reserved=("size",))
     assert [p.name for p in traced.parameters] == ["size_"]
     assert "`size` is a name of the kernel: its parameter is called `size_`" in traced.notes
 
