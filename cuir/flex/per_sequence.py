@@ -143,7 +143,7 @@ def lookup_rule_attention(
 
     Args:
         capture_key: capture key of the mask and the score_mod.
-        weights: as for `known_attention`.
+        weights: as for `lookup_attention`.
 
     Raises CuirError U403, X1xx, of a mask at its place.
     """
