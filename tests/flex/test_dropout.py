@@ -394,7 +394,7 @@ class Repeating:
         run(self.checked, {**arguments, "LSE": lse}, budget=math.inf)
         return arguments["O"], lse
 
-    def again(self, varying: dict[str, torch.Tensor], arguments: dict[str, Any]) -> Any:
+    def make_replay(self, varying: dict[str, torch.Tensor], arguments: dict[str, Any]) -> Any:
         kept = {n: x for n, x in arguments.items() if n not in varying and n != "O"}
         calls = self.calls
 

@@ -33,7 +33,7 @@ class Kernel:
         self.calls.append("called")
         run(self.checked, arguments, budget=math.inf)
 
-    def again(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Callable[..., Any] | None:
+    def make_replay(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Callable[..., Any] | None:
         repeat = make_repeat((), tuple(varying.values()))
         assert repeat is not None, "tensors that want gradients are not recognised"
         written = {t.name: arguments[t.name] for t in self.checked.tensors if t.written and t.name not in varying}
