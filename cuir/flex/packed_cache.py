@@ -19,7 +19,7 @@ from .front import Form
 from .inputs import precision
 from .kernels import Level
 from .mods import make_capture_key
-from .packing import strides_fit
+from .packing import pack_rows, strides_fit
 from .per_sequence import check_places, clear_strangers, launch_attention, lookup_rule_attention, places, rule
 from .serving_settings import longest_class
 
