@@ -72,8 +72,8 @@ class Place:
         """Return whether two tensors share a byte."""
         if 0 in self.shape or 0 in second.shape or self.end <= second.address or second.end <= self.address:
             return False
-        (mine, length), (theirs, size) = self.runs(), second.runs()
-        return bool((np.searchsorted(theirs, mine + length) > np.searchsorted(theirs, mine - size, side="right")).any())
+        (starts, length), (second_starts, size) = self.runs(), second.runs()
+        return bool((np.searchsorted(second_starts, starts + length) > np.searchsorted(second_starts, starts - size, side="right")).any())
 
 
 def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Place]) -> None:

@@ -38,10 +38,10 @@ def require_index_ranges(checked: Checked, dims: Mapping[str, int], scalars: Map
                 "view the tensor with more dims",
             )
     numbers = {p.name: v for p in checked.scalars if p.dtype == I32 and isinstance(v := scalars[p.name], int)}
-    around = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
-    if _find_cached_error(checked, around) is not None:  # for all lengths up to there; most launches ask no further
-        exactly = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
-        if (error := _find_cached_error(checked, exactly)) is not None:
+    rounded_bounds = {n: (1, _round(v)) for n, v in dims.items()} | {n: (-_round(v), _round(v)) for n, v in numbers.items()}
+    if _find_cached_error(checked, rounded_bounds) is not None:  # for all lengths up to there; most launches ask no further
+        exact_bounds = {n: (max(1, v), max(1, v)) for n, v in dims.items()} | {n: (v, v) for n, v in numbers.items()}
+        if (error := _find_cached_error(checked, exact_bounds)) is not None:
             raise error
 
 
@@ -66,10 +66,10 @@ def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError |
             ranges_of_names[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
     units = outer.of(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
-        most = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
+        largest = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
         return CuirError.of(
             "U420",
-            f"the number of units of work, or a part of it, is {most:,}; units are counted in i32, so there are at most {LONGEST:,}",
+            f"the number of units of work, or a part of it, is {largest:,}; units are counted in i32, so there are at most {LONGEST:,}",
             checked.tiles.count.span,
             "give a unit more to do, or launch the kernel on parts of the tensors",
         )
@@ -82,10 +82,10 @@ def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError |
             role_ranges.of(index)
             if role_ranges.outside:
                 e, (lo, hi) = role_ranges.outside[0]
-                far = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
+                extreme = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
                 return CuirError.of(
                     "U420",
-                    f"`{show(e)}` may be {far} with these lengths, and i32 wraps around beyond {LARGEST:,}",
+                    f"`{show(e)}` may be {extreme} with these lengths, and i32 wraps around beyond {LARGEST:,}",
                     e.span,
                     "index a tensor by its dims, X[b, q, c]: its offsets are computed in 64 bits",
                 )

@@ -128,9 +128,9 @@ def pad_arguments(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, A
 def _pad(t: torch.Tensor) -> torch.Tensor:
     import torch
 
-    each = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())
-    wide = torch.zeros((*t.shape[:-1], -(-t.shape[-1] // each) * each), dtype=t.dtype, device=t.device)
-    rows = wide[..., : t.shape[-1]]
+    unit = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.element_size())
+    wider = torch.zeros((*t.shape[:-1], -(-t.shape[-1] // unit) * unit), dtype=t.dtype, device=t.device)
+    rows = wider[..., : t.shape[-1]]
     rows.copy_(t)
     return rows
 

@@ -233,13 +233,13 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[st
             return table_entry[0].sums
         return any(map(reached, _list_floats(checked, expr)))
 
-    while more := {n for n in rows - names if any(map(reached, bound[n]))}:
-        names |= more
+    while additions := {n for n in rows - names if any(map(reached, bound[n]))}:
+        names |= additions
     into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
     while any(len(targets) < len(targets.union(*(into[m] for m in targets))) for targets in into.values()):
         into = {n: targets.union(*(into[m] for m in targets)) for n, targets in into.items()}
-    carried = {n for n, targets in into.items() if n in targets}
-    return {n for n, targets in into.items() if n in carried or targets & carried}
+    loop_carried = {n for n, targets in into.items() if n in targets}
+    return {n for n, targets in into.items() if n in loop_carried or targets & loop_carried}
 
 
 __all__ = [

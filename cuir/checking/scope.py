@@ -178,8 +178,8 @@ def remove_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> 
                     readers[n.id] -= 1
                     if not readers[n.id] and n.id in assignments:
                         unread.append(n.id)
-    gone = set(unread)
-    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in gone and not has_effects(s.value) else s)
+    dead = set(unread)
+    return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in dead and not has_effects(s.value) else s)
 
 
 def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
@@ -203,8 +203,8 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 def is_rank_of_single_cta(call: Call, kernel: Kernel) -> bool:
     """Return whether a call asks for the number of the CTA in a cluster of one."""
     op = get_called_op(call)
-    asks = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
-    return asks and kernel.cluster == Literal(1)
+    is_rank = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
+    return is_rank and kernel.cluster == Literal(1)
 
 
 def copy_value(value: Value, span: Span) -> Value:

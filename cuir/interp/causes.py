@@ -57,32 +57,34 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
     guard = barrier_uses.guards.get((filler.program.name, copy.span))
     rings = [guard.name] if guard is not None else []
     rings = [n for n in rings if reader.program.name in {u.role for u in barrier_uses.find("arrives", n)}]
-    issued = next((e for e in bar.events() if e.kind == "issue" and e.span == copy.span and e.tick > wait.tick), None)
-    until = issued.tick if issued is not None else 1 << 60
+    issue = next((e for e in bar.events() if e.kind == "issue" and e.span == copy.span and e.tick > wait.tick), None)
+    issue_tick = issue.tick if issue is not None else 1 << 60
     if not rings:
-        back = [
+        shared_names = [
             n
             for n in {u.name for u in barrier_uses.find("arrives", role=reader.program.name)}
             if barrier_uses.find("waits", n, filler.program.name)
         ]
-        barrier_text = f"`{back[0]}`" if len(back) == 1 else "a barrier that the reader arrives on"
-        same = [n for n in back if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar)[2]])]
-        barrier_text = f"`{same[0]}`" if len(same) == 1 and len(back) > 1 else barrier_text
+        barrier_text = f"`{shared_names[0]}`" if len(shared_names) == 1 else "a barrier that the reader arrives on"
+        equal_rings = [n for n in shared_names if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar)[2]])]
+        barrier_text = f"`{equal_rings[0]}`" if len(equal_rings) == 1 and len(shared_names) > 1 else barrier_text
         return Cause(
             [("this copy writes over what is still read", copy.span)],
             f"no wait by {filler.label} on {barrier_text} lies before this copy, which writes over what {reader.label} is still to read",
             1,
         )
     ring = get_ring(m, rings[0], filler.cta)
-    passed = max(((e, b) for b in ring for e in list_waits(b, filler.number) if e.tick < until), key=lambda x: x[0].tick, default=None)
-    if passed is None:
+    last_wait = max(
+        ((e, b) for b in ring for e in list_waits(b, filler.number) if e.tick < issue_tick), key=lambda x: x[0].tick, default=None
+    )
+    if last_wait is None:
         return None
-    e, b = passed
+    e, b = last_wait
     if e.at_once and (e.phase >= 0 or any(o.tick < e.tick for o in list_waits(b, filler.number))):
         return Cause([(describe_immediate_wait(b, e), e.span)], hint_parity(m, b, e.phase + 1), 2)
-    twice = find_second_arrival(b, e.phase)
-    if twice is not None:
-        return twice
+    second_arrival = find_second_arrival(b, e.phase)
+    if second_arrival is not None:
+        return second_arrival
     count = find_wrong_count(m, b)
     if count is not None:
         return count
@@ -96,10 +98,15 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
             "the wait, the copy and the array's view have the same stage",
             1,
         )
-    inside = list_arrivals(b, e.phase, reader.number)
-    if inside:
+    early_arrivals = list_arrivals(b, e.phase, reader.number)
+    if early_arrivals:
         return Cause(
-            [(f"{reader.label} arrives on `{b.text}` here, before its read: that lets {filler.label} write over it", inside[0].span)],
+            [
+                (
+                    f"{reader.label} arrives on `{b.text}` here, before its read: that lets {filler.label} write over it",
+                    early_arrivals[0].span,
+                )
+            ],
             f"{reader.label} arrives on `{b.text}` after its last read",
             2,
         )
@@ -127,48 +134,61 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     """Explain a conflict with a copy, which is complete when its phase of a barrier is."""
     bar, w = old.bar, m.workers[new.worker]
     assert bar is not None
-    issued = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span and e.tick >= old.tick), None)
-    if issued is None:
-        issued = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span), None)
-    lands = old.done[1] if old.done is not None else None
-    by = find_announcement(bar.events(), issued) if issued is not None else None
-    expected_phase = by.phase if by is not None else issued.phase if issued is not None else lands if lands is not None else bar.phase
+    issue = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span and e.tick >= old.tick), None)
+    if issue is None:
+        issue = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span), None)
+    landing_phase = old.done[1] if old.done is not None else None
+    announcement = find_announcement(bar.events(), issue) if issue is not None else None
+    expected_phase = (
+        announcement.phase
+        if announcement is not None
+        else issue.phase
+        if issue is not None
+        else landing_phase
+        if landing_phase is not None
+        else bar.phase
+    )
     torn_cause = find_torn_copy(m, *find_place(m, bar)[::2])
     if torn_cause is not None:
         return torn_cause
     waits = list_waits(bar, new.worker)
     wait = waits[0] if waits else None
     sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick if wait else -1))
-    landing = f"the copy lands in phase {expected_phase if lands is None else lands}"
-    if wait is not None and wait.at_once and wait.phase < (expected_phase if lands is None else lands) and wait.tick > former:
+    landing = f"the copy lands in phase {expected_phase if landing_phase is None else landing_phase}"
+    if (
+        wait is not None
+        and wait.at_once
+        and wait.phase < (expected_phase if landing_phase is None else landing_phase)
+        and wait.tick > former
+    ):
         return Cause(
             [(f"{describe_immediate_wait(bar, wait)}; {landing}", wait.span)],
-            hint_parity(m, bar, expected_phase if lands is None else lands),
+            hint_parity(m, bar, expected_phase if landing_phase is None else landing_phase),
             2,
         )
     if wait is not None and wait.phase >= expected_phase:
-        early = find_wrong_bytes(bar, wait.phase) or find_wrong_bytes(bar, expected_phase)
-        if early is not None:
-            text, at = early.notes[0]
-            return Cause([(f"{text}: the phase ended before this copy had landed", at)], early.hint, 2)
-        twice = find_extra_arrival(bar, wait.phase)
-        if twice is not None:
-            return twice
+        bytes_cause = find_wrong_bytes(bar, wait.phase) or find_wrong_bytes(bar, expected_phase)
+        if bytes_cause is not None:
+            text, at = bytes_cause.notes[0]
+            return Cause([(f"{text}: the phase ended before this copy had landed", at)], bytes_cause.hint, 2)
+        extra_arrival = find_extra_arrival(bar, wait.phase)
+        if extra_arrival is not None:
+            return extra_arrival
         return Cause(
             [(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)],
             "the phase must expect the bytes of this copy: expect(nbytes(view))",
         )
-    back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
-    ring = get_ring(m, back or "", w.cta)
+    release_name = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
+    ring = get_ring(m, release_name or "", w.cta)
     # the buffer was released since: the wait was for the previous turn
     if wait is not None and len(ring) == len(m.barriers[find_place(m, bar)[0], find_place(m, bar)[2]]):
-        returns = list_arrivals(ring[find_place(m, bar)[1]], worker=new.worker)
-        former = max([former, *(e.tick for e in returns if e.tick > wait.tick)])
+        releases = list_arrivals(ring[find_place(m, bar)[1]], worker=new.worker)
+        former = max([former, *(e.tick for e in releases if e.tick > wait.tick)])
         sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
-        past = _explain_overwrite(m, old, w, wait)
-        if past is not None:
-            return past
+        overwrite = _explain_overwrite(m, old, w, wait)
+        if overwrite is not None:
+            return overwrite
     if sibling is not None:
         return Cause(
             [
@@ -180,10 +200,10 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
             "wait on the barrier of the stage that is used: the i-th use is of stage i % n",
             1,
         )
-    last = [(f"{w.label} waited on `{bar.text}` here for phase {wait.phase}; {landing}", wait.span)] if wait is not None else []
+    notes = [(f"{w.label} waited on `{bar.text}` here for phase {wait.phase}; {landing}", wait.span)] if wait is not None else []
     return Cause(
-        last,
-        f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {lands if lands is not None else expected_phase}, parity {(lands if lands is not None else expected_phase) % 2}, in which the copy lands",
+        notes,
+        f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {landing_phase if landing_phase is not None else expected_phase}, parity {(landing_phase if landing_phase is not None else expected_phase) % 2}, in which the copy lands",
         1,
     )
 
@@ -194,44 +214,48 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
     The access is the worker's, or an engine's that the worker waits for.
     """
     barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    over = old.done[1] if old.done is not None and old.done[0] == old.worker else None
+    completion_epoch = old.done[1] if old.done is not None and old.done[0] == old.worker else None
     local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar)[2] == w.cta]  # those that `w` can wait on
-    arrived = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
-    waited = {u.name for u in barrier_uses.find("waits", role=w.program.name)}
-    shared = [(e, bar) for e, bar in arrived if find_place(m, bar)[0] in waited]
-    after = [(e, bar) for e, bar in shared if over is not None and e.epoch >= over and e.tick > old.tick]
+    arrivals = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
+    awaited_names = {u.name for u in barrier_uses.find("waits", role=w.program.name)}
+    shared_arrivals = [(e, bar) for e, bar in arrivals if find_place(m, bar)[0] in awaited_names]
+    later_arrivals = [
+        (e, bar) for e, bar in shared_arrivals if completion_epoch is not None and e.epoch >= completion_epoch and e.tick > old.tick
+    ]
     finished = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
-    if not shared and not after:
+    if not shared_arrivals and not later_arrivals:
         return _explain_missing_barrier(m, new, old)
     guard = barrier_uses.guards.get((w.program.name, new.span))
-    guarded = guard.name if guard is not None and guard.name in {find_place(m, b)[0] for _, b in shared} else None
-    same = [(e, bar) for e, bar in after if find_place(m, bar)[0] == guarded]
-    passed = [(e, b) for b in list_mbarriers(m) if find_place(m, b)[0] == guarded for e in list_waits(b, new.worker) if e.tick > former]
-    if same and passed and (newest := max(passed, key=lambda x: x[0].tick))[1] is not same[0][1]:
-        stray = find_unwaited_release(m, old.worker, str(guarded), w.cta)
-        early = list_arrivals(newest[1], newest[0].phase, old.worker)
-        if stray is None and early and early[0].tick <= old.tick:
-            return _describe_early_release(owner, newest[1], early[0], old, new, finished)
-        return stray or Cause(
+    guard_name = guard.name if guard is not None and guard.name in {find_place(m, b)[0] for _, b in shared_arrivals} else None
+    guard_arrivals = [(e, bar) for e, bar in later_arrivals if find_place(m, bar)[0] == guard_name]
+    guard_waits = [
+        (e, b) for b in list_mbarriers(m) if find_place(m, b)[0] == guard_name for e in list_waits(b, new.worker) if e.tick > former
+    ]
+    if guard_arrivals and guard_waits and (newest := max(guard_waits, key=lambda x: x[0].tick))[1] is not guard_arrivals[0][1]:
+        stray_release = find_unwaited_release(m, old.worker, str(guard_name), w.cta)
+        early_arrivals = list_arrivals(newest[1], newest[0].phase, old.worker)
+        if stray_release is None and early_arrivals and early_arrivals[0].tick <= old.tick:
+            return _describe_early_release(owner, newest[1], early_arrivals[0], old, new, finished)
+        return stray_release or Cause(
             [
                 (
-                    f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{same[0][1].text}`",
+                    f"{w.label} waits on `{newest[1].text}` here, and {owner.label} gives these bytes back by arriving on `{guard_arrivals[0][1].text}`",
                     newest[0].span,
                 ),
-                (f"{owner.label} arrives here", same[0][0].span),
+                (f"{owner.label} arrives here", guard_arrivals[0][0].span),
             ],
             "wait and arrive on the barrier of the stage that is used: the i-th use is of stage i % n",
             1,
         )
-    if same or (after and guarded is None):
-        arrival, bar = _choose_arrival(m, same or after, new.worker)
-        needed = arrival.phase
+    if guard_arrivals or (later_arrivals and guard_name is None):
+        arrival, bar = _choose_arrival(m, guard_arrivals or later_arrivals, new.worker)
+        needed_phase = arrival.phase
     else:
-        after = []
-        near = [(e, bar) for e, bar in shared if guarded in (None, find_place(m, bar)[0])]
-        arrival, bar = max(near, key=lambda x: max((e.tick for e in list_waits(x[1], new.worker)), default=-1))
+        later_arrivals = []
+        candidates = [(e, bar) for e, bar in shared_arrivals if guard_name in (None, find_place(m, bar)[0])]
+        arrival, bar = max(candidates, key=lambda x: max((e.tick for e in list_waits(x[1], new.worker)), default=-1))
         arrival = next(e for e in list_arrivals(bar, worker=old.worker))
-        needed = arrival.phase + 1
+        needed_phase = arrival.phase + 1
     waits = list_waits(bar, new.worker)
     wait = waits[0] if waits else None
     count = find_wrong_count(m, bar)
@@ -241,12 +265,12 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
         wait is not None
         and wait.tick > former
         and wait.at_once
-        and wait.phase < needed
+        and wait.phase < needed_phase
         and (wait.phase >= 0 or any(o.tick < wait.tick for o in waits) or not _finds_buffer_free(m, bar, new))
     ):
         return Cause(
-            [(f"{describe_immediate_wait(bar, wait)}; {owner.label} arrives for phase {needed} after {finished}", wait.span)],
-            hint_parity(m, bar, needed),
+            [(f"{describe_immediate_wait(bar, wait)}; {owner.label} arrives for phase {needed_phase} after {finished}", wait.span)],
+            hint_parity(m, bar, needed_phase),
             2,
         )
     if wait is None or wait.tick < former:
@@ -262,16 +286,18 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
                 "wait on the barrier of the stage that is used: the i-th use is of stage i % n",
                 1,
             )
-        lead = [(f"{owner.label} arrives on `{bar.text}` here after {finished}", arrival.span)] if after else []
+        notes = [(f"{owner.label} arrives on `{bar.text}` here after {finished}", arrival.span)] if later_arrivals else []
         return Cause(
-            lead, f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed}, parity {needed % 2}", 1
+            notes,
+            f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed_phase}, parity {needed_phase % 2}",
+            1,
         )
-    twice = find_second_arrival(bar, wait.phase)
-    if twice is not None:
-        return twice
-    inside = list_arrivals(bar, wait.phase, old.worker)
-    if inside:
-        unread = find_idle_wait(m, old.worker, inside[0].tick, old.tick) or next(
+    second_arrival = find_second_arrival(bar, wait.phase)
+    if second_arrival is not None:
+        return second_arrival
+    phase_arrivals = list_arrivals(bar, wait.phase, old.worker)
+    if phase_arrivals:
+        idle_cause = find_idle_wait(m, old.worker, phase_arrivals[0].tick, old.tick) or next(
             (
                 f
                 for x in {e.worker for e in list_arrivals(bar, wait.phase)}
@@ -279,14 +305,14 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
             ),
             None,
         )
-        if unread is not None and new.mode != "read":
-            return unread
-        return _describe_early_release(owner, bar, inside[0], old, new, finished)
-    ended = list_arrivals(bar, wait.phase)
+        if idle_cause is not None and new.mode != "read":
+            return idle_cause
+        return _describe_early_release(owner, bar, phase_arrivals[0], old, new, finished)
+    ending_arrivals = list_arrivals(bar, wait.phase)
     return Cause(
         [
             (
-                f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {format_labels(ended)}, without {owner.label}",
+                f"this wait was for phase {wait.phase} of `{bar.text}`, which ended with the arrivals of {format_labels(ending_arrivals)}, without {owner.label}",
                 wait.span,
             )
         ],
@@ -296,10 +322,10 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
 
 def _describe_early_release(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, finished: str) -> Cause:
     """Describe an arrival before the access that let the later party go on."""
-    over = f": after {old.awaited}" if old.awaited else ""
+    completion_text = f": after {old.awaited}" if old.awaited else ""
     return Cause(
         [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {finished}", arrival.span)],
-        f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{over}",
+        f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{completion_text}",
         2,
     )
 
@@ -312,40 +338,42 @@ def _finds_buffer_free(m: Machine, bar: Mbarrier, new: Record) -> bool:
     return find_place(m, bar)[0] in get_barrier_uses(m.launch.checked).pairs and new.mode != "read"
 
 
-def _choose_arrival(m: Machine, after: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
+def _choose_arrival(m: Machine, arrivals: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
     """Choose the first arrival after an access at a barrier that the other party waits on.
 
     Falls back to the first arrival at any barrier.
     """
-    return next(((e, bar) for e, bar in after if list_waits(bar, worker)), after[0])
+    return next(((e, bar) for e, bar in arrivals if list_waits(bar, worker)), arrivals[0])
 
 
 def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """Explain a conflict in which the earlier party never arrived where the later one waits."""
     barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    many = find_crowded_barrier(m, old.worker, new.worker)
-    if many is not None:
-        return many
-    idle = find_idle_wait(m, new.worker, -1, 1 << 60) or find_short_phase(m, new.worker, -1, 1 << 60)
-    if idle is not None:
-        return idle
-    both = [u.name for u in barrier_uses.find("arrives", role=owner.program.name) if barrier_uses.find("waits", u.name, w.program.name)]
+    crowded_cause = find_crowded_barrier(m, old.worker, new.worker)
+    if crowded_cause is not None:
+        return crowded_cause
+    idle_cause = find_idle_wait(m, new.worker, -1, 1 << 60) or find_short_phase(m, new.worker, -1, 1 << 60)
+    if idle_cause is not None:
+        return idle_cause
+    shared_names = [
+        u.name for u in barrier_uses.find("arrives", role=owner.program.name) if barrier_uses.find("waits", u.name, w.program.name)
+    ]
     waits = list_all_waits(m, new.worker)
-    if both:
-        name = both[0]
-        lead = [
+    if shared_names:
+        name = shared_names[0]
+        notes = [
             (f"{w.label} waited on `{b.text}` here for phase {e.phase}, the last time on `{name}`", e.span)
             for e, b in waits
             if find_place(m, b)[0] == name
         ][:1]
         return Cause(
-            lead,
+            notes,
             f"no wait by {w.label} on `{name}`, for a phase in which {owner.label} arrives after its {old.mode}, lies before this {new.mode}",
         )
-    over = f" ({old.awaited})" if old.awaited else ""
+    completion_text = f" ({old.awaited})" if old.awaited else ""
     return Cause(
         [],
-        f"a barrier must lie between: {owner.label} arrives on it after its {old.mode} is over{over}, and {w.label} waits for that phase before this {new.mode}",
+        f"a barrier must lie between: {owner.label} arrives on it after its {old.mode} is over{completion_text}, and {w.label} waits for that phase before this {new.mode}",
     )
 
 
@@ -366,13 +394,13 @@ def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
         cause = find_wrong_bytes(bar, wait.phase) or find_extra_arrival(bar, wait.phase)
         if cause is not None:
             return cause
-        landed = [e for e in bar.events() if e.kind == "land" and e.phase == wait.phase]
-        if landed:
+        landings = [e for e in bar.events() if e.kind == "land" and e.phase == wait.phase]
+        if landings:
             return Cause(
                 [
                     (
                         f"phase {wait.phase} of `{bar.text}`, which {w.label} waited for, ended with this copy: it wrote other bytes",
-                        landed[0].span,
+                        landings[0].span,
                     )
                 ],
                 "the copy's view, its barrier and the view that is read have the same stage: the i-th use is of stage i % n",
@@ -396,12 +424,12 @@ def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
 def make_unwritten_fault(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
     """Make M401: a read of bytes that were never written, or were last written through an array over them."""
     aliases = [a.name for a in m.shared[ref.cta].aliases[ref.alloc.name]]
-    over = f", or was overwritten through {' or '.join(f'`{n}`' for n in aliases)}" if aliases else ""
+    alias_text = f", or was overwritten through {' or '.join(f'`{n}`' for n in aliases)}" if aliases else ""
     cause = _explain_unwritten(m, actor, ref)
     return make_fault(
         m,
         "M401",
-        f"{actor.label} reads `{ref.text}`, which was never written{over}",
+        f"{actor.label} reads `{ref.text}`, which was never written{alias_text}",
         actor.span,
         cause.hint,
         [*cause.notes, (f"`{ref.alloc.name}` is declared here", ref.alloc.span)],
@@ -481,55 +509,61 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
     count = find_wrong_count(m, bar)
     if count is not None:
         return count
-    twice = find_second_arrival(bar, phase + 1) or find_second_arrival(bar, max(phase, 0))
-    if twice is not None:
-        return twice
+    second_arrival = find_second_arrival(bar, phase + 1) or find_second_arrival(bar, max(phase, 0))
+    if second_arrival is not None:
+        return second_arrival
     barrier_uses = get_barrier_uses(m.launch.checked)
-    filled = {u.name for u in barrier_uses.find("lands")}
-    arrived = list(reversed(list_arrivals(bar, phase + 1)))
+    filled_names = {u.name for u in barrier_uses.find("lands")}
+    arrivals = list(reversed(list_arrivals(bar, phase + 1)))
     ring, cta = find_place(m, bar)[0], find_place(m, bar)[2]
     for release_ring, workers in (
-        (n, [w.number]) if p == ring else (n, [a.worker for a in arrived]) for n, p in barrier_uses.pairs.items() if ring in (n, p)
+        (n, [w.number]) if p == ring else (n, [a.worker for a in arrivals]) for n, p in barrier_uses.pairs.items() if ring in (n, p)
     ):
         for x in workers:
             cause = find_unwaited_release(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
             if cause is not None:
                 return cause
-    if phase < 0 and find_place(m, bar)[0] not in filled and arrived:
-        a = arrived[0]
+    if phase < 0 and find_place(m, bar)[0] not in filled_names and arrivals:
+        a = arrivals[0]
         return Cause(
             [(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
             "arrive on the stage that was used, after its use",
             2,
         )
-    if (phase < 0 and find_place(m, bar)[0] in filled) or (wait is not None and wait.at_once and phase >= 0):
+    if (phase < 0 and find_place(m, bar)[0] in filled_names) or (wait is not None and wait.at_once and phase >= 0):
         value = wait.value if wait is not None else phase % 2
-        why = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
+        reason = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
         return Cause(
-            [(f"wait({value}) means phase {phase} here, {why}", wait.span if wait is not None else None)], hint_parity(m, bar, phase + 1), 2
+            [(f"wait({value}) means phase {phase} here, {reason}", wait.span if wait is not None else None)],
+            hint_parity(m, bar, phase + 1),
+            2,
         )
-    for a in arrived:
-        before = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
-        since = before.tick if before is not None else -1
-        between = [(e, b) for e, b in list_all_waits(m, a.worker) if since < e.tick < a.tick]
+    for a in arrivals:
+        previous_arrival = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
+        previous_tick = previous_arrival.tick if previous_arrival is not None else -1
+        waits_between = [(e, b) for e, b in list_all_waits(m, a.worker) if previous_tick < e.tick < a.tick]
         arrival_text = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
-        if not between:
-            earlier = [(f"and here for phase {before.phase}", before.span)] if before is not None and before.span != a.span else []
+        if not waits_between:
+            earlier_notes = (
+                [(f"and here for phase {previous_arrival.phase}", previous_arrival.span)]
+                if previous_arrival is not None and previous_arrival.span != a.span
+                else []
+            )
             return Cause(
-                [(f"{arrival_text}, with no wait of its own since it arrived for the phase before", a.span), *earlier],
+                [(f"{arrival_text}, with no wait of its own since it arrived for the phase before", a.span), *earlier_notes],
                 f"{a.label} first waits for something that {w.label} does after its wait for phase {phase}",
                 1,
             )
-        idle = find_idle_wait(m, a.worker, since, a.tick)
-        if idle is not None:
-            return Cause([*idle.notes, (f"so {arrival_text}, too early", a.span)], idle.hint, 2)
-        for e, other_bar in between:
-            inside = list_arrivals(other_bar, e.phase, w.number)
-            short = find_wrong_count(m, other_bar) or (find_second_arrival(other_bar, e.phase) if e.phase >= 0 else None)
-            if short is not None:
-                return Cause([*short.notes, (f"so {arrival_text}, too early", a.span)][:2], short.hint, 2)
-            (ring, stage, _), (other_ring, used, _) = find_place(m, bar), find_place(m, other_bar)
-            if inside and stage != used and len(m.barriers[ring, w.cta]) == len(m.barriers[other_ring, w.cta]):
+        idle_cause = find_idle_wait(m, a.worker, previous_tick, a.tick)
+        if idle_cause is not None:
+            return Cause([*idle_cause.notes, (f"so {arrival_text}, too early", a.span)], idle_cause.hint, 2)
+        for e, other_bar in waits_between:
+            phase_arrivals = list_arrivals(other_bar, e.phase, w.number)
+            short_cause = find_wrong_count(m, other_bar) or (find_second_arrival(other_bar, e.phase) if e.phase >= 0 else None)
+            if short_cause is not None:
+                return Cause([*short_cause.notes, (f"so {arrival_text}, too early", a.span)][:2], short_cause.hint, 2)
+            (ring, stage, _), (other_ring, other_stage, _) = find_place(m, bar), find_place(m, other_bar)
+            if phase_arrivals and stage != other_stage and len(m.barriers[ring, w.cta]) == len(m.barriers[other_ring, w.cta]):
                 return Cause(
                     [
                         (f"{arrival_text}, and what it waited for before is another stage, `{other_bar.text}`", a.span),
@@ -538,17 +572,19 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
                     "arrive on the stage that was used",
                     1,
                 )
-            if inside:
+            if phase_arrivals:
                 return Cause(
                     [
                         (
                             f"{w.label} arrives on `{other_bar.text}` here, before it waits for phase {phase} of `{bar.text}`: that lets {a.label} go on",
-                            inside[0].span,
+                            phase_arrivals[0].span,
                         ),
                         (arrival_text, a.span),
                     ],
                     f"{w.label} arrives on `{other_bar.text}` after the wait",
                     2,
                 )
-    notes: list[CauseNote] = [(f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrived[:1]]
+    notes: list[CauseNote] = [
+        (f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrivals[:1]
+    ]
     return Cause(notes, f"whoever lets the barrier advance must first wait for something that {w.label} does after this wait")

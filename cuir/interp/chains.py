@@ -191,10 +191,10 @@ def format_labels(events: Iterable[Event]) -> str:
 
 def describe_immediate_wait(bar: Mbarrier, wait: Event) -> str:
     """Describe a wait that returned at once, and why."""
-    over = (
+    reason = (
         "which is over before the first arrival" if wait.phase < 0 else f"which {wait.label} knew to be over: it had waited for it before"
     )
-    return f"this wait({wait.value}) on `{bar.text}` returned at once: it means phase {wait.phase}, {over}"
+    return f"this wait({wait.value}) on `{bar.text}` returned at once: it means phase {wait.phase}, {reason}"
 
 
 def hint_parity(m: Machine, bar: Mbarrier, phase: int) -> str:
@@ -206,17 +206,17 @@ def hint_parity(m: Machine, bar: Mbarrier, phase: int) -> str:
 def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """Return the cause if more workers arrive than a phase takes."""
     barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
-    came = [m.workers[n].label for n in bar.came]
+    arrived_labels = [m.workers[n].label for n in bar.came]
     hardware = m.launch.checked.barriers[name].hardware
-    able = max(len(came), barrier_uses.count_sure_arrivals(name) if hardware else barrier_uses.count_arriving(name))
-    if able <= bar.count:
+    possible_arrivals = max(len(arrived_labels), barrier_uses.count_sure_arrivals(name) if hardware else barrier_uses.count_arriving(name))
+    if possible_arrivals <= bar.count:
         return None
     arrivers = (
-        ", ".join(came)
-        if len(came) == able
+        ", ".join(arrived_labels)
+        if len(arrived_labels) == possible_arrivals
         else f"the workers of role `{'`, `'.join(sorted({u.role for u in barrier_uses.find('arrives', name)}))}`"
     )
-    groups, remainder = divmod(able, bar.count)
+    groups, remainder = divmod(possible_arrivals, bar.count)
     if hardware and bar.count > 1 and not remainder:
         explanation = f"{groups} groups of {bar.count} workers share `{bar.text}`: {arrivers}; the hardware knows nobody by name, so a phase ends after any {count_noun(bar.count, 'arrival')}, of whichever group"
         return Cause(
@@ -227,11 +227,11 @@ def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     return Cause(
         [
             (
-                f"the count of `{bar.text}` is {bar.count}, and {able} workers arrive on it: {arrivers}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come",
+                f"the count of `{bar.text}` is {bar.count}, and {possible_arrivals} workers arrive on it: {arrivers}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come",
                 bar.span,
             )
         ],
-        f"the count is the number of workers that arrive in a phase, here {able}",
+        f"the count is the number of workers that arrive in a phase, here {possible_arrivals}",
         2,
     )
 
@@ -273,11 +273,11 @@ def find_announcement(events: list[Event], issue: Event) -> Event | None:
 
     It is the last arrival of its issuer before it, or the next one where the text has the copy first.
     """
-    mine = [e for e in events if e.kind == "arrive" and e.worker == issue.worker]
-    before = next((e for e in mine if e.tick < issue.tick), None)
-    if before is not None and (before.span.line, before.span.column) < (issue.span.line, issue.span.column):
-        return before
-    return next((e for e in reversed(mine) if e.tick > issue.tick), None)
+    issuer_arrivals = [e for e in events if e.kind == "arrive" and e.worker == issue.worker]
+    previous = next((e for e in issuer_arrivals if e.tick < issue.tick), None)
+    if previous is not None and (previous.span.line, previous.span.column) < (issue.span.line, issue.span.column):
+        return previous
+    return next((e for e in reversed(issuer_arrivals) if e.tick > issue.tick), None)
 
 
 def collect_bytes(bar: Mbarrier, phase: int) -> tuple[list[Event], list[Event]]:
@@ -294,17 +294,17 @@ def find_torn_copy(m: Machine, name: str, cta: int) -> Cause | None:
     if len(ring) < 2:
         return None
     events = sorted((e for bar in ring for e in bar.events()), key=lambda e: -e.tick)
-    home = {e.tick: bar for bar in ring for e in bar.events()}
+    bar_of_tick = {e.tick: bar for bar in ring for e in bar.events()}
     for e in reversed(events):
-        by = find_announcement(events, e) if e.kind == "issue" else None
-        if by is not None and by.value and home[by.tick] is not home[e.tick]:
+        announcement = find_announcement(events, e) if e.kind == "issue" else None
+        if announcement is not None and announcement.value and bar_of_tick[announcement.tick] is not bar_of_tick[e.tick]:
             return Cause(
                 [
                     (
-                        f"this copy lands on `{home[e.tick].text}`, and the expect that goes with it announces its bytes on `{home[by.tick].text}`",
+                        f"this copy lands on `{bar_of_tick[e.tick].text}`, and the expect that goes with it announces its bytes on `{bar_of_tick[announcement.tick].text}`",
                         e.span,
                     ),
-                    (f"the bytes are expected on `{home[by.tick].text}` here", by.span),
+                    (f"the bytes are expected on `{bar_of_tick[announcement.tick].text}` here", announcement.span),
                 ],
                 "the expect, the copy's barrier and its view have the same stage",
                 3,
@@ -315,20 +315,20 @@ def find_torn_copy(m: Machine, name: str, cta: int) -> Cause | None:
 def find_wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the cause if the bytes expected in a phase differ from those that its copies bring."""
     expects, copies = collect_bytes(bar, phase)
-    expected, brought = sum(e.value for e in expects), sum(e.value for e in copies)
-    if expected == brought or not (expects or copies):
+    expected, copied_bytes = sum(e.value for e in expects), sum(e.value for e in copies)
+    if expected == copied_bytes or not (expects or copies):
         return None
     places = list(dict.fromkeys(c.span for c in copies))
-    each = f" by {count_noun(len(copies), 'copy')}"
+    copies_text = f" by {count_noun(len(copies), 'copy')}"
     if expects:
-        explanation = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {brought:,} are copied{each if copies else ''}"
+        explanation = f"{count_noun(expected, 'byte')} are expected here for phase {phase} of `{bar.text}`, and {copied_bytes:,} are copied{copies_text if copies else ''}"
         notes: list[CauseNote] = [(explanation, expects[0].span), *((f"copied on `{bar.text}` here", s) for s in places[:1])]
     else:
-        arrived = list_arrivals(bar, phase)
-        explanation = f"phase {phase} of `{bar.text}` expects no bytes, and {brought:,} are copied{each}"
+        arrivals = list_arrivals(bar, phase)
+        explanation = f"phase {phase} of `{bar.text}` expects no bytes, and {copied_bytes:,} are copied{copies_text}"
         notes = [
-            (explanation, arrived[-1].span if arrived else places[0]),
-            *((f"copied on `{bar.text}` here", s) for s in places[: len(arrived)][:1]),
+            (explanation, arrivals[-1].span if arrivals else places[0]),
+            *((f"copied on `{bar.text}` here", s) for s in places[: len(arrivals)][:1]),
         ]
     return Cause(notes, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", 2)
 
@@ -375,12 +375,12 @@ def find_idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | N
     It was for a phase that the worker knew, or for none at all where data land.
     """
     text = get_barrier_uses(m.launch.checked)
-    filled = {u.name for u in text.find("lands")}
+    filled_names = {u.name for u in text.find("lands")}
     for e, bar in list_all_waits(m, worker):
         if (
             since < e.tick < until
             and e.at_once
-            and (e.phase >= 0 or find_place(m, bar)[0] in filled or any(o.tick < e.tick for o in list_waits(bar, worker)))
+            and (e.phase >= 0 or find_place(m, bar)[0] in filled_names or any(o.tick < e.tick for o in list_waits(bar, worker)))
         ):
             return Cause([(describe_immediate_wait(bar, e), e.span)], hint_parity(m, bar, e.phase + 1), 2)
     return None
@@ -404,12 +404,12 @@ def find_unwaited_release(m: Machine, worker: int, release_ring: str, cta: int) 
 
     The stage is wrong, or it is released once too often, or its wait is missing.
     """
-    filled = get_barrier_uses(m.launch.checked).pairs.get(release_ring)
-    back, full = get_ring(m, release_ring, cta), get_ring(m, filled or "", cta)
-    if len(back) != len(full) or not full:
+    filled_name = get_barrier_uses(m.launch.checked).pairs.get(release_ring)
+    released_ring, filled_ring = get_ring(m, release_ring, cta), get_ring(m, filled_name or "", cta)
+    if len(released_ring) != len(filled_ring) or not filled_ring:
         return None
     arrivals = []
-    for r, p in zip(back, full):
+    for r, p in zip(released_ring, filled_ring):
         last = -1 if len(r.marks) < KEPT else None
         waits = [e.tick for e in list_waits(p, worker)]
         for a in reversed(list_arrivals(r, worker=worker)):
@@ -420,21 +420,28 @@ def find_unwaited_release(m: Machine, worker: int, release_ring: str, cta: int) 
     if not arrivals:
         return None
     a, r, p = min(arrivals, key=lambda x: x[0].tick)
-    before = max((e for b in full for e in list_waits(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)
-    earlier = next((e for e in list_arrivals(r, worker=worker) if e.tick < a.tick), None)
-    fresh = before is not None and before.tick > max(
-        (e.tick for b in back for e in list_arrivals(b, worker=worker) if e.tick < a.tick), default=-1
+    last_wait = max((e for b in filled_ring for e in list_waits(b, worker) if e.tick < a.tick), key=lambda e: e.tick, default=None)
+    earlier_arrival = next((e for e in list_arrivals(r, worker=worker) if e.tick < a.tick), None)
+    is_fresh = last_wait is not None and last_wait.tick > max(
+        (e.tick for b in released_ring for e in list_arrivals(b, worker=worker) if e.tick < a.tick), default=-1
     )
-    since = f" since it arrived on `{r.text}` before" if earlier is not None else ""
-    notes: list[CauseNote] = [(f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since}", a.span)]
+    since_text = f" since it arrived on `{r.text}` before" if earlier_arrival is not None else ""
+    notes: list[CauseNote] = [
+        (f"{a.label} arrives on `{r.text}` here, and no wait of its own on `{p.text}` lies before{since_text}", a.span)
+    ]
     sibling_notes = (
-        [(f"what it waited for is another stage, `{next(b.text for b in full if before in list_waits(b, worker))}`", before.span)]
-        if fresh and before is not None
+        [
+            (
+                f"what it waited for is another stage, `{next(b.text for b in filled_ring if last_wait in list_waits(b, worker))}`",
+                last_wait.span,
+            )
+        ]
+        if is_fresh and last_wait is not None
         else []
     )
     return Cause(
         [*notes, *sibling_notes],
-        f"for each use of a stage one wait on `{filled}` and then one arrival on `{release_ring}`, of that stage",
+        f"for each use of a stage one wait on `{filled_name}` and then one arrival on `{release_ring}`, of that stage",
         2,
     )
 
@@ -443,14 +450,14 @@ def find_extra_arrival(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the arrival that ended a phase in which no copy landed."""
     if any(e.kind == "land" and e.phase == phase for e in bar.events()):
         return None
-    arrived = list_arrivals(bar, phase)
-    if not arrived:
+    arrivals = list_arrivals(bar, phase)
+    if not arrivals:
         return None
     return Cause(
         [
             (
-                f"phase {phase} of `{bar.text}` ended with the arrival of {arrived[0].label} here, before any copy had landed in it",
-                arrived[0].span,
+                f"phase {phase} of `{bar.text}` ended with the arrival of {arrivals[0].label} here, before any copy had landed in it",
+                arrivals[0].span,
             )
         ],
         "one arrival for each use of the barrier, by expect(nbytes(view)), before the copies that it announces",

@@ -66,13 +66,13 @@ def _find_arriving_role(w: Worker, barriers: Mapping[str, Barrier]) -> str | Non
 
 def _collect_awaited_roles(role: str, waits: Mapping[str, set[str]]) -> set[str]:
     """Return all roles that a role waits for, directly or through others."""
-    reached: set[str] = set()
+    awaited: set[str] = set()
     todo = [role]
     while todo:
-        new = waits.get(todo.pop(), set()) - reached
-        reached |= new
+        new = waits.get(todo.pop(), set()) - awaited
+        awaited |= new
         todo += new
-    return reached
+    return awaited
 
 
 # ---- causes
@@ -105,38 +105,44 @@ def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             "expect(nbytes(view)) once for each phase that copies land in",
             4,
         )
-    able, arrived = barrier_uses.count_arriving(name), list_arrivals(bar, bar.phase)
+    possible_arrivals, arrivals = barrier_uses.count_arriving(name), list_arrivals(bar, bar.phase)
     role_text = f"role{'s' if len(roles) > 1 else ''} `{'`, `'.join(sorted(roles))}`"
-    if able < bar.count:
+    if possible_arrivals < bar.count:
         return Cause(
             [
                 (
-                    f"the count of `{bar.text}` is {bar.count}, and only {count_noun(able, 'worker')} of {role_text} can arrive on it, once a phase each",
+                    f"the count of `{bar.text}` is {bar.count}, and only {count_noun(possible_arrivals, 'worker')} of {role_text} can arrive on it, once a phase each",
                     bar.span,
                 )
             ],
-            f"the count is the number of workers that arrive in a phase, here {able}",
+            f"the count is the number of workers that arrive in a phase, here {possible_arrivals}",
             4,
         )
-    early = find_second_arrival(bar, bar.phase)
+    second_arrival = find_second_arrival(bar, bar.phase)
     if name in barrier_uses.pairs:
         for x in m.workers:
-            cause = find_unwaited_release(m, x.number, name, cta) if x.program.name in roles and (x.cta == cta or able > 1) else None
+            cause = (
+                find_unwaited_release(m, x.number, name, cta)
+                if x.program.name in roles and (x.cta == cta or possible_arrivals > 1)
+                else None
+            )
             if cause is not None:
                 return Cause(cause.notes, cause.hint, 3)
-    missed = _find_missed_phase(m, w, bar, phase)
-    if missed is not None:
-        return missed
-    stray = find_stray_event(m, bar)
-    if stray is not None:
-        return Cause(stray.notes, stray.hint, 3)
-    lacking = [
-        x for x in m.workers if x.program.name in roles and all(e.worker != x.number for e in arrived) and (x.cta == cta or able > 1)
+    missed_cause = _find_missed_phase(m, w, bar, phase)
+    if missed_cause is not None:
+        return missed_cause
+    stray_cause = find_stray_event(m, bar)
+    if stray_cause is not None:
+        return Cause(stray_cause.notes, stray_cause.hint, 3)
+    missing_workers = [
+        x
+        for x in m.workers
+        if x.program.name in roles and all(e.worker != x.number for e in arrivals) and (x.cta == cta or possible_arrivals > 1)
     ]
-    ended = [x for x in lacking if x.finished]
-    if ended:
-        x = ended[0]
-        came = sum(b.came.get(x.number, 0) for b in get_ring(m, name, cta))
+    finished_workers = [x for x in missing_workers if x.finished]
+    if finished_workers:
+        x = finished_workers[0]
+        arrival_count = sum(b.came.get(x.number, 0) for b in get_ring(m, name, cta))
         waits = 1 + sum(1 for b in get_ring(m, name, cta) for e in list_waits(b, w.number))
         last = next(iter(list_arrivals(bar, worker=x.number)), None) or max(
             (e for b in get_ring(m, name, cta) for e in list_arrivals(b, worker=x.number)),
@@ -147,41 +153,44 @@ def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
         return Cause(
             [
                 (
-                    f"{x.label} has arrived {count_noun(came, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more",
+                    f"{x.label} has arrived {count_noun(arrival_count, 'time')} on `{name}`, {'the last time ' if last else ''}here, and is at its end: nobody can arrive for phase {phase} any more",
                     at,
                 )
             ],
             f"{w.label} waits on `{name}` more often than {x.label} arrives there: both make the same number of turns"
-            + (f", this is wait {waits} at least" if waits > came else ""),
+            + (f", this is wait {waits} at least" if waits > arrival_count else ""),
             3,
         )
-    if early is not None:
-        return early
+    if second_arrival is not None:
+        return second_arrival
     partner = barrier_uses.pairs.get(name)
-    for x in lacking:
-        before = next(iter(list_arrivals(bar, worker=x.number)), None)
-        since = before.tick if before is not None else -1
+    for x in missing_workers:
+        last_arrival = next(iter(list_arrivals(bar, worker=x.number)), None)
+        last_tick = last_arrival.tick if last_arrival is not None else -1
         awaited_rings = {partner} if partner else {u.name for u in barrier_uses.find("lands", role=w.program.name)}
-        passed = [
+        passed_waits = [
             (e, b)
             for e, b in list_all_waits(m, x.number)
-            if e.tick > since
+            if e.tick > last_tick
             and find_place(m, b)[0] in awaited_rings
             and (find_place(m, b)[1] == stage or len(get_ring(m, name, cta)) == 1)
         ]
-        if passed:
-            e, b = passed[-1]
+        if passed_waits:
+            e, b = passed_waits[-1]
             return Cause(
                 [(f"{x.label} passed `{b.text}` here, and no arrival of its own on `{bar.text}` has followed", e.span)],
                 f"on every path, {x.label} arrives on `{name}` once for each use",
                 2,
             )
     if bar.last is None and phase == 0:
-        circle = any(x.block is not None and x.block.barrier is not bar for x in lacking)
+        circle = any(x.block is not None and x.block.barrier is not bar for x in missing_workers)
         hint = "nobody has arrived yet: wait(0) waits for the first arrivals, while a first wait(1) returns at once (how a producer finds an empty ring free)"
-        back = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in lacking if x.block is not None][:1]
+        blocked_notes = [(f"{x.label}, which arrives on it, waits here", x.block.span) for x in missing_workers if x.block is not None][:1]
         giver = any(
-            u.role == w.program.name for x in lacking if x.block is not None for u in barrier_uses.find("arrives", _get_block_name(m, x))
+            u.role == w.program.name
+            for x in missing_workers
+            if x.block is not None
+            for u in barrier_uses.find("arrives", _get_block_name(m, x))
         )
         return Cause(
             [
@@ -189,10 +198,10 @@ def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
                     f"`{bar.text}` has had no arrival when {w.label} waits here for the first time, for phase 0",
                     w.block.span if w.block else None,
                 ),
-                *back,
+                *blocked_notes,
             ]
             if giver
-            else back,
+            else blocked_notes,
             hint,
             2 if circle and giver else 1,
         )
@@ -238,23 +247,25 @@ def _get_block_name(m: Machine, x: Worker) -> str | None:
 
 def _explain_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     """Explain a named barrier, or the join of a CTA, that does not fill."""
-    came = [m.workers[n] for n in bar.came]
+    visitors = [m.workers[n] for n in bar.came]
     if bar.span is not None:
         barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
-        able = barrier_uses.count_arriving(name)
-        if len(came) < bar.count:
+        possible_arrivals = barrier_uses.count_arriving(name)
+        if len(visitors) < bar.count:
             shortage = (
-                f"{', '.join(x.label for x in came)} ever came" if able >= bar.count else f"{count_noun(able, 'worker')} can come to it"
+                f"{', '.join(x.label for x in visitors)} ever came"
+                if possible_arrivals >= bar.count
+                else f"{count_noun(possible_arrivals, 'worker')} can come to it"
             )
             return Cause(
                 [(f"the count of `{bar.text}` is {bar.count}, and only {shortage}", bar.span)],
                 "the count of a named barrier is the number of workers that come to it, those that only arrive() too",
-                4 if able < bar.count else 0,
+                4 if possible_arrivals < bar.count else 0,
             )
     present = {a.label for a in bar.arrivals}
-    absent = [x for x in came if x.label not in present]
-    if absent:
-        x = absent[0]
+    missing_workers = [x for x in visitors if x.label not in present]
+    if missing_workers:
+        x = missing_workers[0]
         state = "is at its end" if x.finished else f"waits at `{x.block.barrier.text}`" if x.block is not None else "has not come"
         return Cause(
             [

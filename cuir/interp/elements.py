@@ -118,11 +118,11 @@ def _require_inside(m: Machine, actor: Actor, tensor: TensorArg, indices: list[A
     for d, (i, size) in enumerate(zip(indices, tensor.shape)):
         low, high = (int(i.min()), int(i.max())) if isinstance(i, np.ndarray) else (i, i)
         if low < 0 or high >= size:
-            bad = low if low < 0 else high
+            outside = low if low < 0 else high
             raise make_fault(
                 m,
                 "M402",
-                f"{actor.label} reaches for an element outside of `{tensor.name}`: index {bad} in dim {d} of length {size}",
+                f"{actor.label} reaches for an element outside of `{tensor.name}`: index {outside} in dim {d} of length {size}",
                 actor.span,
                 "guard it by an if; a gather with index tiles reads 0 outside, a box too",
                 [(f"`{tensor.name}` is declared here", tensor.param.span)],

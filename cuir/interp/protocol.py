@@ -121,14 +121,14 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
     bar.clock.join(w.clock)
     bar.time = max(bar.time, w.time)
     bar.waiting += waits
-    mine = bar.generation
+    generation = bar.generation
     if len(bar.arrivals) == bar.count:
         if bar.waiting:
-            bar.over[mine] = Generation(bar.clock, bar.waiting, bar.time)
-        bar.generation, bar.waiting, bar.arrivals, bar.warps_here = mine + 1, 0, [], 0
+            bar.over[generation] = Generation(bar.clock, bar.waiting, bar.time)
+        bar.generation, bar.waiting, bar.arrivals, bar.warps_here = generation + 1, 0, [], 0
         bar.clock = Clock(*bar.size)
         m.changed()
-    return mine
+    return generation
 
 
 def make_warps_fault(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:

@@ -179,10 +179,10 @@ def partition_work(schedule: Schedule, count: int, groups: int, dynamic: bool) -
     if not dynamic or schedule.kind in ("in_order", "replay"):
         return [range(c, count, groups) for c in range(groups)]
     rng = random.Random(f"{schedule}/tiles")
-    owned: list[list[int]] = [[] for _ in range(groups)]
+    shares: list[list[int]] = [[] for _ in range(groups)]
     if schedule.policy == "engines_first":  # the last cluster takes all, the rest come too late
-        owned[-1] = list(range(count))
-        return owned
+        shares[-1] = list(range(count))
+        return shares
     for t in range(count):
-        rng.choice(owned).append(t)
-    return owned
+        rng.choice(shares).append(t)
+    return shares

@@ -110,8 +110,8 @@ class _Entry:
                 raise _make_overlap_fault(self.m, self.shadow, self.actor)
             flat[offsets] = histories
             for lane_number in torch.unique(lane).tolist():  # lanes meet: one after the other
-                mine = lane == lane_number
-                flat[offsets[mine]] = self._after_all(flat[offsets[mine]], lane[mine])
+                of_lane = lane == lane_number
+                flat[offsets[of_lane]] = self._after_all(flat[offsets[of_lane]], lane[of_lane])
 
     def _after_all(self, histories: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
         if not bool(histories.any()):
@@ -131,7 +131,7 @@ class _Entry:
         number, cluster, mode = access.first + lane, int(access.clusters[lane]), access.mode
         if history == 0:
             return number
-        members, same, clusters = [], False, set()
+        members, replaces_own, clusters = [], False, set()
         for n in shadow.longer.get(history, (history,)):
             old, owner = shadow.find(n)
             completion = old.get_completion(owner)
@@ -152,14 +152,14 @@ class _Entry:
                     raise self._unfenced(old)
             if ordered and (mode == "write" or commute):
                 if mode == old.mode and completion == access.event and old.proxy == access.proxy:
-                    same = True  # an access of this worker in this epoch, not released since: it stands for both
+                    replaces_own = True  # an access of this worker in this epoch, not released since: it stands for both
                 else:
                     continue  # an access that conflicts with it, unordered, also conflicts with this one
             members.append(n)
             if commute:
                 clusters.add(owner)
         # with two clusters in the history, whoever conflicts with this access conflicts with one of them
-        if not (same or len(clusters) > 1):
+        if not (replaces_own or len(clusters) > 1):
             members.append(number)
         return shadow.history(members)
 

@@ -53,8 +53,8 @@ def _truncate_quotient(x: Expr, y: Expr, choose: Choice) -> Expr:
 def _differentiate_power(args: tuple[Expr, ...], z: Expr, choose: Choice) -> tuple[Partial, ...]:
     x, y = args
     of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _multiply(y, power(x, _subtract(y, _ONE))))
-    none = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
-    return of_x, choose(none, Literal(0.0), _multiply(z, log2(x), _LN2))
+    is_corner = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
+    return of_x, choose(is_corner, Literal(0.0), _multiply(z, log2(x), _LN2))
 
 
 _RULES: dict[str, Rule] = {

@@ -74,13 +74,13 @@ def add_watchdog(cuda: Cuda, seconds: float) -> Cuda:
 
     Raises CuirError L002 for a kernel without such waits.
     """
-    plain = {name: part.text for name, part in target_of(cuda.arch).all_parts.items() if name in _WATCHED}
-    if not any(text in cuda.source for text in plain.values()):
+    original_texts = {name: part.text for name, part in target_of(cuda.arch).all_parts.items() if name in _WATCHED}
+    if not any(text in cuda.source for text in original_texts.values()):
         raise CuirError.of("L002", f"`{cuda.name}` waits on no mbarrier", cuda.checked.origin.span)
     source = cuda.source
-    for name, text in plain.items():
-        ours = _WATCHED[name].replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
-        source = source.replace(text, " ".join(ours.split("\n")).strip(), 1)
+    for name, text in original_texts.items():
+        replacement = _WATCHED[name].replace("RECORDS", str(RECORDS)).replace("WORDS", str(WORDS)).replace("LIMIT", str(int(seconds * 1e9)))
+        source = source.replace(text, " ".join(replacement.split("\n")).strip(), 1)
     return replace(cuda, source=source)
 
 

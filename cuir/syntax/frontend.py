@@ -49,13 +49,13 @@ class _Decorated:
     def visible(self) -> dict[str, Any]:
         """Return the Python values of the function's free names: its module's globals and enclosing variables."""
         cells = zip(self._function.__code__.co_freevars, self._function.__closure__ or ())
-        around = {}
+        closure = {}
         for name, cell in cells:
             try:
-                around[name] = cell.cell_contents
+                closure[name] = cell.cell_contents
             except ValueError:  # not bound yet
                 continue
-        return {**self._function.__globals__, **around}
+        return {**self._function.__globals__, **closure}
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise CuirError.of(
@@ -108,19 +108,19 @@ class DecoratedKernel(_Decorated):
             handle, node = waiting.pop(0)
             visible = handle.visible()
             for name in (n for n in _list_free(node) if n.id not in bound):
-                thing = visible.get(name.id)
-                if isinstance(thing, DecoratedFunc):
-                    item: Constant | Func = replace(thing.ast, name=name.id)
-                    meaning: object = thing
-                elif isinstance(thing, int | float):
-                    item = Constant(name.id, _make_literal(name, thing), span=name.span)
-                    meaning = (type(thing), thing)
+                value = visible.get(name.id)
+                if isinstance(value, DecoratedFunc):
+                    item: Constant | Func = replace(value.ast, name=name.id)
+                    meaning: object = value
+                elif isinstance(value, int | float):
+                    item = Constant(name.id, _make_literal(name, value), span=name.span)
+                    meaning = (type(value), value)
                 else:
                     continue
                 if name.id not in used:
                     used[name.id] = (meaning, item)
-                    if isinstance(thing, DecoratedFunc) and isinstance(item, Func):
-                        waiting.append((thing, item))
+                    if isinstance(value, DecoratedFunc) and isinstance(item, Func):
+                        waiting.append((value, item))
                 elif used[name.id][0] != meaning:
                     raise CuirError(
                         [

@@ -23,12 +23,12 @@ def with_children(node: N, function: Callable[[Any], Put]) -> N:
     """Replace each child by the result of `function`; return the node itself if they all stay."""
     changed: dict[str, Any] = {}
     for name in CHILD_FIELDS[node.__class__]:
-        old = getattr(node, name)
-        if isinstance(old, tuple):
-            new: Any = _map_tuple(old, function)
+        previous = getattr(node, name)
+        if isinstance(previous, tuple):
+            new: Any = _map_tuple(previous, function)
         else:
-            new = old if old is None else function(old)
-        if new is not old:
+            new = previous if previous is None else function(previous)
+        if new is not previous:
             changed[name] = new
     return _replace_fields(node, changed) if changed else node
 
