@@ -29,7 +29,7 @@ from corpus.computes import COMPUTES
 from cuir.checking.checked import Const
 from cuir.cli.inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
-from cuir.rewrites.table import one_line
+from cuir.rewrites.table import join_lines
 from cuir.runtime.machine_code import parse_functions
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.nodes import Program
@@ -201,10 +201,10 @@ def rows(of: Subject, draw: Draw) -> Iterator[Row]:
     if draw.spellings:
         text = cuir.show(of.program)
         for kind, program, before, after in spelled(of):
-            yield row(kind, program, text[: text.index(before)].count("\n") + 1, one_line(before), one_line(after))
+            yield row(kind, program, text[: text.index(before)].count("\n") + 1, join_lines(before), join_lines(after))
     for kind, done in drawn(of, draw):
-        said = [str(r) for r in done] if len(done) > 1 else [one_line(done[0].after)]
-        yield row(kind, done[-1].program, done[0].line, one_line(done[0].before), " | ".join(said))
+        said = [str(r) for r in done] if len(done) > 1 else [join_lines(done[0].after)]
+        yield row(kind, done[-1].program, done[0].line, join_lines(done[0].before), " | ".join(said))
 
 
 # ---- tables

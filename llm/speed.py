@@ -21,10 +21,10 @@ from cuir.syntax.walk import walk
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 from cuir.verification.contracts import has_splice_points
-from cuir.verification.evaluate import Evaluator, kernel_names
-from cuir.verification.problems import Case, launch
-from cuir.verification.sizes import mask_integers
-from cuir.verification.spec_dispatch import tile_sizes
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
+from cuir.verification.problems import Case, make_attention_launch
+from cuir.verification.sizes import collect_mask_integers
+from cuir.verification.spec_dispatch import get_tile_sizes
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile
 LONGEST = 4096  # keys, to see a mask's edge
@@ -52,9 +52,9 @@ def judged(origin: Program, program: Program, checked: Checked, spec: Specificat
     faults = list(_asynchronous(origin, program, checked.origin))
     facts: dict[str, Any] = {"visited": None, "needed": None, "masked": None, "masked_needed": None}
     if spec is not None:
-        at = _problem(spec, program, *tile_sizes(checked))
-        needed, partial = _blocks(spec, at, *tile_sizes(checked))
-        tiles = at.B * at.H * -(-at.M // tile_sizes(checked)[0])
+        at = _problem(spec, program, *get_tile_sizes(checked))
+        needed, partial = _blocks(spec, at, *get_tile_sizes(checked))
+        tiles = at.B * at.H * -(-at.M // get_tile_sizes(checked)[0])
         visited = _visited(program, checked, spec, at)
         facts |= {"visited": round(visited, 1), "needed": needed, "masked_needed": partial, "problem": str(at)}
         if visited > SLACK * needed + tiles:
@@ -100,7 +100,7 @@ def _place(program: Program, name: str, kernel: Kernel) -> Span:
 
 def _problem(spec: Specification, program: Program, BM: int, BN: int) -> Lengths:
     """Return a problem of a few tiles and blocks, with as many keys as the mask's integers need."""
-    edges = [n for n in mask_integers(spec, program) if n <= LONGEST]
+    edges = [n for n in collect_mask_integers(spec, program) if n <= LONGEST]
     keys = max(6 * BN, -(-max(edges, default=0) // BN + 3) * BN if edges else 0)
     return Lengths(1, 2, 1, min(3 * BM, keys), keys)
 
@@ -121,9 +121,9 @@ def _visited(program: Program, checked: Checked, spec: Specification, at: Length
 
     Both products of a block count as one.
     """
-    BM, BN = tile_sizes(checked)
+    BM, BN = get_tile_sizes(checked)
     with torch.no_grad():
-        report = run(checked, launch(program, checked, spec, Case("speed", at)).arguments(), detect=False)
+        report = run(checked, make_attention_launch(program, checked, spec, Case("speed", at)).arguments(), detect=False)
     return report.blocks * _BLOCK / (2 * BM * BN * int(checked.consts["D"]))  # type: ignore[arg-type]
 
 
@@ -131,11 +131,11 @@ def _masked(program: Program, checked: Checked, spec: Specification, at: Lengths
     """Count the blocks in which the program's kv_count demands keep(); None without splice points."""
     if not has_splice_points(program):
         return None
-    BM, _ = tile_sizes(checked)
+    BM, _ = get_tile_sizes(checked)
     dims = {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}
-    arguments = launch(program, checked, spec, Case("speed", at)).captured
+    arguments = make_attention_launch(program, checked, spec, Case("speed", at)).captured
     captured = {n: v.numpy() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    run_of = Evaluator(program, kernel_names(checked.origin, dims, checked.consts, {"scale": 0.125, **captured}))
+    run_of = Evaluator(program, collect_kernel_values(checked.origin, dims, checked.consts, {"scale": 0.125, **captured}))
     m = np.arange(-(-at.M // BM))
     total = 0
     for b, h in itertools.product(range(at.B), range(at.H)):

@@ -35,7 +35,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.text.jsontext import append_line
-from cuir.verification.sanitizer import diagnostics, read_reports
+from cuir.verification.sanitizer import make_diagnostics, read_reports
 
 from .faults import FILE, Fault, origin, read_faults
 from .launches import ENDED, ERROR, HANGS
@@ -149,7 +149,7 @@ def _in_words(fault: Fault, log: str) -> str:
     """The first report and the line of the faulty program that it names."""
     of = origin(fault.kernel)
     checked = check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)
-    first = next(iter(diagnostics(log, lower(checked).line_map, None, checked.origin.span)), None)
+    first = next(iter(make_diagnostics(log, lower(checked).line_map, None, checked.origin.span)), None)
     if first is None:
         lines = [line.strip("= ") for line in log.splitlines()]
         return next((line for line in lines if line and line != "COMPUTE-SANITIZER"), "")[:400]

@@ -29,9 +29,9 @@ from cuir.verification.functions import judge_function
 from cuir.verification.inputs import FunctionLaunch
 from cuir.verification.numeric import judge
 from cuir.verification.problems import Case
-from cuir.verification.sizes import mask_integers
-from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, launch_of, number_cases, schedule_cases, tile_sizes
-from cuir.verification.steps import tile_of_dims
+from cuir.verification.sizes import collect_mask_integers
+from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, get_tile_sizes, make_number_cases, make_schedule_cases, prepare_launch
+from cuir.verification.steps import find_tiles
 
 from .faults import Origin, origin
 
@@ -59,10 +59,10 @@ class Problem:
 def problems(of: Origin, checked: Checked) -> list[Problem]:
     """Those of the schedules stage on two CTAs, 20 launches each; one of 16 CTAs with four tiles each; those of the numbers stage as they are launched by a user, three times."""
     spec = of.spec
-    marks = mask_integers(spec, of.program) if isinstance(spec, Specification) else []
-    fixed_grid = [Problem(c, 2, 4, 5) for c in schedule_cases(checked, spec)]
+    marks = collect_mask_integers(spec, of.program) if isinstance(spec, Specification) else []
+    fixed_grid = [Problem(c, 2, 4, 5) for c in make_schedule_cases(checked, spec)]
     fixed_grid.append(Problem(many_tiles(checked, spec), 16, 2, 10))
-    return fixed_grid + [Problem(c, None, 1, 3) for c in number_cases(checked, spec, marks, "quick")]
+    return fixed_grid + [Problem(c, None, 1, 3) for c in make_number_cases(checked, spec, marks, "quick")]
 
 
 def sanitized_problems(of: Origin, checked: Checked) -> list[Problem]:
@@ -80,9 +80,9 @@ def _elements(case: AnyCase) -> int:
 def many_tiles(checked: Checked, spec: object) -> AnyCase:
     """Eight tiles along each dim that is tiled, so that 16 CTAs have several each."""
     if not isinstance(spec, FunctionSpecification):
-        BM, BN = tile_sizes(checked)
+        BM, BN = get_tile_sizes(checked)
         return Case("many tiles", Lengths(1, 8, 2, 8 * BM, 8 * BN))
-    return Draw("many tiles", {d: 8 * n or 2 for d, n in tile_of_dims(checked).items()})
+    return Draw("many tiles", {d: 8 * n or 2 for d, n in find_tiles(checked).items()})
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ class _Run:
     """
 
     def __init__(self, checked: Checked, of: Origin, case: AnyCase, device: str):
-        self.case, self.given = case, launch_of(of.program, checked, of.spec, case)
+        self.case, self.given = case, prepare_launch(of.program, checked, of.spec, case)
         values = self.given.arguments()
         self.here = {n: padded(v) for n, v in values.items() if isinstance(v, torch.Tensor)}
         self.device = {n: x.to(device, copy=True) for n, x in self.here.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.cached import function_of
+from cuir.verification.cached import make_cached_specification
 
 
 def cached_decode() -> FunctionSpecification:
@@ -13,5 +13,5 @@ def cached_decode() -> FunctionSpecification:
 
     Token t is row t % PAGE of page PAGES[b, t // PAGE] of KEYS and VALUES [NP, HK, PAGE, D]. A query without keys has O = 0 and LSE = -inf.
     """
-    made = function_of(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
+    made = make_cached_specification(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
     return replace(made, name="cached_decode", doc=cached_decode.__doc__ or "")

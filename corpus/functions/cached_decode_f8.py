@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.cached import function_of
+from cuir.verification.cached import make_cached_specification
 
 
 def cached_decode_f8() -> FunctionSpecification:
@@ -14,5 +14,5 @@ def cached_decode_f8() -> FunctionSpecification:
     Token t is row t % PAGE of page PAGES[b, t // PAGE] of KEYS and VALUES [NP, HK, PAGE, D], e4m3, times KSCALE and VSCALE, [1, HK, 1] or [NP, HK, PAGE].
     A query without keys has O = 0 and LSE = -inf.
     """
-    made = function_of(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)), scaled=True)
+    made = make_cached_specification(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)), scaled=True)
     return replace(made, name="cached_decode_f8", doc=cached_decode_f8.__doc__ or "")

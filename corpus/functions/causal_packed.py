@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.packed import function_of
+from cuir.verification.packed import make_packed_specification
 
 
 def causal_packed() -> FunctionSpecification:
@@ -13,5 +13,5 @@ def causal_packed() -> FunctionSpecification:
 
     Its last query sees all its keys, and each one before it a key less. A query without keys has O = 0 and LSE = -inf; rows of no sequence are anything.
     """
-    made = function_of(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
+    made = make_packed_specification(Specification("causal", lambda b, h, q, k, *, M, N: k <= q + (N - M)))
     return replace(made, name="causal_packed", doc=causal_packed.__doc__ or "")

@@ -17,7 +17,7 @@ from ..syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Program
 from ..syntax.nodes import Literal as Number
 from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import CuirError
-from ..verification.evaluate import Evaluator, kernel_names
+from ..verification.evaluate import Evaluator, collect_kernel_values
 from .strips import Strips
 
 GATHER = 10  # instructions of a read of captured data
@@ -132,7 +132,7 @@ class Work:
         m = np.arange(-(-at.M // int(consts["BM"])) if tiles is None else tiles)  # type: ignore[arg-type]
         if self.blocks == "listed":
             return self.count_in_strips(at, numbers, m, consts) or self.guess_blocks(at, m, consts)
-        names = kernel_names(self.kernel, {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}, dict(consts), numbers)
+        names = collect_kernel_values(self.kernel, {"B": at.B, "H": at.H, "HK": at.HK, "M": at.M, "N": at.N}, dict(consts), numbers)
         h = np.unique(np.linspace(0, at.H - 1, HEADS).astype(int))[:, None]
         try:
             some, n = Evaluator(self.program, names).call("kv_count", 0, h, m[None])

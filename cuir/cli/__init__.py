@@ -88,9 +88,9 @@ def _run(argv: Sequence[str]) -> int:
             print_errors(unwritten.diagnostics, False)
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
             return exit_code(unwritten.diagnostics)
-        from ..verification.memory import memory_error
+        from ..verification.memory import convert_memory_error
 
-        if full := memory_error(error):
+        if full := convert_memory_error(error):
             print_errors(full.diagnostics, as_json)
             return exit_code(full.diagnostics)
         internal = CuirError.of("U999", f"internal error: {type(error).__name__}: {error}".split("\n")[0], hint=REPORT_TO)

@@ -185,7 +185,7 @@ def replay_variant(
     from ..spec.specification import LENGTHS, Lengths
     from ..verification.lengths import Draw
     from ..verification.problems import Case
-    from ..verification.spec_dispatch import AnyCase, launch_of, require_judgeable
+    from ..verification.spec_dispatch import AnyCase, prepare_launch, require_judgeable
 
     written = read_schedule(file)
     _require_same(written, file, kernel, named_consts)
@@ -199,7 +199,7 @@ def replay_variant(
         case = Draw("replayed", {d: written.dims[d] for d in checked.dims})
     else:
         case = Case("replayed", Lengths(*(written.dims[d] for d in LENGTHS)))
-    return replay(checked, launch_of(program, checked, spec, case).arguments(), written, file, as_json)
+    return replay(checked, prepare_launch(program, checked, spec, case).arguments(), written, file, as_json)
 
 
 def _require_same(

@@ -20,9 +20,9 @@ from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..verification.decisive import KIND as STEPS
 from ..verification.draws import Draw
-from ..verification.inputs import applicable
+from ..verification.inputs import list_applicable_kinds
 from ..verification.problems import KINDS, Case, is_attention
-from ..verification.spec_dispatch import AnyCase, check_case, made_positive, require_compared, require_judgeable
+from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
 from ..verification.special_plan import SPECIAL
 from ..verification.underflowing_sums import KIND as UNDERFLOW
 from .defaults import EXPERT
@@ -62,7 +62,7 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     function = isinstance(spec, FunctionSpecification)
     steps = (STEPS, UNDERFLOW) if not is_attention(checked.origin) else ()
     fit = (
-        (*applicable(checked, spec), *steps)
+        (*list_applicable_kinds(checked, spec), *steps)
         if isinstance(spec, FunctionSpecification)
         else tuple(k for k in KINDS if k not in ("faint", *SPECIAL))
     )
@@ -103,7 +103,7 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
             ),
             soft_wrap=True,
         )
-    if positive := made_positive(rows):
+    if positive := list_made_positive(rows):
         stdout().print(
             f"made positive, since the function fails or gives more NaN for a negative value: {', '.join(positive)}",
             soft_wrap=True,

@@ -21,7 +21,7 @@ from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
 from ..text.plurals import count_noun, make_singular
-from ..verification.inputs import overwritten
+from ..verification.inputs import find_overwritten
 from ..verification.memory import require_memory
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_kernel(
     start = time.perf_counter()
     events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
     seconds = time.perf_counter() - start
-    blank = overwritten(checked)
+    blank = find_overwritten(checked)
     outputs = [_describe(t.name, arguments[t.name], t.name in blank) for t in checked.outputs]
     note = "; ".join(filter(None, (_describe_unstored(outputs), note)))
     return {
@@ -133,7 +133,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
         )
     generator = torch.Generator().manual_seed(seed)
     arguments: dict[str, Any] = dict(scalars)
-    blank = overwritten(checked)
+    blank = find_overwritten(checked)
     for t in checked.tensors:
         if t.scratch:
             continue

@@ -25,10 +25,10 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..tuning.space import from_plain, plain
 from ..variants import transfer
-from ..verification.problems import Case, cases
+from ..verification.problems import Case, make_cases
 from ..verification.report import Stage
-from ..verification.sanitizer import TOOLS, diagnostics
-from ..verification.sizes import mask_integers
+from ..verification.sanitizer import TOOLS, make_diagnostics
+from ..verification.sizes import collect_mask_integers
 from .inputs import computed, known_consts, read_kernel_consts, read_origin, read_program, read_specification, read_variant, unspecified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker")
@@ -99,7 +99,7 @@ class Verified:
     def cases(self) -> list[Case]:
         """Problems of the numbers stage."""
         BM, BN = (int(self.checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        problems = cases(self.mods, BM, BN, mask_integers(self.mods, self.program), self.level)
+        problems = make_cases(self.mods, BM, BN, collect_mask_integers(self.mods, self.program), self.level)
         size = {c: c.lengths.B * c.lengths.H * c.lengths.M * (c.lengths.N + 1) for c in problems}
         return problems if self.smallest is None else sorted(problems, key=size.__getitem__)[: self.smallest]
 
@@ -263,7 +263,7 @@ def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
             ),
         )
     cuda = lower(verified.checked)
-    plain = diagnostics(text, cuda.line_map, None, verified.checked.origin.span)
+    plain = make_diagnostics(text, cuda.line_map, None, verified.checked.origin.span)
     if not plain:
         return ()
-    return diagnostics(text, cuda.line_map, read_lines_of_cubin(compile_cuda(cuda).cubin), verified.checked.origin.span)
+    return make_diagnostics(text, cuda.line_map, read_lines_of_cubin(compile_cuda(cuda).cubin), verified.checked.origin.span)

@@ -66,12 +66,12 @@ def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     from ..lowering import lower
     from ..runtime.watchdog import find_hang
-    from ..verification.on_gpu import on_device
-    from ..verification.problems import launch
+    from ..verification.on_gpu import move_to_device
+    from ..verification.problems import make_attention_launch
 
     verified = Verified.from_json(request["job"])
-    launch_data = launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])
-    return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), on_device(launch_data.arguments(), "cuda"))]}
+    launch_data = make_attention_launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])
+    return {"stuck": [s.as_json() for s in find_hang(lower(verified.checked), move_to_device(launch_data.arguments(), "cuda"))]}
 
 
 @functools.lru_cache(maxsize=1)  # tensors of one problem at a time

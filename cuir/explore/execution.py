@@ -41,7 +41,7 @@ class _Record:
     step: int
 
 
-def _after(*records: _Record) -> tuple[int, ...]:
+def _list_late_workers(*records: _Record) -> tuple[int, ...]:
     """Return the workers whose accesses follow their last step."""
     return tuple(dict.fromkeys(r.worker for r in records if not r.touch.point))
 
@@ -459,7 +459,7 @@ class Execution:
                     (),
                     "write it before, on every path and in every tile",
                     self._closure(record.step),
-                    _after(record),
+                    _list_late_workers(record),
                 )
             )
 
@@ -482,7 +482,7 @@ class Execution:
                 (("it must be over before; it is done here", old.touch.span),),
                 hint,
                 self._closure(old.step, new.step),
-                _after(old, new),
+                _list_late_workers(old, new),
             )
         )
 
@@ -495,7 +495,7 @@ class Execution:
                 (("written here", old.touch.span),),
                 f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
                 self._closure(old.step, new.step),
-                _after(old, new),
+                _list_late_workers(old, new),
             )
         )
 

@@ -16,9 +16,9 @@ from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .clusters import find_cluster_conflict
 from .dpor import Budget, Counts, search
-from .extract import extract_single_units, skeletons
+from .extract import extract_single_units, extract_skeletons
 from .file import Written
-from .shortest import Short, shortest
+from .shortest import Short, find_shortest
 from .skeleton import Skeleton
 
 CLASSES = 20_000
@@ -69,7 +69,7 @@ class Exploration:
                 f", all schedules{each} are alike" if self.alike else ""
             )
         if self.verdict == "faulty":
-            return f"{self.diagnostics[0].code} in a schedule of {_steps(len(self.schedule.steps) if self.schedule else 0)}: {size}"
+            return f"{self.diagnostics[0].code} in a schedule of {_format_steps(len(self.schedule.steps) if self.schedule else 0)}: {size}"
         return f"not decided: the budget was spent after {size}"
 
     def as_json(self) -> dict[str, Any]:
@@ -107,13 +107,13 @@ def explore(
     and for faults that no schedule avoids and that are not faults of order (M..., S404, S405).
     """
     begin = time.perf_counter()
-    report, budget = Exploration(lengths=_lengths(checked, arguments)), Budget(None, seconds)
-    for skeleton in skeletons(checked, arguments, grid):
+    report, budget = Exploration(lengths=_collect_lengths(checked, arguments)), Budget(None, seconds)
+    for skeleton in extract_skeletons(checked, arguments, grid):
         report.clusters += 1
         report.agents = max(report.agents, len(skeleton.workers) + len(skeleton.landings))
         report.steps = max(report.steps, skeleton.size)
         for late in (False, True)[: 1 + (skeleton.lockstep and checked.tiles is not None)]:
-            location = place(checked, skeleton, late)
+            location = describe_place(checked, skeleton, late)
             budget.classes = None if classes is None else max(1, classes - report.classes)
             result = search(skeleton if late else skeleton.at_once(), budget, partial(_report_progress, progress, location, report))
             report.states += result.counts.states
@@ -123,7 +123,7 @@ def explore(
             if result.faulty is not None:
                 progress(f"{location}: a fault; looking for the shortest schedule that shows one")
                 report.verdict = "faulty"
-                _describe(report, checked, arguments, shortest(result.faulty, SHORTEN), result.faulty.skeleton, late)
+                _describe(report, checked, arguments, find_shortest(result.faulty, SHORTEN), result.faulty.skeleton, late)
             elif not result.complete:
                 report.verdict, hint = "unknown", "explore a smaller launch, or give it a larger budget"
                 report.diagnostics = (Diagnostic("V203", report.summary(), checked.origin.span, (), hint),)
@@ -145,7 +145,7 @@ def _report_progress(progress: Callable[[str], None], location: str, report: Exp
     progress(f"{location}: {report.states + counts.states:,} states, {report.classes + counts.classes:,} classes")
 
 
-def _lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, int]:
+def _collect_lengths(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, int]:
     """Return the run-time dims of the tensors."""
     lengths: dict[str, int] = {}
     for t in checked.tensors:
@@ -172,7 +172,7 @@ def _describe(
         fault.message,
     )
     least = "no schedule of fewer steps fails" if short.least else "none of them can be left out"
-    extent = Note(f"after {_steps(len(names))} of {place(checked, skeleton, late)}; {least}")
+    extent = Note(f"after {_format_steps(len(names))} of {describe_place(checked, skeleton, late)}; {least}")
     replayed = _replay(checked, arguments, report.schedule)
     if replayed is not None and replayed.code == fault.code and replayed.span == fault.span:
         report.diagnostics = (
@@ -198,7 +198,7 @@ def _replay(checked: Checked, arguments: Mapping[str, Argument], schedule: Writt
     return None
 
 
-def place(checked: Checked, skeleton: Skeleton, late: bool) -> str:
+def describe_place(checked: Checked, skeleton: Skeleton, late: bool) -> str:
     """Describe the cluster and its units of work."""
     parts = [f"{'cluster' if checked.cluster > 1 else 'CTA'} {skeleton.cluster}"]
     if skeleton.units is not None:
@@ -210,7 +210,7 @@ def place(checked: Checked, skeleton: Skeleton, late: bool) -> str:
     return ", ".join(parts)
 
 
-def _steps(n: int) -> str:
+def _format_steps(n: int) -> str:
     return f"{n} step{'s' if n != 1 else ''}"
 
 

@@ -34,7 +34,7 @@ from ..syntax.types import GlobalView, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.source import Span
-from .intervals import box_coordinates, box_intervals, element_intervals
+from .intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
 
 ANY_UNITS = 3  # up to this number every assignment of units is explored
@@ -44,7 +44,7 @@ Handler = Callable[["_Worker"], None]
 Reached = tuple[int, str, str]  # region, text, array of shared memory
 
 
-def skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> Iterator[Skeleton]:
+def extract_skeletons(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> Iterator[Skeleton]:
     """Yield the skeleton of each cluster of a launch.
 
     If few units of work are handed out dynamically, of a cluster for each set of units that it may get. Raises
@@ -92,11 +92,11 @@ def require_independence(checked: Checked) -> None:
                     node.span,
                     "the schedules of such a program are tried, not enumerated: --schedule all",
                 )
-        for e in _access_places(checked, role.body, written):
+        for e in _find_access_places(checked, role.body, written):
             _require_known(checked, e, definitions, written)
 
 
-def _access_places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
+def _find_access_places(checked: Checked, body: tuple[Stmt, ...], written: set[str]) -> Iterator[Expr]:
     """Yield the indices and masks that select the accessed elements of a written tensor."""
     for node in (n for top in body for n in walk(top)):
         bound = checked.find_call(node)
@@ -162,7 +162,7 @@ class _Extractor:
         """Collect the names of tiles that select the accessed elements of a written tensor."""
         needed: set[str] = set()
         for role in self.checked.roles:
-            todo = [n for e in _access_places(self.checked, role.body, self.written) for n in names_read(e)]
+            todo = [n for e in _find_access_places(self.checked, role.body, self.written) for n in names_read(e)]
             while todo:
                 name = todo.pop()
                 if name in needed:
@@ -395,7 +395,7 @@ class _Extractor:
                     )
                 )
                 if source.tensor.name in self.written:
-                    region = self.tensor_region(source.tensor, box_intervals(source.tensor.shape, source.starts, source.sizes))
+                    region = self.tensor_region(source.tensor, compute_box_intervals(source.tensor.shape, source.starts, source.sizes))
                     access = modes["box"]
                     step.locals.append(
                         Touch(region, access.mode, access.proxy, landing.engine, span, source.text, "the copy", "a wait for the copy", True)
@@ -493,9 +493,11 @@ class _Extractor:
                 if mask is not None:
                     selected = self.value(worker, mask)
                     return self.elements(
-                        ref.tensor, element_intervals(ref.tensor.shape, box_coordinates(ref.starts, ref.sizes), selected), ref.text
+                        ref.tensor,
+                        compute_element_intervals(ref.tensor.shape, compute_box_coordinates(ref.starts, ref.sizes), selected),
+                        ref.text,
                     )
-                return self.elements(ref.tensor, box_intervals(ref.tensor.shape, ref.starts, ref.sizes), ref.text)
+                return self.elements(ref.tensor, compute_box_intervals(ref.tensor.shape, ref.starts, ref.sizes), ref.text)
 
             return in_tensor
         assert isinstance(e, Subscript)
@@ -515,7 +517,7 @@ class _Extractor:
         tensor = self.launch.tensors[root_name(e) or ""]
         indices = [self.value(worker, i) for i in e.indices]  # type: ignore[arg-type]
         selected = self.value(worker, mask) if mask is not None else None
-        return self.elements(tensor, element_intervals(tensor.shape, indices, selected), e.span.text())
+        return self.elements(tensor, compute_element_intervals(tensor.shape, indices, selected), e.span.text())
 
     def elements(self, tensor: TensorArg, intervals: Intervals, text: str) -> list[Reached]:
         return [(self.tensor_region(tensor, intervals), text, "")] if intervals else []

@@ -11,7 +11,7 @@ import torch
 from ..interp.memory import Intervals
 
 
-def box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[int]) -> Intervals:
+def compute_box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[int]) -> Intervals:
     """Return the elements of a box that lie inside of a tensor; `starts` and `sizes` for each dim."""
     offsets, stride = np.zeros(1, dtype=np.int64), 1
     run, dense = 1, True  # contiguous elements
@@ -29,7 +29,7 @@ def box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[i
     return _merge(np.sort(offsets), run)
 
 
-def box_coordinates(starts: Sequence[Any], sizes: Sequence[int]) -> list[torch.Tensor]:
+def compute_box_coordinates(starts: Sequence[Any], sizes: Sequence[int]) -> list[torch.Tensor]:
     """Return index tiles [1, R, C] of the elements of a box, for each dim.
 
     All dims but the last flatten into rows.
@@ -39,7 +39,7 @@ def box_coordinates(starts: Sequence[Any], sizes: Sequence[int]) -> list[torch.T
     return [torch.from_numpy(g + int(np.asarray(s).reshape(-1)[0])) for g, s in zip(grid, starts)]
 
 
-def element_intervals(shape: Sequence[int], indices: Sequence[Any], mask: torch.Tensor | None) -> Intervals:
+def compute_element_intervals(shape: Sequence[int], indices: Sequence[Any], mask: torch.Tensor | None) -> Intervals:
     """Return the elements at index tiles [1, R, C] and numbers, one for each dim.
 
     Only those inside of the tensor and where the mask is True.

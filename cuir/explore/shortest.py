@@ -21,14 +21,14 @@ class Short:
     least: bool
 
 
-def shortest(run: Execution, seconds: float) -> Short:
+def find_shortest(run: Execution, seconds: float) -> Short:
     """Reduce to the steps that one fault needs; then search, for so many seconds, all shorter schedules."""
-    fault, schedule = smallest(run)
+    fault, schedule = find_smallest(run)
     stop = time.perf_counter() + seconds
     return _search_shorter(run.skeleton, len(schedule), stop) or Short(fault, schedule, False)
 
 
-def smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
+def find_smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
     """Return the fault of an execution that takes the fewest steps, and these steps.
 
     Among them alone another fault may show earlier: then that one.

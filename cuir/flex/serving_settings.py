@@ -100,9 +100,9 @@ class CacheSettings(DecodeSettings):
         return Work.of(rewrite(self.program, whole))
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.cached import function_of
+        from ..verification.cached import make_cached_specification
 
-        return function_of(transferred.spec, _captured(self.program, transferred), "TOKENS" in self.fixed)
+        return make_cached_specification(transferred.spec, _captured(self.program, transferred), "TOKENS" in self.fixed)
 
 
 class VarlenSettings(Settings):
@@ -136,9 +136,9 @@ class VarlenSettings(Settings):
         return Choice(self.untuned(at), "start", "by the longest sequence: the device alone knows the others")
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.packed import function_of
+        from ..verification.packed import make_packed_specification
 
-        return function_of(transferred.spec, _captured(self.program, transferred))
+        return make_packed_specification(transferred.spec, _captured(self.program, transferred))
 
 
 def longest_class(longest: int | None, tokens: int) -> int:

@@ -18,7 +18,7 @@ from ..text.diagnostics import CuirError
 from ..text.jsontext import to_json
 from ..tuning.space import from_plain
 from ..verification import Stage, VerifyReport, verify
-from ..verification.side_processes import usable_processes
+from ..verification.side_processes import count_usable_processes
 from .mods import CaptureKey
 from .progress import Progress
 
@@ -43,7 +43,7 @@ def verified(
     if report is not None:
         return report
     with progress.step(f"verifying ({level})") as step:
-        report = verify(program, spec, kernel=kernel, consts=consts, level=level, progress=step.tell, processes=usable_processes())
+        report = verify(program, spec, kernel=kernel, consts=consts, level=level, progress=step.tell, processes=count_usable_processes())
     if not report.ok:
         raise CuirError(report.diagnostics)
     write_whole({entry: to_json(report.as_json()).encode()})

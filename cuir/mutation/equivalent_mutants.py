@@ -43,10 +43,10 @@ from ..syntax.walk import count_assignments, names_read, walk
 from ..text.diagnostics import CuirError
 from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
-from ..verification.evaluate import Evaluator, kernel_names
-from ..verification.sizes import problems_for
-from .places import Places, Site, root
-from .settings import other_setting, smaller_tiles
+from ..verification.evaluate import Evaluator, collect_kernel_values
+from ..verification.sizes import make_problems
+from .places import Places, Site, get_root
+from .settings import make_smaller_tiles, other_setting
 from .trial import Trial
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
@@ -74,7 +74,7 @@ def blocks(t: Trial) -> str | None:
         Problem(Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400)), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128]))
         for _ in range(60)
     ]
-    problems = [*problems_for(t.spec, BM, BN, "full", t.program), *random_problems]
+    problems = [*make_problems(t.spec, BM, BN, "full", t.program), *random_problems]
     try:
         pairs = check_contracts(t.mutant, kernel, t.spec, problems, t.consts)
         for problem in problems:
@@ -114,7 +114,7 @@ def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
     dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
     captured = captured_arguments(program, kernel, t.spec, lengths, consts=consts)
-    return Evaluator(program, kernel_names(kernel, dims, consts, {"scale": 0.125, **captured}))
+    return Evaluator(program, collect_kernel_values(kernel, dims, consts, {"scale": 0.125, **captured}))
 
 
 def predicate(t: Trial) -> str | None:
@@ -128,7 +128,7 @@ def predicate(t: Trial) -> str | None:
             continue
         names, pairs = [a.id for a in calls[0].args], 0  # type: ignore[union-attr]
         kernel = pick_kernel(t.program, t.kernel)
-        problems = problems_for(t.spec, *t.tile, "full", t.program)
+        problems = make_problems(t.spec, *t.tile, "full", t.program)
         try:
             for problem in problems:
                 at = problem.lengths
@@ -153,7 +153,7 @@ def masked_more(t: Trial) -> str | None:
     """
     for site, replacement in t.expressions():
         call = site.parents[-1]
-        func = t.program.funcs().get(root(call.func) or "") if isinstance(call, Call) else None
+        func = t.program.funcs().get(get_root(call.func) or "") if isinstance(call, Call) else None
         if func is None or site.path[-1][0] != "args":
             continue
         param = func.params[site.path[-1][1] or 0]
@@ -297,7 +297,7 @@ def _strip(body: tuple[Stmt, ...], name: str) -> tuple[Stmt, ...]:
         if isinstance(s, Assign):
             return () if s.targets == (name,) else s
         if isinstance(s, ExprStmt):
-            method = isinstance(s.value, Call) and isinstance(s.value.func, Attribute) and root(s.value.func) == name
+            method = isinstance(s.value, Call) and isinstance(s.value.func, Attribute) and get_root(s.value.func) == name
             return () if method else s
         if isinstance(s, If) and not s.body and s.orelse:
             return replace(s, cond=Unary("not", s.cond), body=s.orelse, orelse=())
@@ -334,7 +334,7 @@ def free_number(t: Trial) -> str | None:
     """
     if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
         return None
-    for trial in (t, *smaller_tiles(t)):
+    for trial in (t, *make_smaller_tiles(t)):
         if not all(trial.same(replace_node(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
             return None
         if not trial.same(replace_node(t.program, t.at.path, _NAN)):

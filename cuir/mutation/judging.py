@@ -96,7 +96,7 @@ class _OutOfTime(BaseException):
 
 
 @contextmanager
-def _limit(seconds: float) -> Iterator[None]:
+def _limit_time(seconds: float) -> Iterator[None]:
     """Interrupt the block after some seconds of processor time, so that verdicts do not depend on load.
 
     Only in a main thread, where signals arrive.
@@ -123,10 +123,12 @@ def judge(text: str, original: str, spec: AnySpecification, job: Job) -> tuple[s
     No error inside is raised: it is the verdict `crashed`.
     """
     try:
-        with _limit(job.seconds):
+        with _limit_time(job.seconds):
             program = parse(text, "mutant.cuir")
             try:
-                same = _content(check(program, job.kernel, job.consts)) == _content(check(parse(original), job.kernel, job.consts))
+                same = _list_content(check(program, job.kernel, job.consts)) == _list_content(
+                    check(parse(original), job.kernel, job.consts)
+                )
             except CuirError:
                 same = False
             if same:
@@ -151,7 +153,7 @@ def _judge_survivor(program: Program, original: Program, spec: AnySpecification,
     """
     trial = Trial(original, program, spec, job.kernel, job.consts, job.level)
     try:
-        with _limit(5 * job.seconds):
+        with _limit_time(5 * job.seconds):
             fault = trial.explored.fault
             if fault is not None:
                 return "killed", EXPLORED, fault.code, fault.message
@@ -163,14 +165,14 @@ def _judge_survivor(program: Program, original: Program, spec: AnySpecification,
     return ("same result", "", "", reason) if reason else ("survived", "", "", "")
 
 
-def _content(checked: Checked) -> tuple[object, ...]:
+def _list_content(checked: Checked) -> tuple[object, ...]:
     """Return the content of a specialised kernel as a comparable tuple.
 
     Without the text that it came from, barriers that nothing uses, and `cluster=` where a cluster is one CTA.
     """
     alone = checked.cluster == 1
     roles = tuple(
-        (r.name, r.workers, r.threads, r.registers, r.index, _normalise(r.body, alone, _ones(r.body)), r.warpgroup, r.warp)
+        (r.name, r.workers, r.threads, r.registers, r.index, _normalise(r.body, alone, _find_ones(r.body)), r.warpgroup, r.warp)
         for r in checked.roles
     )
     used = {name for r in checked.roles for stmt in r.body for name in names_read(stmt)}
@@ -178,7 +180,7 @@ def _content(checked: Checked) -> tuple[object, ...]:
     return checked.cluster, dict(checked.shared), barriers, checked.tiles, checked.declarations, roles, checked.scalars, checked.tensors
 
 
-def _ones(body: tuple[Stmt, ...]) -> set[str]:
+def _find_ones(body: tuple[Stmt, ...]) -> set[str]:
     """Return the names that every statement which binds them binds to 1.0."""
     only_ones: dict[str, bool] = {}
     for node in (n for stmt in body for n in walk(stmt)):
@@ -266,14 +268,14 @@ def run(
         if not report.ok:
             raise CuirError(report.diagnostics)
         if out is not None:
-            _append(out, json.dumps(head))
+            _append_line(out, json.dumps(head))
     judged = {m.id: recorded[m.id] for m in todo if m.id in recorded}
 
     def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
         result = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
         judged[m.id] = result
         if out is not None:
-            _append(out, json.dumps(asdict(result)))
+            _append_line(out, json.dumps(asdict(result)))
         progress(len(judged), len(todo), result)
 
     remaining = []
@@ -289,11 +291,11 @@ def run(
             begin = time.perf_counter()
             take(m, judge(m.text, original, spec, job), time.perf_counter() - begin)
     elif remaining:
-        _in_parallel(remaining, original, job, jobs, take)
+        _judge_in_parallel(remaining, original, job, jobs, take)
     return [judged[m.id] for m in todo]
 
 
-def _in_parallel(
+def _judge_in_parallel(
     remaining: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
 ) -> None:
     """Judge mutants in a pool of processes."""
@@ -314,7 +316,7 @@ def _in_parallel(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _append(path: Path, line: str) -> None:
+def _append_line(path: Path, line: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         append_line(path, line)

@@ -64,19 +64,19 @@ class Site:
         return next((p for p in reversed(self.parents) if isinstance(p, kind)), None)
 
 
-def sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterator[Site]:
+def list_sites(node: Node, path: Path = (), parents: tuple[Node, ...] = ()) -> Iterator[Site]:
     """Yield every node with its place, parents first, in the order of the text."""
     yield Site(path, node, parents)
     for name in CHILD_FIELDS[type(node)]:
         value = getattr(node, name)
         if isinstance(value, tuple):
             for i, item in enumerate(value):
-                yield from sites(item, (*path, (name, i)), (*parents, node))
+                yield from list_sites(item, (*path, (name, i)), (*parents, node))
         elif value is not None:
-            yield from sites(value, (*path, (name, None)), (*parents, node))
+            yield from list_sites(value, (*path, (name, None)), (*parents, node))
 
 
-def root(e: Node) -> str | None:
+def get_root(e: Node) -> str | None:
     """Return the name at the start of `x[..].y`."""
     while isinstance(e, (Subscript, Attribute)):
         e = e.value
@@ -88,7 +88,7 @@ class Places:
 
     def __init__(self, program: Program, kernel: Kernel):
         self.program, self.kernel = program, kernel
-        self.sites = [s for s in sites(program) if self._of_kernel(s)]
+        self.sites = [s for s in list_sites(program) if self._of_kernel(s)]
         self.at = {s.path: s for s in self.sites}
         self.declared: dict[str, Call] = {}
         for stmt in kernel.body:
@@ -107,16 +107,16 @@ class Places:
             op = self.op(value) if isinstance(value, Call) else None
             if isinstance(value, Call) and op is not None and op.where != "declaration":
                 self.calls.append((s, value, op))
-        self.filled = {root(c.func) for _, c, op in self.calls if op.effects.expects}
+        self.filled = {get_root(c.func) for _, c, op in self.calls if op.effects.expects}
         self.parities = self._parities()
 
     def _passed(self) -> dict[str, str]:
         """Return the parameters of functions that receive a barrier, with its kind."""
         kinds: dict[str, str] = {}
         for s in self.sites:
-            func = self.funcs.get(root(s.node.func) or "") if isinstance(s.node, Call) else None
+            func = self.funcs.get(get_root(s.node.func) or "") if isinstance(s.node, Call) else None
             for param, arg in zip(func.params, s.node.args) if func is not None else ():  # type: ignore[attr-defined]
-                kind = self.barriers.get(root(arg) or "") if isinstance(arg, (Name, Subscript)) else None
+                kind = self.barriers.get(get_root(arg) or "") if isinstance(arg, (Name, Subscript)) else None
                 if kind is not None:
                     kinds[param] = kind
         return {name: kind for name, kind in kinds.items() if name not in self.barriers}
@@ -142,7 +142,7 @@ class Places:
     def op(self, call: Call) -> Op | None:
         """Return the table's entry for a call; None for functions and values."""
         if isinstance(call.func, Attribute):
-            name = root(call.func) or ""
+            name = get_root(call.func) or ""
             return method(self.barriers.get(name) or self.passed.get(name, "?"), call.func.attr)
         return get_called_op(call)
 
@@ -156,7 +156,7 @@ class Places:
         callees = set()
         for s in self.sites:
             if isinstance(s.node, Assign) and isinstance(s.node.value, Call) and waited & set(s.node.targets):
-                callees.add(root(s.node.value.func))
+                callees.add(get_root(s.node.value.func))
         return {name for name in callees if name in self.funcs}
 
     def block(self, site: Site) -> tuple[Stmt, ...]:
@@ -209,10 +209,10 @@ class Places:
         """Return whether a statement or expression touches no memory, declares none and synchronises nothing."""
         memory = {*self.arrays, *(p.name for p in self.kernel.params)}
         for n in walk(node):
-            if isinstance(n, Subscript) and root(n) in memory:
+            if isinstance(n, Subscript) and get_root(n) in memory:
                 return False
             if isinstance(n, Call):
-                op, func = self.op(n), self.funcs.get(root(n.func) or "")
+                op, func = self.op(n), self.funcs.get(get_root(n.func) or "")
                 if (op is not None and (op.effects != Effects() or op.traits.declares)) or (op is None and isinstance(n.func, Attribute)):
                     return False
                 if func is not None and not all(self.in_registers(s) for s in func.body):

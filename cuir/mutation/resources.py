@@ -13,11 +13,11 @@ from ..syntax.nodes import Assign, Binary, Call, Keyword, List, Literal, Name, P
 from ..syntax.printer import show
 from ..syntax.walk import names_read
 from .operators import Mutant, make_mutant, operator
-from .places import Places, Site, root
+from .places import Places, Site, get_root
 
 
 @operator
-def registers(places: Places) -> Iterator[Mutant]:
+def mutate_registers(places: Places) -> Iterator[Mutant]:
     """Yield register counts that are not allowed."""
     for site in places.sites:
         node, call = site.node, site.parents[-1] if site.parents else None
@@ -31,7 +31,7 @@ def registers(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def sizes(places: Places) -> Iterator[Mutant]:
+def mutate_sizes(places: Places) -> Iterator[Mutant]:
     """Yield arrays that do not fit, or are shorter than the ring of barriers that guards them.
 
     Also rings of barriers shorter than their use.
@@ -57,11 +57,11 @@ def sizes(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def rings(places: Places) -> Iterator[Mutant]:
+def mutate_rings(places: Places) -> Iterator[Mutant]:
     """Yield uses of a ring that count with another number of stages."""
     for site in places.sites:
         node = site.node
-        if isinstance(node, Call) and root(node.func) in places.parities and len(node.args) == 2:
+        if isinstance(node, Call) and get_root(node.func) in places.parities and len(node.args) == 2:
             at = places.at[(*site.path, ("args", 1))]
             for op in "+-":
                 replacement = Binary(op, node.args[1], Literal(1))
@@ -71,7 +71,7 @@ def rings(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def over(places: Places) -> Iterator[Mutant]:
+def mutate_aliases(places: Places) -> Iterator[Mutant]:
     """Yield arrays in the bytes of another that is still in use."""
     shapes = {n: places.declared[n].args[1] for n in places.arrays if len(places.declared[n].args) > 1}
     for i, name in enumerate(places.arrays):
@@ -96,13 +96,13 @@ def _redeclare(places: Places, site: Site, name: str, call: Call) -> Program:
 
 
 @operator
-def slices(places: Places) -> Iterator[Mutant]:
+def mutate_slices(places: Places) -> Iterator[Mutant]:
     """Yield slices of the first worker's part of an array in place of each worker's part."""
     for site in places.sites:
         node, owner, role = site.node, site.parents[-1] if site.parents else None, places.role(site)
         if not (isinstance(node, Slice) and node.start is not None and role is not None and role.name and isinstance(owner, Subscript)):
             continue
-        if root(owner) in places.arrays and role.name in names_read(node.start) and isinstance(node.stop, Binary):
+        if get_root(owner) in places.arrays and role.name in names_read(node.start) and isinstance(node.stop, Binary):
             yield make_mutant(
                 places,
                 15,

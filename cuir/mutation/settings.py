@@ -39,7 +39,7 @@ def other_setting(t: Trial) -> str | None:
     return None
 
 
-def smaller_tiles(t: Trial) -> Iterator[Trial]:
+def make_smaller_tiles(t: Trial) -> Iterator[Trial]:
     """Yield trials with half the keys of a block or half the queries of a tile, where that makes a kernel."""
     consts = check(t.program, t.kernel, t.consts).consts
     for name in ("BN", "BM"):

@@ -16,17 +16,17 @@ from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, Exp
 from ..syntax.printer import show
 from ..syntax.walk import walk
 from .operators import Mutant, make_mutant, operator
-from .places import Places, root
+from .places import Places, get_root
 
 UNSEEN = "the statements that it passes compute in registers alone: no other worker and no engine can tell"
 ONCE_MORE = "{} again at once: nothing is left to wait for, and in between the worker did nothing that others see"
 
 
-def fault_of(places: Places, call: Call, op: Op) -> int:
+def classify_fault(places: Places, call: Call, op: Op) -> int:
     """Return the class that omitting or misplacing a primitive's call belongs to."""
     e = op.effects
     if e.waits and not op.traits.hardware:
-        return 1 if root(call.func) in places.filled else 2
+        return 1 if get_root(call.func) in places.filled else 2
     if e.drains:
         return {PRODUCTS: 4, "cp_async": 1, "bulk_store": 15}[e.drains]
     if e.arrives:
@@ -43,7 +43,7 @@ def drop(places: Places) -> Iterator[Mutant]:
         program = places.drop(site) if isinstance(site.node, ExprStmt) else None
         if program is not None:
             yield make_mutant(
-                places, fault_of(places, call, op), f"drop {op.written.rpartition('.')[2]}", site, f"without `{show(call)}`", program
+                places, classify_fault(places, call, op), f"drop {op.written.rpartition('.')[2]}", site, f"without `{show(call)}`", program
             )
 
 
@@ -56,7 +56,7 @@ def duplicate(places: Places) -> Iterator[Mutant]:
             continue
         idempotent = (e.waits and not e.arrives) or e.drains or e.fences
         fault = (
-            fault_of(places, call, op)
+            classify_fault(places, call, op)
             if idempotent
             else 6
             if e.releases and not op.traits.hardware
@@ -79,7 +79,7 @@ def swap(places: Places) -> Iterator[Mutant]:
         e, body, at = op.effects, places.block(site), site.path[-1][1]
         if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.arrives or e.drains or e.fences):
             continue
-        word, fault = op.written.rpartition(".")[2], fault_of(places, call, op)
+        word, fault = op.written.rpartition(".")[2], classify_fault(places, call, op)
         for to, how in ((at + 1, "behind"), (at - 1, "before")):
             if not 0 <= to < len(body) or isinstance(body[to], Return):
                 continue
@@ -98,13 +98,13 @@ def swap(places: Places) -> Iterator[Mutant]:
                 kind,
                 f"{'late' if late else 'early'} {word}",
                 site,
-                f"`{show(call)}` {how} `{_first_line(neighbour)}`",
+                f"`{show(call)}` {how} `{_get_first_line(neighbour)}`",
                 places.move(site, to),
                 why,
             )
 
 
-def _first_line(node: object) -> str:
+def _get_first_line(node: object) -> str:
     return show(node).strip().split("\n")[0]  # type: ignore[arg-type]
 
 
@@ -150,9 +150,9 @@ def wait_for_another_product(places: Places) -> Iterator[Mutant]:
             for s in places.block(site)[:at]
             if isinstance(s, Assign) and isinstance(s.value, Call) and _issues(places, s.value)
         ]
-        for name in sorted(names - {root(a) for a in call.args}):
+        for name in sorted(names - {get_root(a) for a in call.args}):
             why = None
-            if issued and issued[-1] == name and all(root(a) in issued for a in call.args):
+            if issued and issued[-1] == name and all(get_root(a) in issued for a in call.args):
                 why = f"`{name}` was issued last in this block, and a wait retires all products issued before"
             replacement = ExprStmt(replace(call, args=(Name(name),)))
             yield make_mutant(places, 4, "wait for another product", site, f"`{show(call)}` waits for `{name}`", replacement, why)
@@ -168,7 +168,7 @@ def redirect(places: Places) -> Iterator[Mutant]:
             barrier, path = call.args[2], (*site.path, ("value", None), ("args", 2))
         else:
             continue
-        name, fault = root(barrier), fault_of(places, call, op)
+        name, fault = get_root(barrier), classify_fault(places, call, op)
         fault, word = 7 if op.effects.completes else fault, op.written.rpartition(".")[2]
         for neighbour, kind in places.barriers.items():
             if (
@@ -180,36 +180,36 @@ def redirect(places: Places) -> Iterator[Mutant]:
                 continue
             replacement = replace(barrier, value=Name(neighbour)) if isinstance(barrier, Subscript) else Name(neighbour)
             yield make_mutant(places, fault, f"{word} on another barrier", places.at[path], f"`{show(call)}` on `{neighbour}`", replacement)
-        for stage in _stages(places, barrier):
+        for stage in _list_stages(places, barrier):
             fault = 3 if fault == 9 else fault
             yield make_mutant(places, fault, f"{word} on another stage", places.at[path], f"`{show(call)}` on `{show(stage)}`", stage)
 
 
-def _stages(places: Places, e: Expr) -> Iterator[Subscript]:
+def _list_stages(places: Places, e: Expr) -> Iterator[Subscript]:
     """Yield the same ring at stage 0, and at the next stage."""
-    count = places.stages(root(e) or "")
+    count = places.stages(get_root(e) or "")
     if isinstance(e, Subscript) and count is not None and e.indices and not isinstance(e.indices[0], Literal):
         for index in (Literal(0), Binary("%", Binary("+", e.indices[0], Literal(1)), count)):  # type: ignore[arg-type]
             yield replace(e, indices=(index, *e.indices[1:]))
 
 
 @operator
-def other_stage_of_array(places: Places) -> Iterator[Mutant]:
+def move_array_stage(places: Places) -> Iterator[Mutant]:
     """Let copies and products access another stage of the array."""
     for site, call, op in places.calls:
         for a, arg in enumerate(call.args):
             inner, path = arg, (*site.path, ("value", None), ("args", a))
             while isinstance(inner, Attribute):
                 inner, path = inner.value, (*path, ("value", None))
-            if op.effects.accesses and root(inner) in places.arrays:
-                for replacement in _stages(places, inner):
+            if op.effects.accesses and get_root(inner) in places.arrays:
+                for replacement in _list_stages(places, inner):
                     yield make_mutant(
                         places, 12, "array at another stage", places.at[path], f"`{show(arg)}` becomes `{show(replacement)}`", replacement
                     )
 
 
 @operator
-def parity(places: Places) -> Iterator[Mutant]:
+def mutate_parity(places: Places) -> Iterator[Mutant]:
     """Yield waits with the opposite parity, or a fixed one."""
     for site, call, op in places.calls:
         if not (op.effects.waits and call.args):
@@ -221,7 +221,7 @@ def parity(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def phase(places: Places) -> Iterator[Mutant]:
+def mutate_phase(places: Places) -> Iterator[Mutant]:
     """Yield parities without `% 2`, and counters of a ring's uses that stand still or run twice as fast."""
     for site in places.sites:
         node, func = site.node, site.parents[1] if len(site.parents) > 1 else None
@@ -243,7 +243,7 @@ def phase(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def counts(places: Places) -> Iterator[Mutant]:
+def mutate_counts(places: Places) -> Iterator[Mutant]:
     """Yield barriers with one arrival more or less."""
     for site in places.sites:
         node = site.node
@@ -274,7 +274,7 @@ def move_to_end(places: Places) -> Iterator[Mutant]:
         word = op.written.rpartition(".")[2]
         yield make_mutant(
             places,
-            fault_of(places, call, op),
+            classify_fault(places, call, op),
             f"{word} at the end",
             site,
             f"`{show(call)}` at the end of its block",
@@ -284,7 +284,7 @@ def move_to_end(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def hidden_by_timing(places: Places) -> Iterator[Mutant]:
+def hide_by_timing(places: Places) -> Iterator[Mutant]:
     """Omit waits in one worker of several, or after the first trip.
 
     What they wait for has mostly happened by then.
@@ -314,7 +314,7 @@ def hidden_by_timing(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def one_worker_arrives(places: Places) -> Iterator[Mutant]:
+def restrict_arrivals(places: Places) -> Iterator[Mutant]:
     """Yield arrivals by one worker alone, fences of shared memory alone, and calls for other CTAs."""
     for site, call, op in places.calls:
         role = places.role(site)
@@ -346,7 +346,7 @@ def one_worker_arrives(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def transaction_bytes(places: Places) -> Iterator[Mutant]:
+def mutate_transaction_bytes(places: Places) -> Iterator[Mutant]:
     """Yield wrong byte counts, and fills without their copy."""
     for site, call, op in places.calls:
         if not op.effects.expects or not call.args or not isinstance(call.func, Attribute):
@@ -361,11 +361,13 @@ def transaction_bytes(places: Places) -> Iterator[Mutant]:
         if i is not None and following is not None and copied is not None and copied.effects.completes:
             arrives = ExprStmt(arrival(call.func.value))
             block = places.replace_block(site, (*body[:i], arrives, *body[i + 2 :]))
-            yield make_mutant(places, 12, "filled without a copy", site, f"only an arrival instead of `{_first_line(following)}`", block)
+            yield make_mutant(
+                places, 12, "filled without a copy", site, f"only an arrival instead of `{_get_first_line(following)}`", block
+            )
 
 
 @operator
-def guards(places: Places) -> Iterator[Mutant]:
+def mutate_guards(places: Places) -> Iterator[Mutant]:
     """Omit conditions around waits and arrivals or shift them by one; move arrivals out of them."""
     for site in places.sites:
         node = site.node

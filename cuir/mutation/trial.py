@@ -21,9 +21,9 @@ from ..syntax.printer import show
 from ..syntax.rewrite import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
-from ..verification.inputs import added
+from ..verification.inputs import find_accumulated
 from ..verification.problems import is_attention
-from ..verification.spec_dispatch import AnyCase, launch_of, number_cases, schedule_cases, small_launches
+from ..verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
 from .places import Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
@@ -63,18 +63,18 @@ class Trial:
         a: Any = self.program
         b: Any = self.mutant
         while True:
-            step = _step(a, b)
+            step = _find_step(a, b)
             if step is None or (*path, step) not in self.places.at:
                 return self.places.at[path] if path else Site((), self.program, ())
             path = (*path, step)
-            a, b = (_child(x, step) for x in (a, b))
+            a, b = (_get_child(x, step) for x in (a, b))
 
     @cached_property
     def new(self) -> Any:
         """The mutant's node in place of `at`."""
         node: Any = self.mutant
         for step in self.at.path:
-            node = _child(node, step)
+            node = _get_child(node, step)
         return node
 
     def expressions(self) -> Iterator[tuple[Site, Expr]]:
@@ -85,7 +85,7 @@ class Trial:
             if not isinstance(site.node, Expr):
                 return
             for step in path:
-                replacement = _child(replacement, step)
+                replacement = _get_child(replacement, step)
             if path[-1][0] != "func":
                 yield site, replacement  # type: ignore[misc]
             path = path[:-1]
@@ -97,9 +97,9 @@ class Trial:
         Those of the numbers, and a few with so many tiles a CTA that every ring is used over and over.
         """
         checked = check(self.program, self.kernel, self.consts)
-        problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in number_cases(checked, self.spec, [], "quick")]
+        problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in make_number_cases(checked, self.spec, [], "quick")]
         if not is_attention(checked.origin):
-            return [*problems, *((c, 1) for c in schedule_cases(checked, self.spec))]
+            return [*problems, *((c, 1) for c in make_schedule_cases(checked, self.spec))]
         BM, BN = self.tile
         long = [
             Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
@@ -121,7 +121,7 @@ class Trial:
         """Small launches and how many CTAs share them."""
         checked = check(self.program, self.kernel, self.consts)
         if not is_attention(checked.origin):
-            return small_launches(checked, self.spec, 2, 4)
+            return make_small_launches(checked, self.spec, 2, 4)
         BM, BN = self.tile
         return [
             (Case("explored", Lengths(1, 1, 1, BM + 9, 5 * BN + 3)), 1),
@@ -144,7 +144,7 @@ class Trial:
         try:
             checked = check(program, self.kernel, self.consts)
             for case, grid in launches:
-                launch = launch_of(program, checked, self.spec, case)
+                launch = prepare_launch(program, checked, self.spec, case)
                 report = explore(checked, launch.arguments(), grid=grid, classes=2000)
                 states += report.states
                 if not report.ok:
@@ -167,12 +167,12 @@ class Trial:
         outputs: list[Output] = []
         try:
             checked = check(program, self.kernel, self.consts)
-            free = added(checked)
+            free = find_accumulated(checked)
             # Decisive inputs follow from the text: a mutant is run on those of the original.
             source = check(self.program, self.kernel, self.consts) if isinstance(self.spec, FunctionSpecification) else checked
             for case, grid in self.problems:
                 for schedule in SCHEDULES if grid else SCHEDULES[:1]:
-                    launch = launch_of(program, source, self.spec, case)
+                    launch = prepare_launch(program, source, self.spec, case)
                     interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
                     outputs += [(x, name not in free) for name, x in launch.outputs.items()]
         except CuirError:
@@ -190,19 +190,19 @@ class Trial:
     def same(self, program: Program) -> bool:
         """Return whether a program gives the bits of the original in all problems."""
         outputs = self.bits(program)
-        return outputs is not None and self.expected is not None and all(map(_same, outputs, self.expected))
+        return outputs is not None and self.expected is not None and all(map(_is_same, outputs, self.expected))
 
     def gives(self, outputs: list[Output]) -> bool:
         """Return whether the original gives these bits."""
         expected = self.bits(self.program)
-        return expected is not None and len(expected) == len(outputs) and all(map(_same, expected, outputs))
+        return expected is not None and len(expected) == len(outputs) and all(map(_is_same, expected, outputs))
 
     @property
     def runs(self) -> int:
         return sum(len(SCHEDULES) if grid else 1 for _, grid in self.problems)
 
 
-def _step(a: Any, b: Any) -> tuple[str, int | None] | None:
+def _find_step(a: Any, b: Any) -> tuple[str, int | None] | None:
     """Return the only child in which two nodes differ."""
     if not isinstance(a, Node) or type(a) is not type(b):
         return None
@@ -215,15 +215,15 @@ def _step(a: Any, b: Any) -> tuple[str, int | None] | None:
             steps += [(f.name, i) for i, (p, q) in enumerate(zip(x, y)) if p != q]
         else:
             steps.append((f.name, None))
-    return steps[0] if len(steps) == 1 and isinstance(_child(a, steps[0]), Node) else None
+    return steps[0] if len(steps) == 1 and isinstance(_get_child(a, steps[0]), Node) else None
 
 
-def _child(node: Any, step: tuple[str, int | None]) -> Any:
+def _get_child(node: Any, step: tuple[str, int | None]) -> Any:
     value = getattr(node, step[0])
     return value if step[1] is None else value[step[1]]
 
 
-def _same(output: Output, expected: Output) -> bool:
+def _is_same(output: Output, expected: Output) -> bool:
     a, b = (torch.nan_to_num(x, nan=7e4) for x, _ in (output, expected))
     if output[1]:
         return torch.equal(a, b)

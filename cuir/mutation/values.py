@@ -15,7 +15,7 @@ from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Lite
 from ..syntax.printer import show
 from ..syntax.walk import count_assignments, names_read, walk
 from .operators import Mutant, make_mutant, operator
-from .places import Places, Site, root
+from .places import Places, Site, get_root
 
 
 def _computes(places: Places, site: Site) -> bool:
@@ -28,17 +28,17 @@ def _computes(places: Places, site: Site) -> bool:
 
 
 @operator
-def expressions(places: Places) -> Iterator[Mutant]:
+def mutate_expressions(places: Places) -> Iterator[Mutant]:
     """Change comparisons, sums, factors, extrema and numbers in the functions of the kernel."""
     for site in places.sites:
         node = site.node
         if not _computes(places, site) or any(isinstance(p, Slice) for p in site.parents):
             continue
-        for replacement, name in _variants_of(node):
+        for replacement, name in _list_variants(node):
             yield make_mutant(places, 11, name, site, f"`{show(node)}` becomes `{show(replacement)}`", replacement)
 
 
-def _variants_of(node: Node) -> Iterator[tuple[Expr, str]]:
+def _list_variants(node: Node) -> Iterator[tuple[Expr, str]]:
     t = traits(node)
     if isinstance(node, Binary):
         if t.compares:
@@ -64,7 +64,7 @@ def _variants_of(node: Node) -> Iterator[tuple[Expr, str]]:
 
 
 @operator
-def constants(places: Places) -> Iterator[Mutant]:
+def mutate_constants(places: Places) -> Iterator[Mutant]:
     """Change floating-point constants by 1 %."""
     for i, item in enumerate(places.program.items):
         if isinstance(item, Constant) and isinstance(item.value, Literal) and item.value.kind == "float":
@@ -95,7 +95,7 @@ def rescale(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def heads(places: Places) -> Iterator[Mutant]:
+def mutate_heads(places: Places) -> Iterator[Mutant]:
     """Change the KV head of a query head, which the kernel computes with HK."""
     for site in places.sites:
         node = site.node
@@ -106,13 +106,13 @@ def heads(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def arguments(places: Places) -> Iterator[Mutant]:
+def exchange_arguments(places: Places) -> Iterator[Mutant]:
     """Exchange two adjacent names in the call of a function: query and key, batch and head."""
     for site in places.sites:
         node = site.node
-        if not (isinstance(node, Call) and root(node.func) in places.funcs and root(node.func) not in places.parities) or site.inside(
-            Slice
-        ):
+        if not (
+            isinstance(node, Call) and get_root(node.func) in places.funcs and get_root(node.func) not in places.parities
+        ) or site.inside(Slice):
             continue
         for i in range(len(node.args) - 1):
             first, second = node.args[i : i + 2]
@@ -122,14 +122,14 @@ def arguments(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def flags(places: Places) -> Iterator[Mutant]:
+def mutate_flags(places: Places) -> Iterator[Mutant]:
     """Make a condition that a function is called with false, true or off by one.
 
     Such a condition is whether a block needs the mask.
     """
     for site in places.sites:
         node, call = site.node, site.parents[-1] if site.parents else None
-        if isinstance(call, Call) and root(call.func) in places.funcs and isinstance(node, Binary) and traits(node).compares:
+        if isinstance(call, Call) and get_root(call.func) in places.funcs and isinstance(node, Binary) and traits(node).compares:
             for replacement in (Literal(False), Literal(True), replace(node, op=traits(node).slip)):
                 yield make_mutant(
                     places,
@@ -142,7 +142,7 @@ def flags(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def stale(places: Places) -> Iterator[Mutant]:
+def keep_stale_values(places: Places) -> Iterator[Mutant]:
     """Keep the previous tile's value of a variable that is set anew for each tile and changes in a loop."""
     for site in places.sites:
         node, loop = site.node, site.inside(For)
@@ -158,12 +158,12 @@ def stale(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def other_box(places: Places) -> Iterator[Mutant]:
+def shift_boxes(places: Places) -> Iterator[Mutant]:
     """Shift boxes and gathers of tensors by one tile or one element."""
     tensors = {p.name for p in places.kernel.params}
     for site in places.sites:
         node, owner = site.node, site.parents[-1] if site.parents else None
-        if not (isinstance(owner, Subscript) and root(owner) in tensors):
+        if not (isinstance(owner, Subscript) and get_root(owner) in tensors):
             continue
         size = get_written_size(node) if isinstance(node, Slice) else None
         if isinstance(node, Slice) and node.start is not None and size is not None:
@@ -175,7 +175,7 @@ def other_box(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def trips(places: Places) -> Iterator[Mutant]:
+def mutate_trips(places: Places) -> Iterator[Mutant]:
     """Let one role make another number of trips than the others."""
     for site in places.sites:
         node, loop = site.node, site.parents[-1] if site.parents else None
@@ -205,7 +205,7 @@ def trips(places: Places) -> Iterator[Mutant]:
 
 
 @operator
-def disagreement(places: Places) -> Iterator[Mutant]:
+def let_roles_disagree(places: Places) -> Iterator[Mutant]:
     """Let one role unpack the unit of work, or compute its blocks, unlike the others."""
     for site in places.sites:
         node = site.node
@@ -216,7 +216,7 @@ def disagreement(places: Places) -> Iterator[Mutant]:
             isinstance(node, Assign)
             and len(node.targets) > 1
             and isinstance(node.value, Call)
-            and root(node.value.func) in set(places.funcs) - places.parities
+            and get_root(node.value.func) in set(places.funcs) - places.parities
         ):
             for i in range(len(node.targets) - 1):
                 t = list(node.targets)
@@ -225,7 +225,7 @@ def disagreement(places: Places) -> Iterator[Mutant]:
                 yield make_mutant(
                     places, 13, "unpacked in another order", site, f"`{show(replacement).strip()}` in role {role}", replacement
                 )
-        if isinstance(node, Call) and root(node.func) in {"tile", "kv_count", "kv_block"} & set(places.funcs):
+        if isinstance(node, Call) and get_root(node.func) in {"tile", "kv_count", "kv_block"} & set(places.funcs):
             for i, arg in enumerate(node.args):
                 for changed in (Binary("+", arg, Literal(1)), Literal(0)):
                     at = places.at[(*site.path, ("args", i))]

@@ -14,10 +14,10 @@ from ..ops.traits import DIFFERENCE, SUM, exchange_operands, invert_comparison
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Name, Unary
 from ..syntax.walk import names_read
 from .facts import Facts, Site
-from .table import Rewrite, kind, replace_node
+from .table import Rewrite, register_kind, replace_node
 
 
-def binaries(facts: Facts) -> Iterator[tuple[Site, Binary]]:
+def list_binaries(facts: Facts) -> Iterator[tuple[Site, Binary]]:
     """Yield each binary expression with its place."""
     for s in facts.expressions:
         if isinstance(s.node, Binary):
@@ -34,55 +34,55 @@ def is_primitive_call(facts: Facts, e: Call) -> bool:
     return isinstance(e.func, Name) and e.func.id not in facts.funcs
 
 
-def extremum_of(facts: Facts, e: Expr) -> str | None:
+def get_extremum(facts: Facts, e: Expr) -> str | None:
     """Return "min" or "max" (the trait) if an expression is such a call with positional arguments alone."""
     return traits(e).extremum if isinstance(e, Call) and is_primitive_call(facts, e) and not e.keywords else None
 
 
-@kind("commute")
+@register_kind("commute")
 def commute(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a + b` -> `b + a`; for min and max exchange two neighbouring operands."""
-    for site, e in binaries(facts):
+    for site, e in list_binaries(facts):
         if traits(e).commutative and e.left != e.right and can_exchange_operands(facts, e):
             yield replace_node(facts, "commute", site, replace(e, left=e.right, right=e.left))
     for site in facts.expressions:
         call = site.node
-        if isinstance(call, Call) and extremum_of(facts, call) and facts.pure(call):
+        if isinstance(call, Call) and get_extremum(facts, call) and facts.pure(call):
             for i, (a, b) in enumerate(itertools.pairwise(call.args)):
                 if a != b:
                     yield replace_node(facts, "commute", site, replace(call, args=(*call.args[:i], b, a, *call.args[i + 2 :])))
 
 
-@kind("commute logic")
+@register_kind("commute logic")
 def commute_logic(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a and b` -> `b and a` where either side is cheap and cannot fail.
 
     Not where the consts decide one side, and with it which branches exist.
     """
     constants = {*facts.checked.consts, *facts.program.constants()}
-    for site, e in binaries(facts):
+    for site, e in list_binaries(facts):
         if not traits(e).lazy or e.left == e.right:
             continue
         if all(facts.scalar(side) and facts.cheap_and_safe(side) and not names_read(side) <= constants for side in (e.left, e.right)):
             yield replace_node(facts, "commute logic", site, replace(e, left=e.right, right=e.left))
 
 
-@kind("mirror")
+@register_kind("mirror")
 def mirror(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a < b` -> `b > a`, for floats too."""
-    for site, e in binaries(facts):
+    for site, e in list_binaries(facts):
         t = traits(e)
         if t.compares and not t.commutative and can_exchange_operands(facts, e):
             yield replace_node(facts, "mirror", site, Binary(comparison(exchange_operands(t.compares)), e.right, e.left))
 
 
-@kind("reassociate")
+@register_kind("reassociate")
 def reassociate(facts: Facts) -> Iterator[Rewrite]:
     """Yield `(a + b) + c` -> `a + (b + c)` and back, for integers, which wrap.
 
     Sums with differences too; `&`, `|` and `^` for booleans as well.
     """
-    for site, e in binaries(facts):
+    for site, e in list_binaries(facts):
         t = traits(e)
         logic = t.commutative and (t.decided_by is not None or t.involutive) and facts.numbers(e)
         if not (logic or ((t.linear or t.multiplies) and facts.integers(e))):
@@ -111,7 +111,7 @@ def regroup(e: Binary, inner: Binary, side: str) -> Binary | None:
     return None
 
 
-@kind("group extremum")
+@register_kind("group extremum")
 def group_extremum(facts: Facts) -> Iterator[Rewrite]:
     """Yield `max(a, b, c)` -> `max(max(a, b), c)` and `max(a, max(b, c))`, and back.
 
@@ -119,17 +119,17 @@ def group_extremum(facts: Facts) -> Iterator[Rewrite]:
     """
     for site in facts.expressions:
         e = site.node
-        if not (isinstance(e, Call) and (name := extremum_of(facts, e))):
+        if not (isinstance(e, Call) and (name := get_extremum(facts, e))):
             continue
         if len(e.args) > 2:
             yield replace_node(facts, "group extremum", site, replace(e, args=(replace(e, args=e.args[:-1]), e.args[-1])))
             yield replace_node(facts, "group extremum", site, replace(e, args=(e.args[0], replace(e, args=e.args[1:]))))
         for i, a in enumerate(e.args):
-            if isinstance(a, Call) and extremum_of(facts, a) == name:
+            if isinstance(a, Call) and get_extremum(facts, a) == name:
                 yield replace_node(facts, "group extremum", site, replace(e, args=(*e.args[:i], *a.args, *e.args[i + 1 :])))
 
 
-@kind("negate choice")
+@register_kind("negate choice")
 def negate_choice(facts: Facts) -> Iterator[Rewrite]:
     """Yield `where(c, a, b)` -> `where(~c, b, a)`, and `a if c else b` -> `b if not c else a`."""
     for site in facts.expressions:
@@ -141,7 +141,7 @@ def negate_choice(facts: Facts) -> Iterator[Rewrite]:
             yield replace_node(facts, "negate choice", site, replace(e, args=(negate(cond, "~"), b, a)))
 
 
-@kind("negate comparison")
+@register_kind("negate comparison")
 def negate_comparison(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a > b` -> `not a <= b` (for a tile `~(a <= b)`), and back.
 
@@ -150,16 +150,16 @@ def negate_comparison(facts: Facts) -> Iterator[Rewrite]:
     for site in facts.expressions:
         e = site.node
         if isinstance(e, Binary) and _compares_integers(facts, e) and (facts.scalar(e) or facts.tile(e)):
-            yield replace_node(facts, "negate comparison", site, Unary("not" if facts.scalar(e) else "~", _opposite(e)))
+            yield replace_node(facts, "negate comparison", site, Unary("not" if facts.scalar(e) else "~", _make_opposite(e)))
         if isinstance(e, Unary) and traits(e).complements and isinstance(e.operand, Binary) and _compares_integers(facts, e.operand):
-            yield replace_node(facts, "negate comparison", site, _opposite(e.operand))
+            yield replace_node(facts, "negate comparison", site, _make_opposite(e.operand))
 
 
 def _compares_integers(facts: Facts, e: Binary) -> bool:
     return bool(traits(e).compares) and facts.integers(e.left) and facts.integers(e.right)
 
 
-def _opposite(e: Binary) -> Binary:
+def _make_opposite(e: Binary) -> Binary:
     """Return the comparison that holds where this one does not."""
     return replace(e, op=comparison(invert_comparison(traits(e).compares)))
 

@@ -16,7 +16,7 @@ from ..checking.checker import check
 from ..checking.prelude import prelude
 from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
-from ..mutation.places import Path, Site, replace_node, sites
+from ..mutation.places import Path, Site, list_sites, replace_node
 from ..ops import WRITTEN
 from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import get_called_op, traits
@@ -66,7 +66,7 @@ class Facts:
         flat += [self.checked.tiles.count] if self.checked.tiles is not None else []
         for n in (n for top in flat for n in walk(top)):
             if (t := self.checked.find_type(n)) is not None and n.span.source is program.span.source:
-                self.types.setdefault(_place(n.span), set()).add(t)
+                self.types.setdefault(_make_place(n.span), set()).add(t)
         self._pure: dict[str, bool] = {}
 
     @cached_property
@@ -89,7 +89,7 @@ class Facts:
     def sites(self) -> list[Site]:
         """Places in the kernel, and in the functions that it calls directly or indirectly."""
         used = set(map(id, self.used))
-        return [s for s in sites(self.program) if s.parents and id(self.top(s)) in used]
+        return [s for s in list_sites(self.program) if s.parents and id(self.top(s)) in used]
 
     @cached_property
     def used(self) -> list[Func | Kernel]:
@@ -155,7 +155,7 @@ class Facts:
 
     def insert_before(self, site: Site, stmt: Stmt, changed: Program) -> Program:
         """Return a changed program with another statement before the one at a place."""
-        extended: Program = replace_node(changed, site.path, (stmt, child(changed, site.path)))
+        extended: Program = replace_node(changed, site.path, (stmt, get_child(changed, site.path)))
         return extended
 
     # ---- types
@@ -164,7 +164,7 @@ class Facts:
 
         Empty for one that the consts leave out, and for the prelude's.
         """
-        return self.types.get(_place(node.span), set()) if node.span.source is self.program.span.source else set()
+        return self.types.get(_make_place(node.span), set()) if node.span.source is self.program.span.source else set()
 
     def numbers(self, node: Node) -> bool:
         """Return whether an expression is a scalar or a tile in every call."""
@@ -295,11 +295,11 @@ def awaits_products(e: Node) -> bool:
     return op is not None and op.effects.drains == PRODUCTS
 
 
-def _place(span: Span) -> Place:
+def _make_place(span: Span) -> Place:
     return span.line, span.column, span.end_line, span.end_column
 
 
-def child(node: Any, path: Path) -> Any:
+def get_child(node: Any, path: Path) -> Any:
     """Return the node at a path."""
     for name, index in path:
         value = getattr(node, name)

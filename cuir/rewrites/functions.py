@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..mutation.places import replace_node, sites
+from ..mutation.places import list_sites, replace_node
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, Func, IfExp, Literal, Name, Node, Program, Return, Stmt, Subscript
 from ..syntax.walk import count_assignments, names_read, walk
-from .facts import Facts, Site, child
+from .facts import Facts, Site, get_child
 from .names import is_movable, rename_names
-from .table import Rewrite, head, kind, text
+from .table import Rewrite, get_head, register_kind, show_text
 
 
-@kind("rename function")
+@register_kind("rename function")
 def rename_function(facts: Facts) -> Iterator[Rewrite]:
     """Rename a function of the program, and its calls.
 
@@ -26,8 +26,8 @@ def rename_function(facts: Facts) -> Iterator[Rewrite]:
 def _rename(facts: Facts, func: Func, new: str) -> Rewrite:
     def make_program() -> Program:
         renamed = facts.program
-        for s in sites(facts.program):
-            n = child(renamed, s.path)
+        for s in list_sites(facts.program):
+            n = get_child(renamed, s.path)
             if isinstance(n, Func) and n.name == func.name:
                 renamed = replace_node(renamed, s.path, replace(n, name=new))
             elif isinstance(n, Call) and n.func == Name(func.name):
@@ -37,7 +37,7 @@ def _rename(facts: Facts, func: Func, new: str) -> Rewrite:
     return Rewrite("rename function", func.span.line, func.name, new, make_program)
 
 
-@kind("inline function")
+@register_kind("inline function")
 def inline_function(facts: Facts) -> Iterator[Rewrite]:
     """Replace `a, b = f(x + 1)` by `p = x + 1`, the body of f with fresh names, and `a, b = result`."""
     for site in facts.sites:
@@ -52,8 +52,8 @@ def inline_function(facts: Facts) -> Iterator[Rewrite]:
             yield Rewrite(
                 "inline function",
                 s.span.line,
-                head(s),
-                text(*replacement),
+                get_head(s),
+                show_text(*replacement),
                 lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
             )
 
@@ -87,13 +87,13 @@ def _inline_body(facts: Facts, func: Func, s: Assign | ExprStmt | Return) -> tup
 
 def _replace_name(stmt: Stmt, name: str, value: Expr) -> Stmt:
     changed = stmt
-    for s in sites(stmt):
+    for s in list_sites(stmt):
         if s.node == Name(name):
             changed = replace_node(changed, s.path, value)
     return changed
 
 
-@kind("outline function")
+@register_kind("outline function")
 def outline_function(facts: Facts) -> Iterator[Rewrite]:
     """Yield `x = a * b + c` -> `x = f(a, b, c)`, with a new function for it."""
     for site in facts.expressions:
@@ -113,7 +113,7 @@ def _outline(facts: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewr
 
     def make_program() -> Program:
         changed: Node = facts.replace_at(site, call)
-        outlined: Program = replace_node(changed, site.path[:1], (func, child(changed, site.path[:1])))
+        outlined: Program = replace_node(changed, site.path[:1], (func, get_child(changed, site.path[:1])))
         return outlined
 
-    return Rewrite("outline function", e.span.line, text(e), f"{text(call)}  # {text(Return(e))}", make_program)
+    return Rewrite("outline function", e.span.line, show_text(e), f"{show_text(call)}  # {show_text(Return(e))}", make_program)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ..mutation.places import replace_node, sites
+from ..mutation.places import list_sites, replace_node
 from ..syntax.nodes import (
     Assign,
     Attribute,
@@ -27,8 +27,8 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.walk import count_assignments, names_read, walk
-from .facts import Facts, Site, awaits_products, child
-from .table import Rewrite, head, kind, text
+from .facts import Facts, Site, awaits_products, get_child
+from .table import Rewrite, get_head, register_kind, show_text
 
 N = TypeVar("N", bound=Node)
 
@@ -41,8 +41,8 @@ def name_expression(facts: Facts, name: str, site: Site, base: str) -> Rewrite:
     return Rewrite(
         name,
         e.span.line,
-        head(stmt.node),
-        f"{text(bound)}\n{head(after)}",
+        get_head(stmt.node),
+        f"{show_text(bound)}\n{get_head(after)}",
         lambda: facts.insert_before(stmt, bound, facts.replace_at(site, Name(fresh))),
     )
 
@@ -63,7 +63,7 @@ def is_sole_binding(site: Site) -> bool:
     return isinstance(parent, Assign) and len(parent.targets) == 1
 
 
-@kind("name")
+@register_kind("name")
 def name_parts(facts: Facts) -> Iterator[Rewrite]:
     """Yield `f(a + b)` -> `x = a + b` and `f(x)`."""
     for site in facts.expressions:
@@ -73,7 +73,7 @@ def name_parts(facts: Facts) -> Iterator[Rewrite]:
             yield name_expression(facts, "name", site, "part")
 
 
-@kind("name view")
+@register_kind("name view")
 def name_views(facts: Facts) -> Iterator[Rewrite]:
     """Yield `bar[s].wait(p)` -> `x = bar[s]` and `x.wait(p)`; views of arrays and tensors too."""
     for site in facts.expressions:
@@ -83,7 +83,7 @@ def name_views(facts: Facts) -> Iterator[Rewrite]:
             yield name_expression(facts, "name view", site, "view")
 
 
-@kind("copy")
+@register_kind("copy")
 def copy(facts: Facts) -> Iterator[Rewrite]:
     """Yield `f(x)` -> `y = x` and `f(y)`.
 
@@ -102,7 +102,7 @@ def copy(facts: Facts) -> Iterator[Rewrite]:
             yield name_expression(facts, "copy", site, "same")
 
 
-@kind("inline")
+@register_kind("inline")
 def inline(facts: Facts) -> Iterator[Rewrite]:
     """Yield `x = e` and `f(x)` -> `f(e)`, where x is bound once and read once.
 
@@ -112,12 +112,12 @@ def inline(facts: Facts) -> Iterator[Rewrite]:
         for i, s in enumerate(body):
             if isinstance(s, Assign) and len(s.targets) == 1 and facts.pure(s.value):
                 at = facts.at[(*holder.path, (field, i))]
-                use = _only_use(facts, at, s, body)
+                use = _find_only_use(facts, at, s, body)
                 if use is not None:
                     yield _inline_use(facts, s, at, use)
 
 
-def _only_use(facts: Facts, at: Site, s: Assign, body: tuple[Stmt, ...]) -> Site | None:
+def _find_only_use(facts: Facts, at: Site, s: Assign, body: tuple[Stmt, ...]) -> Site | None:
     """Return the only place that reads the name bound by a statement, if the value may stand there."""
     name = s.targets[0]
     if facts.locals_of(at)[name] != 1 or sum(n == Name(name) for top in facts.scope(at) for n in walk(top)) != 1:
@@ -153,11 +153,11 @@ def _inline_use(facts: Facts, s: Assign, at: Site, use: Site) -> Rewrite:
         inlined: Program = replace_node(facts.replace_at(use, s.value), at.path, ())  # the later place first
         return inlined
 
-    return Rewrite("inline", s.span.line, f"{text(s)}\n{head(stmt.node)}", head(after), make_program)
+    return Rewrite("inline", s.span.line, f"{show_text(s)}\n{get_head(stmt.node)}", get_head(after), make_program)
 
 
 # ---- renaming
-@kind("rename")
+@register_kind("rename")
 def rename(facts: Facts) -> Iterator[Rewrite]:
     """Rename a local of a function or a role, or what the kernel declares.
 
@@ -206,10 +206,10 @@ def rename_names(node: N, names: Mapping[str, str]) -> N:
     A callee is a primitive or a function, also where a value has its name.
     """
     renamed: N = node
-    for s in sites(node):
+    for s in list_sites(node):
         if s.parents and isinstance(s.parents[-1], Call) and s.path[-1] == ("func", None) and isinstance(s.node, Name):
             continue
-        n = child(renamed, s.path)
+        n = get_child(renamed, s.path)
         replacement: Node | None = None
         if isinstance(n, Name) and n.id in names:
             replacement = replace(n, id=names[n.id])
@@ -226,7 +226,7 @@ def rename_names(node: N, names: Mapping[str, str]) -> N:
 def _rename_keywords(program: Program, func: str, old: str, new: str) -> Program:
     """Rename the keyword arguments of a function along with its parameter."""
     renamed = program
-    for s in sites(program):
+    for s in list_sites(program):
         if isinstance(s.node, Keyword) and s.node.name == old and isinstance(call := s.parents[-1], Call) and call.func == Name(func):
-            renamed = replace_node(renamed, (*s.path,), replace(child(renamed, s.path), name=new))
+            renamed = replace_node(renamed, (*s.path,), replace(get_child(renamed, s.path), name=new))
     return renamed

@@ -13,10 +13,10 @@ from ..syntax.nodes import Assign, AugAssign, Binary, Expr, If, Name, Stmt, Tupl
 from ..syntax.walk import names_read
 from .expressions import negate
 from .facts import Facts, Site
-from .table import Rewrite, head, kind, text
+from .table import Rewrite, get_head, register_kind, show_text
 
 
-def neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
+def list_neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
     """Yield adjacent statements of functions and roles, with the place of the first."""
     for holder, name, body in facts.blocks():
         for i in range(len(body) - 1):
@@ -32,21 +32,21 @@ def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], 
     return Rewrite(
         name,
         place.node.span.line,
-        text(*both),
-        text(*replacement),
+        show_text(*both),
+        show_text(*replacement),
         lambda: facts.replace_at(holder, replace(holder.node, **{field: changed})),  # type: ignore[arg-type]
     )
 
 
-def writes(stmt: Assign | AugAssign) -> set[str]:
+def list_written(stmt: Assign | AugAssign) -> set[str]:
     return set(stmt.targets) if isinstance(stmt, Assign) else {stmt.target}
 
 
-def reads(stmt: Assign | AugAssign) -> set[str]:
+def list_read(stmt: Assign | AugAssign) -> set[str]:
     return names_read(stmt.value) | ({stmt.target} if isinstance(stmt, AugAssign) else set())
 
 
-@kind("negate branch")
+@register_kind("negate branch")
 def negate_branch(facts: Facts) -> Iterator[Rewrite]:
     """Yield `if c: A else: B` -> `if not c: B else: A`.
 
@@ -59,13 +59,13 @@ def negate_branch(facts: Facts) -> Iterator[Rewrite]:
             yield Rewrite(
                 "negate branch",
                 s.span.line,
-                head(s),
-                head(replacement),
+                get_head(s),
+                get_head(replacement),
                 lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
             )
 
 
-@kind("split assignment")
+@register_kind("split assignment")
 def split_assignment(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a, b = x, y` -> `a = x` and `b = y`, where no later value reads an earlier name."""
     for site in facts.sites:
@@ -81,29 +81,29 @@ def split_assignment(facts: Facts) -> Iterator[Rewrite]:
         yield Rewrite(
             "split assignment",
             s.span.line,
-            text(s),
-            text(*replacement),
+            show_text(s),
+            show_text(*replacement),
             lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
         )
 
 
-@kind("merge assignments")
+@register_kind("merge assignments")
 def merge_assignments(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a = x` and `b = y` -> `a, b = x, y`, where both only compute and y does not read a."""
-    for place, first, second in neighbours(facts):
+    for place, first, second in list_neighbours(facts):
         if not (isinstance(first, Assign) and isinstance(second, Assign) and facts.computes(first) and facts.computes(second)):
             continue
-        if len(first.targets) != 1 or len(second.targets) != 1 or writes(first) & (writes(second) | reads(second)):
+        if len(first.targets) != 1 or len(second.targets) != 1 or list_written(first) & (list_written(second) | list_read(second)):
             continue
         if not any(isinstance(v, Tuple) for v in (first.value, second.value)):
             replacement = Assign((*first.targets, *second.targets), Tuple((first.value, second.value)), comments=first.comments)
             yield replace_pair(facts, "merge assignments", place, (first, second), (replacement,))
 
 
-@kind("reorder")
+@register_kind("reorder")
 def reorder(facts: Facts) -> Iterator[Rewrite]:
     """Exchange two adjacent assignments that only compute and are independent."""
-    for place, first, second in neighbours(facts):
+    for place, first, second in list_neighbours(facts):
         if not (
             isinstance(first, (Assign, AugAssign))
             and isinstance(second, (Assign, AugAssign))
@@ -111,11 +111,11 @@ def reorder(facts: Facts) -> Iterator[Rewrite]:
             and facts.computes(second)
         ):
             continue
-        if not (writes(first) & (writes(second) | reads(second)) or writes(second) & reads(first)):
+        if not (list_written(first) & (list_written(second) | list_read(second)) or list_written(second) & list_read(first)):
             yield replace_pair(facts, "reorder", place, (first, second), (second, first))
 
 
-@kind("augment")
+@register_kind("augment")
 def augment(facts: Facts) -> Iterator[Rewrite]:
     """Yield `x += e` -> `x = x + e`, and back."""
     for site in facts.sites:
@@ -129,8 +129,8 @@ def augment(facts: Facts) -> Iterator[Rewrite]:
             yield Rewrite(
                 "augment",
                 s.span.line,
-                text(s),
-                text(replacement),
+                show_text(s),
+                show_text(replacement),
                 lambda site=site, replacement=replacement: facts.replace_at(site, replacement),  # type: ignore[misc]
             )
 

@@ -30,14 +30,14 @@ class Rewrite:
         return self.make()
 
     def __str__(self) -> str:
-        return f"{self.kind} in line {self.line}: `{one_line(self.before)}` -> `{one_line(self.after)}`"
+        return f"{self.kind} in line {self.line}: `{join_lines(self.before)}` -> `{join_lines(self.after)}`"
 
 
 Maker = Callable[[Facts], Iterator[Rewrite]]
 KINDS: dict[str, Maker] = {}
 
 
-def kind(name: str) -> Callable[[Maker], Maker]:
+def register_kind(name: str) -> Callable[[Maker], Maker]:
     """Register a function that yields all rewrites of one kind."""
 
     def enter(make: Maker) -> Maker:
@@ -49,18 +49,18 @@ def kind(name: str) -> Callable[[Maker], Maker]:
 
 def replace_node(facts: Facts, name: str, site: Site, node: Node) -> Rewrite:
     """Return a rewrite that replaces one node by another."""
-    return Rewrite(name, site.node.span.line, text(site.node), text(node), lambda: facts.replace_at(site, node))
+    return Rewrite(name, site.node.span.line, show_text(site.node), show_text(node), lambda: facts.replace_at(site, node))
 
 
-def head(stmt: Node) -> str:
+def get_head(stmt: Node) -> str:
     """Return the text of a statement without its blocks."""
-    return text(stmt).splitlines()[len(getattr(stmt, "comments", Comments()).lead)]
+    return show_text(stmt).splitlines()[len(getattr(stmt, "comments", Comments()).lead)]
 
 
-def text(*nodes: Node) -> str:
+def show_text(*nodes: Node) -> str:
     return "\n".join(show(n).rstrip("\n") for n in nodes)
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Join statements to one line."""
     return "; ".join(line.strip() for line in text.splitlines())

@@ -32,7 +32,7 @@ from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span, spoken
 from ..variants import MAX_SCORES
-from .inputs import FunctionLaunch, readable
+from .inputs import FunctionLaunch, collect_readable
 from .problems import Launch
 
 # replaced in the message once the watched run shows the cause of a NaN
@@ -237,7 +237,7 @@ def _run_watched(
     output = outputs[name].double()
     if isinstance(spec, FunctionSpecification):
         assert isinstance(problem, FunctionLaunch)
-        expected = spec.exact(readable(checked, problem), list(problem.before)).get(name)
+        expected = spec.exact(collect_readable(checked, problem), list(problem.before)).get(name)
     else:
         assert isinstance(problem, Launch) and isinstance(spec, Specification)
         results = spec.reference(problem.q, problem.k, problem.v, problem.scale)
@@ -261,9 +261,9 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
     unwritten = wrong & (last == 0)
     if unwritten.any():
         sites = find_stores(checked, name)
-        pattern = _pattern(unwritten)
+        pattern = _describe_pattern(unwritten)
         text = (
-            f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_element(name, unwritten)}"
+            f"no store reached {int(unwritten.sum()):,} of {last.numel():,} elements of `{name}`, the first {_format_element(name, unwritten)}"
             + (f"; {pattern}" if pattern else "")
         )
         other_stores = [Note(f"`{name}` is stored to here too", s) for s in sites[1:2]]
@@ -271,10 +271,15 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
     index = tuple(torch.nonzero(wrong)[0].tolist())  # the first in memory order
     number = int(last[index])
     step = watch.steps[number - 1]
-    pattern = _pattern(wrong)
-    notes = [Note(f"{_element(name, wrong)} was stored here by {step}{_share(watch, last, wrong)}" + (f"; {pattern}" if pattern else ""))]
+    pattern = _describe_pattern(wrong)
+    notes = [
+        Note(
+            f"{_format_element(name, wrong)} was stored here by {step}{_describe_share(watch, last, wrong)}"
+            + (f"; {pattern}" if pattern else "")
+        )
+    ]
     if first.code == "V302":
-        overflow = _first_of(watch.overflowed, number, step)
+        overflow = _find_first(watch.overflowed, number, step)
         if overflow is not None:
             cause, target = overflow
             assert isinstance(cause.stmt, Assign)
@@ -288,7 +293,7 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
             )
             message = first.message.replace(_UNKNOWN, "after an overflow,")
             first = replace(first, message=message, hint="scale down, subtract the largest number before an exponential, or compute in f32")
-        first_nan = _first_of(watch.began, number, step)
+        first_nan = _find_first(watch.began, number, step)
         if first_nan is not None:
             began, target = first_nan
             notes.append(
@@ -300,7 +305,7 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
     return replace(first, span=step.span, notes=(*notes, *first.notes))
 
 
-def _first_of(observations: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
+def _find_first(observations: Sequence[tuple[int, _Step, str]], number: int, step: _Step) -> tuple[_Step, str] | None:
     """Return the first step before a store in its unit of work, preferably of the same worker."""
     candidates = [(s, n) for before, s, n in observations if before < number and s.cluster == step.cluster and s.unit == step.unit]
     return next((x for x in candidates if x[0].label == step.label), candidates[0] if candidates else None)
@@ -318,11 +323,11 @@ def find_stores(checked: Checked, name: str) -> list[Span]:
     return list(dict.fromkeys(spans))
 
 
-def _element(name: str, selected: torch.Tensor) -> str:
+def _format_element(name: str, selected: torch.Tensor) -> str:
     return f"{name}{torch.nonzero(selected)[0].tolist()}"
 
 
-def _share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
+def _describe_share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
     """Describe whether all wrong elements are of one worker, unit or statement, and others are right."""
     steps = [watch.steps[n - 1] for n in torch.unique(last[wrong]).tolist() if n]
     right_steps = [watch.steps[n - 1] for n in torch.unique(last[~wrong]).tolist() if n]
@@ -340,16 +345,16 @@ def _share(watch: _Watch, last: torch.Tensor, wrong: torch.Tensor) -> str:
     return f"; the wrong elements are all of {' and '.join(parts)}" if parts else ""
 
 
-def _pattern(wrong: torch.Tensor) -> str:
+def _describe_pattern(wrong: torch.Tensor) -> str:
     """Describe the dims in which the wrong elements lie in a part of the places."""
     parts = []
     for d, n in enumerate(wrong.shape):
         places = wrong.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().numpy()
         if 0 < len(places) < n:
-            parts.append(f"dim {d} at {_places(places)} of {n}")
+            parts.append(f"dim {d} at {_format_places(places)} of {n}")
     return f"wrong: {', '.join(parts)}" if parts else ""
 
 
-def _places(places: Any) -> str:
+def _format_places(places: Any) -> str:
     text = format_ranges(places)
     return text if text.count(",") < 4 else f"{len(places)} places from {places[0]} to {places[-1]}"

@@ -15,7 +15,7 @@ LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
-def function_of(spec: Specification, arguments: Arguments | None = None, scaled: bool = False) -> FunctionSpecification:
+def make_cached_specification(spec: Specification, arguments: Arguments | None = None, scaled: bool = False) -> FunctionSpecification:
     """Return the specification of attention over a cache: O [B, H, M, DV] and LSE [B, H, M].
 
     Queries are Q [B, H, M, D]; token t of sequence b is row t % PAGE of page PAGES[b, t // PAGE] of KEYS [NP, HK, PAGE,
@@ -87,4 +87,4 @@ def function_of(spec: Specification, arguments: Arguments | None = None, scaled:
     return FunctionSpecification(f"{spec.name}_cached", reference_scaled if scaled else reference, inputs, sizes)
 
 
-__all__ = ["function_of"]
+__all__ = ["make_cached_specification"]

@@ -15,8 +15,8 @@ from ..spec.specification import Lengths
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..variants.names import BACKWARD_POINTS
-from .contracts import CODES, evaluate_keep, span_of
-from .evaluate import Evaluator, Value, kernel_names
+from .contracts import CODES, evaluate_keep, get_span
+from .evaluate import Evaluator, Value, collect_kernel_values
 from .sizes import Problem
 
 
@@ -25,7 +25,7 @@ def has_column_points(program: Program) -> bool:
     return all(name in funcs and len(funcs[name].params) == count for name, count in BACKWARD_POINTS.items())
 
 
-def column_problems(BM: int, BN: int) -> list[Problem]:
+def make_column_problems(BM: int, BN: int) -> list[Problem]:
     """Return problems with ragged ends, M != N both ways, one row, one column.
 
     At the kernel's tile sizes: lists of blocks are made for it.
@@ -44,19 +44,19 @@ def check_columns(checked: Checked, extra_values: Mapping[Problem, Mapping[str, 
     for problem, extra in extra_values.items():
         lengths = problem.lengths
         dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-        run = Evaluator(checked.program, kernel_names(checked.origin, dims, dict(checked.consts), {"scale": 0.125, **extra}))
+        run = Evaluator(checked.program, collect_kernel_values(checked.origin, dims, dict(checked.consts), {"scale": 0.125, **extra}))
         for b, h in itertools.product(range(lengths.B), range(lengths.H)):
-            _column(checked.program, run, evaluate_keep(run, b, h, lengths), problem, b, h)
+            _check_column(checked.program, run, evaluate_keep(run, b, h, lengths), problem, b, h)
         pairs += lengths.M * lengths.N
     return pairs
 
 
-def _column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> None:
+def _check_column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> None:
     lengths, BM, BN = problem.lengths, problem.BM, problem.BN
     blocks = -(-lengths.M // BM)
 
     def wrong(kind: str, point: str, message: str, hint: str | None = None) -> CuirError:
-        return CuirError([Diagnostic(CODES[kind], message, span_of(program, point), (Note(f"found for {problem}"),), hint)])
+        return CuirError([Diagnostic(CODES[kind], message, get_span(program, point), (Note(f"found for {problem}"),), hint)])
 
     for j in range(-(-lengths.N // BN)):
         partial, n = (int(np.asarray(x)) for x in run.call("q_count", b, h, j))
@@ -98,4 +98,4 @@ def _column(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
                 )
 
 
-__all__ = ["check_columns", "column_problems", "has_column_points"]
+__all__ = ["check_columns", "has_column_points", "make_column_problems"]

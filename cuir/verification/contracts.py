@@ -25,9 +25,9 @@ from ..text.source import Span
 from ..variants import SPLICE_POINTS
 from ..variants.arguments import CapturedArguments
 from ..variants.evaluate import evaluate
-from .evaluate import Evaluator, Value, kernel_names
-from .problems import units_of
-from .sizes import GROUP, Problem, problems_of_order
+from .evaluate import Evaluator, Value, collect_kernel_values
+from .problems import get_units
+from .sizes import GROUP, Problem, make_order_problems
 
 CODES = {
     "cover": "V101",
@@ -73,15 +73,17 @@ def check_contracts(
 
     problems = list(problems)
     for problem in problems:
-        report(_violations(context, problem, dict(consts or {}), changed or {}, extra_values(problem) if extra_values else {}), problem)
+        report(
+            _find_violations(context, problem, dict(consts or {}), changed or {}, extra_values(problem) if extra_values else {}), problem
+        )
         pairs += problem.lengths.M * problem.lengths.N
-    for problem in problems_of_order(program, kernel, problems) if extra_values is None else ():
-        report(_tile(context, Evaluator(program, _names(context, problem, dict(consts or {}), {})), problem), problem)
+    for problem in make_order_problems(program, kernel, problems) if extra_values is None else ():
+        report(_check_tile(context, Evaluator(program, _make_names(context, problem, dict(consts or {}), {})), problem), problem)
     sink.stop_if_any()
     return pairs
 
 
-def blocks_from_memory(program: Program, kernel: Kernel) -> bool:
+def reads_blocks_from_memory(program: Program, kernel: Kernel) -> bool:
     """Return whether the blocks that a tile visits are read from a tensor.
 
     Such lists are made for one tile size.
@@ -115,10 +117,10 @@ class _Context:
 
     @staticmethod
     def of(program: Program, kernel: Kernel, spec: Specification | None) -> _Context:
-        units = units_of(kernel)
+        units = get_units(kernel)
         funcs = program.funcs()
         points = [(name, int(name == "score")) for name in ("keep", "kv_count", "kv_block", "kv_rows", "score") if name in funcs]
-        by_head = any(parameter_matters(funcs, name, p) for name, first in points for p in funcs[name].params[first : first + 2])
+        by_head = any(reads_parameter(funcs, name, p) for name, first in points for p in funcs[name].params[first : first + 2])
         captured = CapturedArguments(program, kernel, spec) if spec is not None else None
         return _Context(program, kernel, spec, captured, units, by_head)
 
@@ -151,7 +153,7 @@ class _Context:
         return name in flatten(self.program, self.kernel, resolve_consts(self.kernel, const_arguments, errors), errors).inlined
 
 
-def parameter_matters(funcs: Mapping[str, Func], name: str, parameter: str, visited: frozenset[str] = frozenset()) -> bool:
+def reads_parameter(funcs: Mapping[str, Func], name: str, parameter: str, visited: frozenset[str] = frozenset()) -> bool:
     """Return whether a @func reads a parameter, directly or through a @func that it passes it to."""
     nodes = [n for s in funcs[name].body for n in walk(s)]
     passed_on: set[IdentityKey] = set()
@@ -159,32 +161,32 @@ def parameter_matters(funcs: Mapping[str, Func], name: str, parameter: str, visi
         callee = call.func.id if isinstance(call, Call) and isinstance(call.func, Name) else ""
         if isinstance(call, Call) and callee in funcs and callee not in visited and not call.keywords:
             for argument, callee_parameter in zip(call.args, funcs[callee].params):
-                if argument == Name(parameter) and not parameter_matters(funcs, callee, callee_parameter, visited | {name}):
+                if argument == Name(parameter) and not reads_parameter(funcs, callee, callee_parameter, visited | {name}):
                     passed_on.add(IdentityKey(argument))
     return any(isinstance(n, Name) and n.id == parameter and IdentityKey(n) not in passed_on for n in nodes)
 
 
-def _violations(
+def _find_violations(
     context: _Context, problem: Problem, consts: dict[str, Value], changed: Mapping[str, int], extra_values: Mapping[str, Value]
 ) -> Iterator[Violation]:
     program, spec, lengths = context.program, context.spec, problem.lengths
     consts = {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}
     captured = context.captured.values(lengths, consts=consts, changed=changed) if context.captured is not None else extra_values
-    run = Evaluator(program, _names(context, problem, consts, {**captured, **changed}))
-    yield from _tile(context, run, problem)
+    run = Evaluator(program, _make_names(context, problem, consts, {**captured, **changed}))
+    yield from _check_tile(context, run, problem)
     expected = spec.kept(lengths).numpy() if spec is not None and not changed else None
     keep: np.ndarray | None = None
     for b, h in itertools.product(range(lengths.B), range(lengths.H)):
         is_repeated = keep is not None and not context.by_head  # the same arrays as for the previous head
         keep = keep if keep is not None and is_repeated else evaluate_keep(run, b, h, lengths)
         if spec is not None and expected is not None:
-            yield from _agrees(program, keep, spec, expected[b, h])
+            yield from _compare_masks(program, keep, spec, expected[b, h])
         if is_repeated:
             continue
-        yield from _blocks(program, run, keep, problem, b, h)
+        yield from _check_blocks(program, run, keep, problem, b, h)
         if "kv_rows" in program.funcs():
-            yield from _called_rows(context, run, keep, problem, b, h, consts)
-        yield from _score(program, run, keep, problem, b, h, spec if not changed else None)
+            yield from _check_called_rows(context, run, keep, problem, b, h, consts)
+        yield from _check_score(program, run, keep, problem, b, h, spec if not changed else None)
 
 
 def evaluate_keep(run: Evaluator, b: int, h: int, lengths: Lengths) -> np.ndarray:
@@ -192,7 +194,7 @@ def evaluate_keep(run: Evaluator, b: int, h: int, lengths: Lengths) -> np.ndarra
     return np.broadcast_to(np.asarray(run.call("keep", b, h, q, k), bool), (lengths.M, lengths.N))
 
 
-def _agrees(program: Program, keep: np.ndarray, spec: Specification, expected: np.ndarray) -> Iterator[Violation]:
+def _compare_masks(program: Program, keep: np.ndarray, spec: Specification, expected: np.ndarray) -> Iterator[Violation]:
     if not (keep != expected).any():
         return
     q, k = map(int, np.argwhere(keep != expected)[0])
@@ -202,7 +204,7 @@ def _agrees(program: Program, keep: np.ndarray, spec: Specification, expected: n
         CODES["keep"],
         f"query {q} {'also attends' if also else 'does not attend'} to key {k}, which the specification `{spec.name}` {'drops' if also else 'keeps'}; "
         f"{total} pairs differ",
-        span_of(program, "keep"),
+        get_span(program, "keep"),
         describe_difference(keep, expected),
     )
 
@@ -214,8 +216,8 @@ def describe_difference(mask: np.ndarray, expected: np.ndarray) -> str | None:
         if not wrong.any() or (extra.any() and lacking.any()):
             continue
         rows = np.flatnonzero(wrong.any(1))
-        last = [_last(base[q]) for q in rows]
-        first = [_first(base[q]) for q in rows]
+        last = [_find_last(base[q]) for q in rows]
+        first = [_find_first(base[q]) for q in rows]
         places = [np.flatnonzero(wrong[q]) for q in rows]
         n = len(rows)
         if all(len(p) == 1 for p in places):
@@ -228,24 +230,24 @@ def describe_difference(mask: np.ndarray, expected: np.ndarray) -> str | None:
     return None
 
 
-def _last(row: np.ndarray) -> int | None:
+def _find_last(row: np.ndarray) -> int | None:
     keys = np.flatnonzero(row)
     return int(keys[-1]) if keys.size else None
 
 
-def _first(row: np.ndarray) -> int | None:
+def _find_first(row: np.ndarray) -> int | None:
     keys = np.flatnonzero(row)
     return int(keys[0]) if keys.size else None
 
 
-def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+def _check_blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
     lengths, BM, BN = problem.lengths, problem.BM, problem.BN
     tiles, blocks = -(-lengths.M // BM), -(-lengths.N // BN)
     if not tiles:
         return
     m = np.arange(tiles)
     partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in run.call("kv_count", b, h, m))
-    count, block = span_of(program, "kv_count"), span_of(program, "kv_block")
+    count, block = get_span(program, "kv_count"), get_span(program, "kv_block")
     for i in np.flatnonzero((n < 0) | (n > blocks) | (partial > n) | (partial < 0))[:1]:
         yield (
             CODES["count"],
@@ -279,7 +281,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
     every[:, lengths.N // BN :] = False
     missed = some & (times[:, :blocks] == 0)
     for t, x in np.argwhere(missed)[:1]:
-        q, k = _pair(keep, t, x, problem, True)
+        q, k = _find_pair(keep, t, x, problem, True)
         yield (
             CODES["cover"],
             f"query {q} attends to key {k}, but block {x} (keys {x * BN} to {min(lengths.N, x * BN + BN) - 1}) of tile m={t} is not visited",
@@ -291,7 +293,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
     rows, _ = np.nonzero(full)
     unmasked[rows, j[full]] = True
     for t, x in np.argwhere(unmasked[:, :blocks] & ~every)[:1]:
-        q, k = _pair(keep, t, x, problem, False)
+        q, k = _find_pair(keep, t, x, problem, False)
         detail = f"query {q} must not attend to key {k}" if k < lengths.N else f"key {k} does not exist (N = {lengths.N})"
         yield (
             CODES["full"],
@@ -301,7 +303,7 @@ def _blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem
         )
 
 
-def _called_rows(
+def _check_called_rows(
     context: _Context, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int, consts: Mapping[str, Value]
 ) -> list[Violation]:
     """Return violations of kv_rows, if the kernel calls it.
@@ -309,7 +311,7 @@ def _called_rows(
     Whether it is called is determined last, since it takes longer.
     """
     try:
-        wrong = list(_rows(context.program, run, keep, problem, b, h))
+        wrong = list(_check_rows(context.program, run, keep, problem, b, h))
     except CuirError:
         if context.calls("kv_rows", consts):
             raise
@@ -317,7 +319,7 @@ def _called_rows(
     return wrong if wrong and context.calls("kv_rows", consts) else []
 
 
-def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
+def _check_rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int) -> Iterator[Violation]:
     """Yield violations of kv_rows.
 
     The blocks that a warpgroup skips must keep none of its pairs, those that it visits without the mask must keep all.
@@ -325,7 +327,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
     lengths, BM, BN = problem.lengths, problem.BM, problem.BN
     if not lengths.M:
         return
-    span = span_of(program, "kv_rows")
+    span = get_span(program, "kv_rows")
     r = np.concatenate([np.arange(q, min(q + BM, lengths.M), GROUP) for q in range(0, lengths.M, BM)])
     m = r // BM
     _, n = run.call("kv_count", b, h, m)
@@ -381,7 +383,7 @@ def _rows(program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, 
         )
 
 
-def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tuple[int, int]:
+def _find_pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tuple[int, int]:
     """Return the first pair of a block that is kept (or dropped, or after the last key)."""
     q0, k0 = t * problem.BM, x * problem.BN
     part = keep[q0 : q0 + problem.BM, k0 : k0 + problem.BN]
@@ -391,14 +393,16 @@ def _pair(keep: np.ndarray, t: int, x: int, problem: Problem, value: bool) -> tu
     return q0, problem.lengths.N
 
 
-def _names(context: _Context, problem: Problem, consts: dict[str, Value], extra_values: Mapping[str, Value]) -> dict[str, Value]:
+def _make_names(context: _Context, problem: Problem, consts: dict[str, Value], extra_values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the values that the splice points read, for a problem."""
     lengths = problem.lengths
     dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-    return kernel_names(context.kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **extra_values})
+    return collect_kernel_values(
+        context.kernel, dims, {"D": 64, **consts, "BM": problem.BM, "BN": problem.BN}, {"scale": 0.125, **extra_values}
+    )
 
 
-def _tile(context: _Context, run: Evaluator, problem: Problem) -> Iterator[Violation]:
+def _check_tile(context: _Context, run: Evaluator, problem: Problem) -> Iterator[Violation]:
     """Yield violations of tile(t).
 
     It must give each (b, h, m) once, the same to every CTA of a cluster: they share its blocks of keys.
@@ -408,7 +412,7 @@ def _tile(context: _Context, run: Evaluator, problem: Problem) -> Iterator[Viola
     sizes = (lengths.B, lengths.H, -(-lengths.M // problem.BM))
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
-    span = span_of(program, "tile")
+    span = get_span(program, "tile")
     units = np.arange(int(run.expr(context.units, {})) if context.units is not None else int(np.prod(sizes)))
     cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
     by_rank: list[np.ndarray] = []
@@ -438,7 +442,7 @@ def _tile(context: _Context, run: Evaluator, problem: Problem) -> Iterator[Viola
         )
 
 
-def _score(
+def _check_score(
     program: Program, run: Evaluator, keep: np.ndarray, problem: Problem, b: int, h: int, spec: Specification | None
 ) -> Iterator[Violation]:
     lengths = problem.lengths
@@ -452,7 +456,7 @@ def _score(
         if error.diagnostics[0].code == "X140":
             return  # a score of whole tiles is judged by the numbers
         raise
-    span = span_of(program, "score")
+    span = get_span(program, "score")
     if not np.all(np.asarray(factor) > 0):
         yield (
             CODES["factor"],
@@ -475,11 +479,11 @@ def _score(
         )
 
 
-def span_of(program: Program, name: str) -> Span:
-    return result_span(program.funcs()[name])
+def get_span(program: Program, name: str) -> Span:
+    return get_result_span(program.funcs()[name])
 
 
-def result_span(func: Func) -> Span:
+def get_result_span(func: Func) -> Span:
     """Return the span of a @func's final result."""
     last = func.body[-1]
     return last.value.span if isinstance(last, Return) else func.span

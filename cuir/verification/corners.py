@@ -71,13 +71,13 @@ def collect_compared_numbers(traced: Traced) -> set[float]:
     for node in walk(traced.differentiated[0]):
         match = operation(node)
         if match is not None and (match[0].traits.compares or match[0].traits.extremum):
-            numbers |= {v for v in (_number(x, parameters) for x in match[1]) if v is not None}
+            numbers |= {v for v in (_read_number(x, parameters) for x in match[1]) if v is not None}
     return numbers
 
 
-def _number(e: Expr, parameters: Mapping[str, object]) -> float | None:
+def _read_number(e: Expr, parameters: Mapping[str, object]) -> float | None:
     if isinstance(e, Unary) and traits(e).linear:
-        positive = _number(e.operand, parameters)
+        positive = _read_number(e.operand, parameters)
         return None if positive is None else -positive
     value: object = e.value if isinstance(e, Literal) else parameters.get(e.id) if isinstance(e, Name) else None
     return value if isinstance(value, float) and abs(value) < 1e30 and struct.unpack("f", struct.pack("f", value))[0] == value else None

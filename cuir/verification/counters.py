@@ -15,45 +15,45 @@ from ..syntax.walk import names_read, walk
 FARTHEST = 256  # turns: later effects are not searched
 
 
-def turns_of_counters(checked: Checked) -> int:
+def count_counter_turns(checked: Checked) -> int:
     """Return the turns within which every counter passes through its period once; at least 1.
 
     A counter of a role, of units of work or of a loop passes through what it is divided by or compared with in the
     text. Numbers beyond FARTHEST are ignored.
     """
-    if turns_of_counters not in checked.cache:
-        checked.cache[turns_of_counters] = max((n for n in _turns(checked) if n <= FARTHEST), default=1)
-    turns: int = checked.cache[turns_of_counters]
+    if count_counter_turns not in checked.cache:
+        checked.cache[count_counter_turns] = max((n for n in _list_periods(checked) if n <= FARTHEST), default=1)
+    turns: int = checked.cache[count_counter_turns]
     return turns
 
 
-def uses_of_rings(checked: Checked) -> int:
+def count_ring_uses(checked: Checked) -> int:
     """Return the units of work, or turns, with which a CTA goes round every ring twice and begins again.
 
     Where its counters need more turns, these are counted before.
     """
-    rounds, turns = 2 * checked.longest_ring, turns_of_counters(checked)
+    rounds, turns = 2 * checked.longest_ring, count_counter_turns(checked)
     return rounds + 1 if turns <= rounds else turns + rounds + 1
 
 
-def _turns(checked: Checked) -> Iterator[int]:
+def _list_periods(checked: Checked) -> Iterator[int]:
     for role in checked.roles:
         nodes = [n for stmt in role.body for n in walk(stmt)]
         bound = [n for n in nodes if isinstance(n, Assign)]
         counters = {n.target for n in nodes if isinstance(n, For)}
         counters |= {name for a in bound for name in a.targets if name in names_read(a.value)}
         for node in nodes:
-            if isinstance(node, Binary) and (turns := _period(node, counters)) is not None:
+            if isinstance(node, Binary) and (turns := _compute_period(node, counters)) is not None:
                 yield turns
 
 
-def _period(e: Expr, counters: set[str]) -> int | None:
+def _compute_period(e: Expr, counters: set[str]) -> int | None:
     """Return the period of an expression in turns of a counter; None without a counter."""
     if isinstance(e, Name):
         return 1 if e.id in counters else None
     if not isinstance(e, Binary):
         return None
-    left, right = _period(e.left, counters), _period(e.right, counters)
+    left, right = _compute_period(e.left, counters), _compute_period(e.right, counters)
     operator = OPERATORS[e.op].traits
     number = e.right if isinstance(e.right, Literal) else e.left if operator.compares and isinstance(e.left, Literal) else None
     turns = max(left or 0, right or 0)
@@ -67,4 +67,4 @@ def _period(e: Expr, counters: set[str]) -> int | None:
     return turns * (value + 1) if operator.compares else turns
 
 
-__all__ = ["FARTHEST", "turns_of_counters", "uses_of_rings"]
+__all__ = ["FARTHEST", "count_counter_turns", "count_ring_uses"]

@@ -23,7 +23,7 @@ from ..spec.functions import FunctionSpecification, Value
 from ..syntax.nodes import Expr, Literal
 from ..syntax.types import F32
 from ..text.diagnostics import CuirError, Note
-from .draws import Draw, known_sizes, shape_of_tensor
+from .draws import Draw, compute_shape, get_integer_consts
 
 KIND = "decisive"
 QUICK, FULL = 3, 8  # problems
@@ -71,9 +71,9 @@ def make_decisive_draws(
 
 def _count_elements(checked: Checked, draw: Draw) -> int:
     """Count the elements of the largest tensor of floats that is drawn."""
-    sizes = {**known_sizes(checked), **draw.sizes}
+    sizes = {**get_integer_consts(checked), **draw.sizes}
     floats = (t for t in checked.tensors if t.dtype.is_float and not t.scratch)
-    return max((math.prod(shape_of_tensor(t, sizes)) for t in floats), default=0)
+    return max((math.prod(compute_shape(t, sizes)) for t in floats), default=0)
 
 
 def make_decisive_inputs(

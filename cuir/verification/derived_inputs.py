@@ -7,7 +7,7 @@ import torch
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from .draws import Draw
-from .inputs import function_launch
+from .inputs import make_function_launch
 
 
 def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
@@ -18,7 +18,7 @@ def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bo
     """
     if spec.inputs is None:
         return True
-    launch = function_launch(checked, spec, draw)
+    launch = make_function_launch(checked, spec, draw)
     tensors = [x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
     return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in tensors)
 

@@ -14,8 +14,8 @@ from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Name, Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..variants.arguments import CapturedArguments
-from .contracts import CODES, parameter_matters, span_of
-from .evaluate import Evaluator, kernel_names
+from .contracts import CODES, get_span, reads_parameter
+from .evaluate import Evaluator, collect_kernel_values
 from .sizes import walk_with_callees
 
 LONGEST = 131_072
@@ -89,7 +89,7 @@ def _choose_heads(program: Program, at: Lengths) -> list[tuple[int, int]]:
     """Choose one head, or two where pairs and blocks of a splice point may differ between heads."""
     funcs = program.funcs()
     points = [n for n in ("keep", "kv_count", "kv_block") if n in funcs]
-    varies = any(parameter_matters(funcs, n, p) for n in points for p in funcs[n].params[:2])
+    varies = any(reads_parameter(funcs, n, p) for n in points for p in funcs[n].params[:2])
     return [(0, 0), (at.B - 1, at.H - 1)] if varies else [(0, 0)]
 
 
@@ -109,7 +109,7 @@ def _make_problem(program: Program, checked: Checked, spec: Specification | None
             return "the mask is of single pairs"
     elif _reads_more(program, checked):
         return "what is kept hangs on more than lengths"
-    names = kernel_names(kernel, asdict(at), {"D": 64, **consts}, {"scale": 0.125, **captured})
+    names = collect_kernel_values(kernel, asdict(at), {"D": 64, **consts}, {"scale": 0.125, **captured})
     return _Problem(program, spec, at, Evaluator(program, names))
 
 
@@ -185,7 +185,7 @@ def _evaluate_mask_mod(spec: Specification, at: Lengths, b: int, h: int, q: np.n
 def _check_pairs(problem: _Problem, b: int, h: int, level: str) -> int:
     assert problem.spec is not None
     count = 0
-    for q, k in _pairs(problem.at, level):
+    for q, k in _list_pairs(problem.at, level):
         expected = _evaluate_mask(problem.spec, problem.at, b, h, q, k)
         if expected is None:
             return count
@@ -196,7 +196,7 @@ def _check_pairs(problem: _Problem, b: int, h: int, level: str) -> int:
     return count
 
 
-def _pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _list_pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield pairs to compare: every distance twice, edges, and random pairs.
 
     Each distance is tried with the last query and the first key, and with the first query and the last key.
@@ -210,13 +210,13 @@ def _pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     yield both, both
     yield at.M - 1 - both, at.N - 1 - both
     near = np.arange(-2, 3)
-    rows, cols = (np.unique(np.clip(_places(n)[:, None] + near, 0, n - 1)) for n in (at.M, at.N))
+    rows, cols = (np.unique(np.clip(_list_places(n)[:, None] + near, 0, n - 1)) for n in (at.M, at.N))
     yield np.repeat(rows, len(cols)), np.tile(cols, len(rows))
     rng = np.random.default_rng(0)
     yield rng.integers(0, at.M, _RANDOM[level]), rng.integers(0, at.N, _RANDOM[level])
 
 
-def _places(length: int) -> np.ndarray:
+def _list_places(length: int) -> np.ndarray:
     return np.array([0, length // 2, length - 1, *(e for e in _EDGES if e < length), *(length - e for e in _EDGES if e < length)])
 
 
@@ -263,7 +263,7 @@ def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) ->
     """Check the blocks of some tiles against their first and last rows; return the number of blocks."""
     run = problem.run
     tiles, blocks = -(-side.length // side.tile), -(-side.other_length // side.size)
-    places = _spread(_places(side.length) // side.tile, _TILES[level])
+    places = _spread(_list_places(side.length) // side.tile, _TILES[level])
     chosen = np.unique(np.clip([0, *places, tiles - 1], 0, tiles - 1)).tolist()
     for m in chosen:
         partial, count = (int(np.asarray(x)) for x in run.call(side.count, b, h, m))
@@ -320,4 +320,4 @@ def _check_tile(problem: _Problem, side: _Side, m: int, visited: np.ndarray, par
 def _make_error(rule: str, problem: _Problem, message: str, func: str, b: int, h: int, hint: str | None = None) -> CuirError:
     at = problem.at
     note = Note(f"evaluated for M={at.M}, N={at.N}, B={at.B}, H={at.H}, HK={at.HK}, batch {b}, head {h}")
-    return CuirError([Diagnostic(CODES[rule], message, span_of(problem.program, func), (note,), hint)])
+    return CuirError([Diagnostic(CODES[rule], message, get_span(problem.program, func), (note,), hint)])

@@ -28,12 +28,12 @@ class Draw:
         return f"{self.name}: {', '.join(f'{n}={v}' for n, v in (*self.sizes.items(), *self.scalars))}, {self.kind} inputs{seed}"
 
 
-def known_sizes(checked: Checked) -> dict[str, int]:
+def get_integer_consts(checked: Checked) -> dict[str, int]:
     """Return the integer consts."""
     return {n: v for n, v in checked.consts.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
-def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
+def select_fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> tuple[list[Draw], list[tuple[int, str, Draw]]]:
     """Split draws into those that fit, and those whose largest tensor has too many elements.
 
     Only those that the specification admits, with its lengths. The second list has the number of elements and the
@@ -43,10 +43,10 @@ def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]
     large: list[tuple[int, str, Draw]] = []
     for d in draws:
         needed = {n: compute_length_multiple(checked, n) for n in d.sizes}
-        sizes = spec.admitted({**known_sizes(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
+        sizes = spec.admitted({**get_integer_consts(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue
-        elements, name = max(((elements_of(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
+        elements, name = max(((count_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))
         if elements > MOST_ELEMENTS:
             large.append((elements, name, replace(d, sizes={n: sizes[n] for n in checked.dims})))
             continue
@@ -58,12 +58,12 @@ def fitting(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]
     return fits, large
 
 
-def elements_of(t: TensorParam, sizes: Mapping[str, int]) -> int:
+def count_elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
     total = 1
-    for n in shape_of_tensor(t, sizes):
+    for n in compute_shape(t, sizes):
         total *= n
     return total
 
 
-def shape_of_tensor(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
+def compute_shape(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
     return [sizes[d] if isinstance(d, str) else d for d in t.dims]

@@ -224,7 +224,9 @@ def _normalise(x: Value) -> Value:
     return x.astype(dtype, copy=False)
 
 
-def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+def collect_kernel_values(
+    kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, Value], values: Mapping[str, Value]
+) -> dict[str, Value]:
     """Return the values of a kernel's names: consts with defaults, scalars, tensors and dims.
 
     dims: lengths by their meaning for attention (B, H, HK, M, N), whatever the kernel calls them; dims of other tensors
@@ -237,11 +239,11 @@ def kernel_names(kernel: Kernel, dims: Mapping[str, int], consts: Mapping[str, V
             shape = getattr(values.get(p.name), "shape", tuple(dims.get(n) for n in _SHAPES.get(p.name, ())))
             names |= {d: n for d, n in zip(p.type.dims, shape) if isinstance(d, str) and n is not None and d not in consts}
     for n, v in values.items():
-        names[n] = _array(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
+        names[n] = _to_numpy(v) if hasattr(v, "shape") else np.float32(v) if isinstance(v, float) else v
     return names
 
 
-def _array(x: Any) -> np.ndarray:
+def _to_numpy(x: Any) -> np.ndarray:
     """Convert a tensor to NumPy.
 
     Dtypes that NumPy lacks (bfloat16, 8-bit floats) become float32, which represents all their values.

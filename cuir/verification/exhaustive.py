@@ -12,7 +12,7 @@ from ..checking.checked import Checked
 from ..explore import Exploration, explore
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
-from .spec_dispatch import AnyCase, launch_of, small_launches
+from .spec_dispatch import AnyCase, make_small_launches, prepare_launch
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def check_exhaustively(
     launch. Raises CuirError as `explore` does.
     """
     launches = []
-    for case, grid in small_launches(checked, spec, tiles, blocks):
+    for case, grid in make_small_launches(checked, spec, tiles, blocks):
         progress(case.name)
-        arguments = launch_of(program, checked, spec, case).arguments()
+        arguments = prepare_launch(program, checked, spec, case).arguments()
 
         def report(text: str, name: str = case.name) -> None:
             progress(f"{name}: {text}")

@@ -14,9 +14,17 @@ from ..text.diagnostics import CuirError
 from ..variants.names import BACKWARD
 from .decisive import make_decisive_draws
 from .derived_inputs import keeps_units
-from .draws import Draw, known_sizes, shape_of_tensor
-from .inputs import applicable, ask_small, function_launch, readable, small_problem, small_scalars, special_plan
-from .lengths import all_draws
+from .draws import Draw, compute_shape, get_integer_consts
+from .inputs import (
+    ask_small,
+    collect_readable,
+    find_small_problem,
+    get_small_scalars,
+    get_special_plan,
+    list_applicable_kinds,
+    make_function_launch,
+)
+from .lengths import make_all_draws
 from .problems import is_attention
 from .special_problems import make_special_draws
 
@@ -24,18 +32,18 @@ _SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification ma
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values
 
 
-def draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+def make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Return problems for the numbers: those of lengths.py for which the specification is defined.
 
     With small ones among them repeated with other values.
     """
-    problems = [d for d in all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
-    special = make_special_draws(checked, spec, special_plan(checked, spec), level)
-    problems_of_kinds = with_applicable_kinds(checked, spec, problems + _values(checked, spec, problems) + special)
-    return problems_of_kinds + _at_steps(checked, spec, problems, level)
+    problems = [d for d in make_all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
+    special = make_special_draws(checked, spec, get_special_plan(checked, spec), level)
+    problems_of_kinds = restrict_kinds(checked, spec, problems + _make_value_draws(checked, spec, problems) + special)
+    return problems_of_kinds + _make_decisive(checked, spec, problems, level)
 
 
-def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
+def _make_decisive(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw], level: str) -> list[Draw]:
     """Return problems whose inputs lie at jumps of functions."""
     # LSE must be that of Q and K
     if is_attention(checked.origin) or set(BACKWARD) <= {p.name for p in checked.origin.params}:
@@ -45,12 +53,12 @@ def _at_steps(checked: Checked, spec: FunctionSpecification, problems: Sequence[
     ]
 
 
-def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:
+def restrict_kinds(checked: Checked, spec: FunctionSpecification, problems: Iterable[Draw]) -> list[Draw]:
     """Return the problems, with normal inputs where their kind does not apply.
 
     Nor where the specification gives only NaN for it, as where `mask > 0.5` holds nowhere.
     """
-    kinds, small = applicable(checked, spec), small_problem(checked, spec)
+    kinds, small = list_applicable_kinds(checked, spec), find_small_problem(checked, spec)
     tensors = sum(t.dtype.is_float and not t.scratch for t in checked.tensors) or 1
     cache: dict[tuple[str, int], bool] = {}
 
@@ -65,7 +73,7 @@ def with_applicable_kinds(checked: Checked, spec: FunctionSpecification, problem
     return [d if d.kind in kinds and is_defined(d) else replace(d, kind="normal") for d in problems]
 
 
-def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
+def _make_value_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
     """Return problems of the remaining kinds.
 
     Where a mean far above the deviation, or a scalar below a root, matters, each tensor takes its turn; for the other
@@ -73,9 +81,9 @@ def _values(checked: Checked, spec: FunctionSpecification, problems: Sequence[Dr
     """
     if is_attention(checked.origin):
         return []
-    small, kinds = small_scalars(checked, spec), applicable(checked, spec)
-    plain = sorted((d for d in problems if min(d.sizes.values(), default=1) > 1), key=lambda d: _elements(checked, d)) or list(problems)
-    bases = [d for d in plain if _elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
+    small, kinds = get_small_scalars(checked, spec), list_applicable_kinds(checked, spec)
+    plain = sorted((d for d in problems if min(d.sizes.values(), default=1) > 1), key=lambda d: _sum_elements(checked, d)) or list(problems)
+    bases = [d for d in plain if _sum_elements(checked, d) <= _PLAIN][: 1 + len(plain) // 3] or plain[:1]
     shaped = [t for t in checked.tensors if t.dtype.is_float and not t.written and not t.scratch]
     tensor_count = max(1, min(3, sum(len(t.dims) > 1 for t in shaped) or len(shaped)))
     kinds_and_seeds = [("offset", i) for i in range(2 * tensor_count)]
@@ -89,9 +97,9 @@ def _has_nan(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.double().isnan().any())
 
 
-def _elements(checked: Checked, draw: Draw) -> int:
-    sizes = {**known_sizes(checked), **draw.sizes}
-    return sum(math.prod(shape_of_tensor(t, sizes)) for t in checked.tensors)
+def _sum_elements(checked: Checked, draw: Draw) -> int:
+    sizes = {**get_integer_consts(checked), **draw.sizes}
+    return sum(math.prod(compute_shape(t, sizes)) for t in checked.tensors)
 
 
 def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
@@ -100,10 +108,12 @@ def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
     With a length of 0 many fail or give NaN.
     """
     try:
-        launch = function_launch(checked, spec, draw)
+        launch = make_function_launch(checked, spec, draw)
         if not min(draw.sizes.values(), default=1) and any(_has_nan(launch.inputs.get(n)) for n in launch.from_inputs):
             return False
-        return not any(x.numel() and bool(x.isnan().all()) for x in spec.exact(readable(checked, launch), list(launch.before)).values())
+        return not any(
+            x.numel() and bool(x.isnan().all()) for x in spec.exact(collect_readable(checked, launch), list(launch.before)).values()
+        )
     except CuirError as error:
         if error.diagnostics[0].code != "X113":
             raise

@@ -17,11 +17,11 @@ from .decisive import KIND as STEPS
 from .decisive import describe_steps, find_undecided
 from .draws import Draw
 from .eight_bits import half_steps, round_to, saturate, saturates
-from .inputs import FunctionLaunch, half_dtype, readable
+from .inputs import FunctionLaunch, choose_half_dtype, collect_readable
 from .integer_outputs import collect_right_integers, find_out_of_range
 from .number_text import describe_overflow, show_different
-from .numeric import RATIO, RATIO_ROW, share
-from .problems import Case, parts_of
+from .numeric import RATIO, RATIO_ROW, compute_share
+from .problems import Case, get_parts
 from .roundings import rounds_between, rounds_for_products
 from .yardstick import SingleError
 
@@ -74,8 +74,8 @@ def check_function(
             raise _blame_unread_input(checked, spec, launch, case, run, error) from error
         raise
     not_compared = {t.name for t in checked.outputs} - {n.name for n in numbers}
-    scratch = spec.scratch(readable(checked, launch), list(launch.before)) if not_compared else []
-    return table_rows(case, numbers, launch.positive, scratch)
+    scratch = spec.scratch(collect_readable(checked, launch), list(launch.before)) if not_compared else []
+    return make_table_rows(case, numbers, launch.positive, scratch)
 
 
 def _blame_unread_input(
@@ -119,7 +119,7 @@ def judge_function(checked: Checked, spec: FunctionSpecification, launch: Functi
 
     Raises CuirError: V301 wrong numbers, V302 unwritten outputs, X105 to X107 and X113 of the specification.
     """
-    names, inputs = list(launch.before), readable(checked, launch)
+    names, inputs = list(launch.before), collect_readable(checked, launch)
     exact = launch.exact if launch.exact is not None else spec.exact(inputs, names)
     _require_shapes(spec, exact, launch, case)
     require_defined(spec, exact, case)
@@ -144,7 +144,7 @@ def require_outputs(checked: Checked, spec: FunctionSpecification, launch: Funct
 
     Raises CuirError X105, X106, X113 for names that the kernel lacks, other shapes, and an exception.
     """
-    _require_shapes(spec, spec.exact(readable(checked, launch), list(launch.before)), launch, case)
+    _require_shapes(spec, spec.exact(collect_readable(checked, launch), list(launch.before)), launch, case)
 
 
 def _require_shapes(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], launch: FunctionLaunch, case: Draw | Case) -> None:
@@ -177,7 +177,7 @@ class _Measure:
         special: bool = False,
     ):
         self.spec, self.inputs, self.names, self.steps, self.special = spec, inputs, names, steps, special
-        self.dtype = TORCH[half_dtype(checked)]
+        self.dtype = TORCH[choose_half_dtype(checked)]
         self.coarse = rounds_between(checked)
         self.single: SingleError | None = None
         if not self.coarse:
@@ -185,7 +185,7 @@ class _Measure:
                 self.of_single()
             except CuirError:
                 self.coarse = True
-        self.tf32 = not self.coarse and parts_of(checked) == 1
+        self.tf32 = not self.coarse and get_parts(checked) == 1
         if self.coarse:
             self.first = spec.yardstick(inputs, names, exact, self.dtype)  # type: ignore[arg-type]
         else:
@@ -328,10 +328,10 @@ class _Judgement:
         free = torch.zeros_like(expected, dtype=torch.bool)
         for x in rounded:
             endless = ~x.isfinite() & expected.isfinite()
-            far = _norms(torch.where(endless | ~expected.isfinite(), 0.0, x - expected)) > _BROKEN * _norms(
+            far = _compute_norms(torch.where(endless | ~expected.isfinite(), 0.0, x - expected)) > _BROKEN * _compute_norms(
                 torch.where(expected.isfinite(), expected, 0.0)
             )
-            far &= _norms(self.output.double()).isfinite()  # an undetermined number must still be finite
+            far &= _compute_norms(self.output.double()).isfinite()  # an undetermined number must still be finite
             free |= (endless.any(-1) | far)[..., None] if expected.dim() else endless | far
         return free
 
@@ -347,7 +347,7 @@ class _Judgement:
         own_errors = self.error_of(measure.first[name])
         broken = ~own_errors.isfinite() & w.isfinite() & (w.abs() < limit)
         if not measure.coarse and measure.of_single().overflows:
-            own_rows, rows = (_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own_errors, w))
+            own_rows, rows = (_compute_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own_errors, w))
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
         if (not_finite := ~x.isfinite() & w.isfinite()).any():
             broken |= not_finite & measure.overflows(name)
@@ -362,7 +362,7 @@ class _Judgement:
         if (unwritten := x.isnan() & ~free).any():
             raise self.wrong(
                 "V302",
-                f"{name} is NaN, as before the launch, or computed so, at {_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
+                f"{name} is NaN, as before the launch, or computed so, at {_format_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
                 "every element is stored, and nothing divides 0 by 0",
             )
         overflowing = ~free & (w.abs() >= limit)
@@ -416,20 +416,20 @@ class _Judgement:
         output, measure = self.output, self.measure
         x, w, own_errors = (torch.where(self.free, 0.0, y) for y in (output.double(), self.expected.double(), own_errors))
         unit = torch.finfo(output.dtype).eps / 2  # the error of rounding the output
-        size, sizes = w.norm().item() or 1.0, _norms(w)
+        size, sizes = w.norm().item() or 1.0, _compute_norms(w)
         sizes = torch.where(sizes == 0, 1.0, sizes)  # rows whose output is 0 count absolutely
         difference = x - w
-        rows, own_row_errors = _norms(difference), _norms(own_errors)
+        rows, own_row_errors = _compute_norms(difference), _compute_norms(own_errors)
         bad = (rows - measure.floor).clamp(min=0)
-        yardstick, row_yardstick = own_errors.norm().item() / size, _largest(own_row_errors / sizes)
+        yardstick, row_yardstick = own_errors.norm().item() / size, _find_largest(own_row_errors / sizes)
         smallest = max(
             torch.finfo(output.dtype).smallest_normal * unit * 2, FLUSHED
         )  # half of the distance of the smallest numbers, for each element
         allowed = RATIO * yardstick + unit + smallest * x.numel() ** 0.5 / size
         row_allowed = RATIO_ROW * row_yardstick + 2 * unit
-        shares = [share(bad.norm().item() / size, allowed)]
+        shares = [compute_share(bad.norm().item() / size, allowed)]
         excess = (bad - 2 * smallest * max(1, x.shape[-1] if x.dim() else 1) ** 0.5).clamp(min=0) / sizes
-        shares.append(share(_largest(excess), row_allowed))
+        shares.append(compute_share(_find_largest(excess), row_allowed))
         self.each, self.row_allowed, self.hidden = excess, row_allowed, (0.0, 0.0)
         if not measure.coarse and output.dtype.itemsize < 4:
             if beyond is None:
@@ -439,14 +439,14 @@ class _Judgement:
             unexplained = (difference.abs() - half_steps(output, round_to(self.expected, output.dtype))).clamp(min=0)
             unexplained = torch.where(self.free, 0.0, unexplained)
             self.hidden = unexplained.norm().item() / size, RATIO * beyond.norm().item() / size + HIDDEN * unit
-            shares.append(share(*self.hidden))
+            shares.append(compute_share(*self.hidden))
         self.x, self.w = x, w
         return OutputNumbers(
             self.name,
             rows.norm().item() / size,
             allowed,
             yardstick,
-            _largest(rows / sizes),
+            _find_largest(rows / sizes),
             row_allowed,
             row_yardstick,
             max(shares),
@@ -463,32 +463,34 @@ class _Judgement:
         hidden, most = self.hidden
         if hidden > most:
             message += f"rounding the output does not explain {hidden:.2e} of it, allowed {most:.2e}; "
-        return self.wrong("V301", message + _worst(name, self.x, self.w, self.each), _pattern(~(self.each <= self.row_allowed), name))
+        return self.wrong(
+            "V301", message + _describe_worst(name, self.x, self.w, self.each), _describe_pattern(~(self.each <= self.row_allowed), name)
+        )
 
 
-def _norms(x: torch.Tensor) -> torch.Tensor:
+def _compute_norms(x: torch.Tensor) -> torch.Tensor:
     """Compute the norm of each row."""
     return x.norm(dim=-1) if x.dim() else x.abs()
 
 
-def _largest(x: torch.Tensor) -> float:
+def _find_largest(x: torch.Tensor) -> float:
     return x.max().item() if x.numel() else 0.0
 
 
-def _worst(name: str, output: torch.Tensor, expected_values: torch.Tensor, bad: torch.Tensor) -> str:
+def _describe_worst(name: str, output: torch.Tensor, expected_values: torch.Tensor, bad: torch.Tensor) -> str:
     """Describe the largest error: a row, or the element of an output of one dim."""
     if output.dim() > 1:
-        return f"the worst row is {_place(~(bad < _largest(bad)))}"
+        return f"the worst row is {_format_place(~(bad < _find_largest(bad)))}"
     index = int((output - expected_values).abs().argmax())
     actual, expected = show_different(output.flatten()[index].item(), expected_values.flatten()[index].item())
     return f"{name}[{index}] is {actual}, the specification gives {expected}"
 
 
-def _place(selected: torch.Tensor) -> str:
+def _format_place(selected: torch.Tensor) -> str:
     return str(torch.nonzero(selected)[0].tolist()) if selected.any() else "no place"
 
 
-def _pattern(bad: torch.Tensor, name: str) -> str | None:
+def _describe_pattern(bad: torch.Tensor, name: str) -> str | None:
     """Describe the wrong rows, dim by dim, if they lie in a part of a dim."""
     if not bad.any() or bad.all() or not bad.dim():
         return None
@@ -500,7 +502,7 @@ def _pattern(bad: torch.Tensor, name: str) -> str | None:
     return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(parts) if parts else "")
 
 
-def table_rows(
+def make_table_rows(
     case: Draw, numbers: Sequence[OutputNumbers], positive: Sequence[str], scratch: Sequence[str] = ()
 ) -> list[Mapping[str, object]]:
     """Return rows for the table of the numbers stage.

@@ -27,11 +27,11 @@ from ..text.diagnostics import CuirError
 from .arbitrary_inputs import find_arbitrary, without_fillers
 from .decisive import KIND as STEPS
 from .decisive import make_decisive_inputs
-from .draws import Draw, elements_of, known_sizes, shape_of_tensor
-from .kinds import LARGEST, SHAPED, SQUARED, deep_enough, small_value, tensor_of
+from .draws import Draw, compute_shape, count_elements, get_integer_consts
+from .kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .poison import find_unread
-from .problems import KINDS, SCALED, Case, attention_inputs, head_dims, is_attention
+from .problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .together import find_steep_sums
@@ -86,17 +86,17 @@ class FunctionLaunch:
 
     def poisoned_only(self, places: Mapping[str, torch.Tensor]) -> FunctionLaunch:
         """Return the same problem with NaN in these elements alone, and outputs as before the run."""
-        inputs = {**self.inputs, **{n: _with_nan(x, places.get(n)) for n, x in self.clean.items()}}
+        inputs = {**self.inputs, **{n: _put_nan(x, places.get(n)) for n, x in self.clean.items()}}
         before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
         return replace(self, inputs=inputs, before=before, outputs={}, poisoned=places)  # type: ignore[arg-type]
 
 
-def _with_nan(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+def _put_nan(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
     """Apply masked_fill, which 8-bit floats do not have; the strides stay."""
     return x if places is None else torch.empty_like(x).copy_(torch.where(places, torch.nan, x))
 
 
-def half_dtype(checked: Checked) -> DType:
+def choose_half_dtype(checked: Checked) -> DType:
     """Return the dtype in which PyTorch would compute.
 
     That is the dtype of the kernel's 16-bit tensors, else that of the operands of its products, else f32.
@@ -107,21 +107,21 @@ def half_dtype(checked: Checked) -> DType:
     return next((d for d in (*tensors, *(getattr(t, "dtype", F32) for t in operands)) if d in (F16, BF16)), F32)
 
 
-def added(checked: Checked) -> set[str]:
+def find_accumulated(checked: Checked) -> set[str]:
     """Return the tensors that atomic additions write, in any order."""
     names = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
     return {name for name in names if name is not None}
 
 
-def overwritten(checked: Checked) -> set[str]:
+def find_overwritten(checked: Checked) -> set[str]:
     """Return names of outputs whose values before a run do not matter.
 
     The kernel neither reads them nor adds to them.
     """
-    return {t.name for t in checked.outputs} - _read_tensors(checked) - added(checked)
+    return {t.name for t in checked.outputs} - _read_tensors(checked) - find_accumulated(checked)
 
 
-def function_launch(
+def make_function_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None = None, poison: bool = False
 ) -> FunctionLaunch:
     """Return the arguments for one problem.
@@ -133,17 +133,17 @@ def function_launch(
     X113 of the specification's functions, X108 for inputs that nothing defines.
     """
     if draw.kind == UNDERFLOW:
-        return _underflowing_launch(checked, spec, draw, tile)
+        return _make_underflowing_launch(checked, spec, draw, tile)
     if draw.kind in SPECIAL:
-        return _special_launch(checked, spec, draw, tile, poison)
-    small = small_scalars(checked, spec)
-    launch = _launch(checked, spec, draw, tile, {}, small)
+        return _make_special_launch(checked, spec, draw, tile, poison)
+    small = get_small_scalars(checked, spec)
+    launch = _make_launch(checked, spec, draw, tile, {}, small)
     negative = [s.name for s in checked.scalars if s.dtype == F32 and launch.inputs[s.name] < 0]
 
     def open_places(factors: Mapping[str, float]) -> float:
         """Count the elements that are not compared."""
         try:
-            variant = _launch(checked, spec, draw, tile, factors, small)
+            variant = _make_launch(checked, spec, draw, tile, factors, small)
             return _count_undefined(checked, spec, variant)
         except CuirError:
             return math.inf
@@ -158,55 +158,55 @@ def function_launch(
         if open_places(negate(positive)) > least:  # some are defined only together
             positive = negative
     if positive:
-        launch = _launch(checked, spec, draw, tile, negate(positive), small)
+        launch = _make_launch(checked, spec, draw, tile, negate(positive), small)
     launch = replace(launch, positive=(*(n for n, is_root in small.items() if is_root), *positive))
-    return _poisoned(checked, spec, launch) if poison and draw.kind in _POISONED else launch
+    return _poison(checked, spec, launch) if poison and draw.kind in _POISONED else launch
 
 
-def _underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None) -> FunctionLaunch:
+def _make_underflowing_launch(checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None) -> FunctionLaunch:
     """Return f32 inputs whose products are subnormal; the normal inputs if there are none.
 
     Only where the outputs that the kernel adds to are sums of such products.
     """
     normal = replace(draw, kind="normal")
-    plain = function_launch(checked, spec, normal, tile)
-    drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}, added(checked)
+    plain = make_function_launch(checked, spec, normal, tile)
+    drawn, names = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}, find_accumulated(checked)
 
     def evaluate(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor]:
-        launch = _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
-        return {n: x for n, x in spec.exact(readable(checked, launch), list(launch.before)).items() if n in names}
+        launch = _make_launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
+        return {n: x for n, x in spec.exact(collect_readable(checked, launch), list(launch.before)).items() if n in names}
 
     floats = {n: x for n, x in drawn.items() if isinstance(x, torch.Tensor) and x.dtype == torch.float32 and n not in plain.before}
     try:
         values = make_underflowing(floats, evaluate)
     except CuirError:
         return plain
-    return plain if values is None else _launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
+    return plain if values is None else _make_launch(checked, spec, normal, tile, {}, (), {**drawn, **values})
 
 
-def _special_launch(
+def _make_special_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, poison: bool
 ) -> FunctionLaunch:
     """Return normal inputs with special values in them; the normal ones where the specification fails."""
-    plan, plain = special_plan(checked, spec), function_launch(checked, spec, replace(draw, kind="normal"), tile)
+    plan, plain = get_special_plan(checked, spec), make_function_launch(checked, spec, replace(draw, kind="normal"), tile)
     if not plan.count(draw.kind):
         return plain
-    block = known_sizes(checked).get("BN", 0) or 16
+    block = get_integer_consts(checked).get("BN", 0) or 16
     for turn in range(3):  # if there are few rows, all may be hidden
         values = plan.values(draw.kind, draw.seed + turn * plan.count(draw.kind), plain.inputs, block)
         drawn = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}
         try:
-            launch = _launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
-            exact = spec.exact(readable(checked, launch), list(launch.before))
+            launch = _make_launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, **values})
+            exact = spec.exact(collect_readable(checked, launch), list(launch.before))
         except CuirError:
             continue
         if has_numbers(exact):
             launch = replace(launch, positive=plain.positive, exact=exact, special=True)
-            return _poisoned(checked, spec, launch, always=True) if poison and draw.kind == "edges" else launch
+            return _poison(checked, spec, launch, always=True) if poison and draw.kind == "edges" else launch
     return plain
 
 
-def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
+def get_special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     """Return which inputs of the kernel may hold which special values, by trial on a small problem."""
     cache: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.cache.setdefault("special values", {})
     if id(spec) not in cache:
@@ -216,13 +216,13 @@ def special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
 
 
 def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
-    draw, comparisons = small_problem(checked, spec), Comparisons()
+    draw, comparisons = find_small_problem(checked, spec), Comparisons()
     if draw is None:
         return SpecialPlan()
     try:
-        launch = function_launch(checked, spec, draw)
+        launch = make_function_launch(checked, spec, draw)
         with comparisons:
-            spec.exact(readable(checked, launch), list(launch.before))
+            spec.exact(collect_readable(checked, launch), list(launch.before))
     except CuirError:
         return SpecialPlan()
     plain = {n: v for n, v in launch.inputs.items() if n not in launch.from_inputs}
@@ -233,21 +233,21 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
         if time.process_time() - begin > _SECONDS:  # a slow function is tried with fewer values
             return None
         try:
-            variant = _launch(checked, spec, draw, None, {}, (), {**plain, **values})
-            return {n: widen(x) for n, x in spec.exact(readable(checked, variant), list(variant.before)).items()}
+            variant = _make_launch(checked, spec, draw, None, {}, (), {**plain, **values})
+            return {n: widen(x) for n, x in spec.exact(collect_readable(checked, variant), list(variant.before)).items()}
         except CuirError:
             return None
 
     def uses(name: str) -> Uses:
         leaf = launch.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
         try:
-            uses_of_leaf = find_uses(spec.attached({**readable(checked, launch), name: leaf}, list(launch.before)).values(), leaf)
+            uses_of_leaf = find_uses(spec.attached({**collect_readable(checked, launch), name: leaf}, list(launch.before)).values(), leaf)
         except (CuirError, RuntimeError):
             uses_of_leaf = None
         return uses_of_leaf or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
 
     attention = is_attention(checked.origin)
-    fixed = {*launch.from_inputs, "scale", *(("Q", "K", "V") if attention else ()), *small_scalars(checked, spec)}
+    fixed = {*launch.from_inputs, "scale", *(("Q", "K", "V") if attention else ()), *get_small_scalars(checked, spec)}
     drawn = {n: v for n, v in launch.inputs.items() if n not in fixed}
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
@@ -262,22 +262,22 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     return replace(plan, derived=bool(floats))
 
 
-def small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | None:
+def find_small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | None:
     """Return a problem of few elements, with room for several forms of rows."""
     for n in (12, 16, 64, 128):
         sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
         with contextlib.suppress(CuirError):
-            admitted = spec.admitted({**known_sizes(checked), **sizes})
-            if admitted is not None and max((elements_of(t, admitted) for t in checked.tensors), default=0) <= _TRIAL:
+            admitted = spec.admitted({**get_integer_consts(checked), **sizes})
+            if admitted is not None and max((count_elements(t, admitted) for t in checked.tensors), default=0) <= _TRIAL:
                 return Draw("a trial", {d: admitted[d] for d in checked.dims})
     return None
 
 
 def _count_undefined(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> int:
-    return sum(int(x.isnan().sum()) for x in spec.exact(readable(checked, launch), list(launch.before)).values())
+    return sum(int(x.isnan().sum()) for x in spec.exact(collect_readable(checked, launch), list(launch.before)).values())
 
 
-def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bool]:
+def get_small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bool]:
     """Return the scalars that keep a root, a logarithm or a quotient away from 0.
 
     They are found by the function's results for large values of both signs, or by the name `eps`. The value tells
@@ -293,13 +293,13 @@ def small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str, bo
 
 
 def _find_small_scalars(checked: Checked, spec: FunctionSpecification, names: Sequence[str]) -> dict[str, bool]:
-    draw = _smallest(checked, spec, 2)
+    draw = _find_smallest(checked, spec, 2)
     if draw is None:
         return {}
 
     def open_places(name: str, value: float) -> float | None:
         try:
-            launch = _launch(checked, spec, draw, None, {}, {}, {**dict.fromkeys(names, 1.0), name: value})
+            launch = _make_launch(checked, spec, draw, None, {}, {}, {**dict.fromkeys(names, 1.0), name: value})
             return _count_undefined(checked, spec, launch)
         except CuirError:
             return None
@@ -313,7 +313,7 @@ def _find_small_scalars(checked: Checked, spec: FunctionSpecification, names: Se
     return scalars
 
 
-def _poisoned(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, always: bool = False) -> FunctionLaunch:
+def _poison(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, always: bool = False) -> FunctionLaunch:
     """Put NaN in elements of drawn floats that the function does not read.
 
     They are drawn by verification, or at random by the specification's `inputs`.
@@ -322,7 +322,7 @@ def _poisoned(checked: Checked, spec: FunctionSpecification, launch: FunctionLau
     from_inputs = {n: x for n, x in launch.inputs.items() if n in launch.from_inputs and n not in launch.before}
     empty = any(x.numel() == 0 for x in launch.inputs.values() if isinstance(x, torch.Tensor))  # then nothing is read
     arbitrary = [] if empty else find_arbitrary(from_inputs, launch.redraw)
-    places, exact = find_unread(checked, spec, readable(checked, launch), list(launch.before), [*drawn, *arbitrary], always)
+    places, exact = find_unread(checked, spec, collect_readable(checked, launch), list(launch.before), [*drawn, *arbitrary], always)
     launch = replace(launch, exact=exact)
     filled = {n: x for n, x in places.items() if n in arbitrary}
     places = {n: x for n, x in places.items() if n not in arbitrary} | without_fillers(from_inputs, filled)
@@ -332,7 +332,7 @@ def _poisoned(checked: Checked, spec: FunctionSpecification, launch: FunctionLau
     return replace(launch, clean=clean).poisoned_only(places)
 
 
-def _launch(
+def _make_launch(
     checked: Checked,
     spec: FunctionSpecification,
     draw: Draw,
@@ -348,12 +348,12 @@ def _launch(
     tensors. turn: how many tensors before the one of the kind the specification gives.
     """
     generator = torch.Generator().manual_seed(draw.seed)
-    reads, adds = _read_tensors(checked), added(checked)
-    lengths = {**known_sizes(checked), **draw.sizes, **(tile or {})}
+    reads, adds = _read_tensors(checked), find_accumulated(checked)
+    lengths = {**get_integer_consts(checked), **draw.sizes, **(tile or {})}
     outputs = list(checked.outputs)
     initialised = {t.name for t in outputs if _asks(checked, spec, t)}  # outputs whose values before the run matter
-    drawn: dict[str, Value] = {s.name: _scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
-    drawn |= {n: small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
+    drawn: dict[str, Value] = {s.name: _draw_scalar(s.name, s.dtype, lengths, generator) for s in checked.scalars}
+    drawn |= {n: draw_small_value(draw.seed + i + 3 * (draw.kind != "normal"), generator) for i, n in enumerate(small)}
     drawn |= {n: drawn[n] * factor for n, factor in factors.items()}
     drawn |= dict(draw.scalars)
     drawn |= {n: v for n, v in (values or {}).items() if not isinstance(v, torch.Tensor)}
@@ -366,16 +366,18 @@ def _launch(
     top = _find_largest_exponent(checked, spec, chosen, lengths) if draw.kind == "largest" and chosen is not None else LARGEST
     least = [float(drawn[n]) for n in small]
     for t in floats:
-        drawn[t.name] = tensor_of(t, shape_of_tensor(t, lengths), draw.kind, generator, t is chosen, least, form, top)
+        drawn[t.name] = draw_tensor(t, compute_shape(t, lengths), draw.kind, generator, t is chosen, least, form, top)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
-        q, k, v = attention_inputs(case, head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[half_dtype(checked)])
-        drawn |= {n: x.to(TORCH[half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
+        q, k, v = draw_attention_inputs(
+            case, get_head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[choose_half_dtype(checked)]
+        )
+        drawn |= {n: x.to(TORCH[choose_half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
         inputs_at_steps = make_decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))
         drawn |= {n: x * factors[n] if n in factors else x for n, x in inputs_at_steps.items()} | dict(values or {})
     if draw.kind == "strided":
-        drawn = {n: _strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
+        drawn = {n: _make_strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
     drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)}
     params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
         s.name.lower(): s for s in checked.scalars
@@ -399,7 +401,7 @@ def _launch(
         if not _is_of_nothing(value, drawn.get(p.name), draw):
             drawn[p.name] = convert_value(p, value)
     if chosen is not None and chosen.name in from_inputs and turn < len(floats):  # the kind applies to a drawn tensor
-        return _launch(checked, spec, draw, tile, factors, small, values, turn + 1)
+        return _make_launch(checked, spec, draw, tile, factors, small, values, turn + 1)
     missing = [t.name for t in needed if t.name not in drawn]
     if missing:
         raise CuirError.of(
@@ -412,13 +414,13 @@ def _launch(
     tensors = [(t, drawn[t.name]) for t in checked.tensors if t.name in from_inputs]
     actual = {d: x.shape[i] for t, x in tensors if isinstance(x, torch.Tensor) for i, d in enumerate(t.dims) if isinstance(d, str)}
     before = {
-        t.name: drawn[t.name] if t.name in initialised or t.name in from_inputs else _output(t, {**lengths, **actual}, adds)
+        t.name: drawn[t.name] if t.name in initialised or t.name in from_inputs else _make_output(t, {**lengths, **actual}, adds)
         for t in outputs
     }
     inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
     launch = FunctionLaunch(pad_arguments(checked, inputs), pad_arguments(checked, before), from_inputs=from_inputs, redraw=redraw)
-    return replace(launch, undefined=undefined - (_compared_sums(checked, spec, launch) if undefined & adds else set()))
+    return replace(launch, undefined=undefined - (_find_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 
 def _find_largest_exponent(checked: Checked, spec: FunctionSpecification, t: TensorParam, lengths: Mapping[str, int]) -> int:
@@ -430,7 +432,7 @@ def _find_largest_exponent(checked: Checked, spec: FunctionSpecification, t: Ten
     if _gives_statistics(checked, spec, t):
         return SQUARED
     sums = any("sum" in (c.op.traits.reduction, c.op.traits.column_reduction) for c in checked.calls())
-    elements = math.prod(shape_of_tensor(t, lengths)) if sums else 1
+    elements = math.prod(compute_shape(t, lengths)) if sums else 1
     return LARGEST - max(elements - 1, 0).bit_length()
 
 
@@ -441,7 +443,7 @@ def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorPa
     """
     if spec.inputs is None or not any(n.lower() == t.name.lower() for n in inspect.signature(spec.inputs).parameters):
         return False
-    names = _names_from_inputs(checked, spec)
+    names = _list_names_from_inputs(checked, spec)
     return any(second.dtype.is_float and second.name in names for second in checked.tensors)
 
 
@@ -462,14 +464,14 @@ def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:
     return value.is_floating_point() and value.numel() > 0 and value.shape == drawn.shape and bool(value.isnan().all())
 
 
-def _compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
+def _find_compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
     """Return the tensors that the kernel adds to and the function gives; they are 0 before the run."""
     cache: dict[int, tuple[FunctionSpecification, set[str]]] = checked.cache.setdefault("compared sums", {})
     if id(spec) not in cache:
         names: set[str] = set()
         with contextlib.suppress(CuirError):  # reported by the comparison of outputs
-            names = set(spec.exact(readable(checked, launch), list(launch.before)))
-        cache[id(spec)] = (spec, names & added(checked))
+            names = set(spec.exact(collect_readable(checked, launch), list(launch.before)))
+        cache[id(spec)] = (spec, names & find_accumulated(checked))
     return cache[id(spec)][1]
 
 
@@ -487,23 +489,23 @@ def _choose_tensor(floats: Sequence[TensorParam], kind: str, seed: int) -> tuple
     """
     if kind not in SHAPED:
         return None, 0
-    tensors = [t for t in floats if deep_enough(kind, len(t.dims))]
+    tensors = [t for t in floats if is_deep_enough(kind, len(t.dims))]
     tensors = [t for t in tensors if len(t.dims) > 1] or tensors
     return (tensors[seed % len(tensors)], seed // len(tensors)) if tensors else (None, 0)
 
 
-def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
+def list_applicable_kinds(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]:
     """Return the kinds of inputs that apply to a kernel.
 
     `faint` needs a scalar that keeps a root away from 0, `scaled` one called scale, most a tensor of floats that the
     specification does not give.
     """
-    small = small_scalars(checked, spec)
+    small = get_small_scalars(checked, spec)
     scale = any(s.name == "scale" for s in checked.scalars) and spec.asks("scale")
-    plan = special_plan(checked, spec)
+    plan = get_special_plan(checked, spec)
     if is_attention(checked.origin):
         return tuple(k for k in KINDS if k != "faint" and (k != "scaled" or scale) and (k not in SPECIAL or plan.count(k)))
-    names = _names_from_inputs(checked, spec)
+    names = _list_names_from_inputs(checked, spec)
     floats = [
         t
         for t in checked.tensors
@@ -515,28 +517,28 @@ def applicable(checked: Checked, spec: FunctionSpecification) -> tuple[str, ...]
             return {"normal": True, "scaled": scale, "faint": bool(small) and bool(floats)}[kind]
         if kind in SPECIAL:
             return plan.count(kind) > 0
-        return any(deep_enough(kind, len(t.dims)) for t in floats)
+        return any(is_deep_enough(kind, len(t.dims)) for t in floats)
 
     return tuple(k for k in KINDS if fits(k))
 
 
-def _names_from_inputs(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
+def _list_names_from_inputs(checked: Checked, spec: FunctionSpecification) -> Collection[str]:
     """Return the names of tensors that the specification's `inputs` gives."""
     if spec.inputs is None:
         return ()
-    draw = _smallest(checked, spec, 1)
+    draw = _find_smallest(checked, spec, 1)
     try:
-        return _launch(checked, spec, draw, None, {}, ()).from_inputs if draw is not None else ()
+        return _make_launch(checked, spec, draw, None, {}, ()).from_inputs if draw is not None else ()
     except CuirError:  # reported when a problem is made
         return ()
 
 
-def _smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Draw | None:
+def _find_smallest(checked: Checked, spec: FunctionSpecification, length: int) -> Draw | None:
     """Return the first problem that the specification admits for dims of that length, or longer ones."""
     for n in (length, 16, 64, 128):
         sizes = dict.fromkeys(checked.dims, n)
         with contextlib.suppress(CuirError):
-            if (admitted := spec.admitted({**known_sizes(checked), **sizes})) is not None:
+            if (admitted := spec.admitted({**get_integer_consts(checked), **sizes})) is not None:
                 return Draw("a small one", {d: admitted[d] for d in checked.dims})
     return None
 
@@ -546,14 +548,14 @@ def ask_small(checked: Checked, spec: FunctionSpecification) -> tuple[dict[str, 
 
     Raises CuirError as `function_launch` does.
     """
-    draw = _smallest(checked, spec, 2)
+    draw = _find_smallest(checked, spec, 2)
     if draw is None:
         return None
-    launch = function_launch(checked, spec, draw)
-    return readable(checked, launch), list(launch.before)
+    launch = make_function_launch(checked, spec, draw)
+    return collect_readable(checked, launch), list(launch.before)
 
 
-def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
+def collect_readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
     """Return what a reference may read, by name.
 
     That is what the kernel reads (before the run), dims, and consts that are integers or booleans.
@@ -563,7 +565,9 @@ def readable(checked: Checked, launch: FunctionLaunch) -> dict[str, Value]:
     return {**launch.inputs, **dims, **{n: v for n, v in checked.consts.items() if isinstance(v, int)}}
 
 
-def contract_problems(checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]) -> dict[Problem, Mapping[str, Value]]:
+def make_contract_problems(
+    checked: Checked, spec: FunctionSpecification, problems: Iterable[Problem]
+) -> dict[Problem, Mapping[str, Value]]:
     """Return problems for the contracts of an attention kernel, as the specification admits them.
 
     With each, the integers that the kernel reads.
@@ -571,23 +575,23 @@ def contract_problems(checked: Checked, spec: FunctionSpecification, problems: I
     extras: dict[Problem, Mapping[str, Value]] = {}
     for p in problems:
         tile = {"BM": p.BM, "BN": p.BN}
-        sizes = {**known_sizes(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
+        sizes = {**get_integer_consts(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
         admitted = spec.admitted(sizes) if p.lengths.N else None
         if admitted is None:
             continue
         draw = Draw("contracts", {d: admitted[d] for d in checked.dims})
-        inputs = function_launch(checked, spec, draw, tile).inputs
+        inputs = make_function_launch(checked, spec, draw, tile).inputs
         extra = {**draw.sizes, **{n: x for n, x in inputs.items() if n not in ("Q", "K", "V", "scale")}}
         extras[Problem(Lengths(*(admitted[n] for n in LENGTHS)), p.BM, p.BN)] = extra
     return extras
 
 
-def _strided(x: torch.Tensor) -> torch.Tensor:
+def _make_strided(x: torch.Tensor) -> torch.Tensor:
     """Return the same values with the two dims before the last exchanged in memory."""
     return x.transpose(-2, -3).contiguous().transpose(-2, -3) if x.dim() > 2 else x
 
 
-def _scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.Generator) -> Value:
+def _draw_scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.Generator) -> Value:
     if name == "scale" and "D" in sizes:
         return scale_of(sizes["D"])
     if dtype == BOOL:
@@ -597,9 +601,9 @@ def _scalar(name: str, dtype: DType, sizes: Mapping[str, int], generator: torch.
     return float(torch.randn((), generator=generator))
 
 
-def _output(t: TensorParam, sizes: Mapping[str, int], accumulated: set[str]) -> torch.Tensor:
+def _make_output(t: TensorParam, sizes: Mapping[str, int], accumulated: set[str]) -> torch.Tensor:
     """Return an output before the run: NaN, so that unwritten elements show, or zeros for sums."""
-    shape, dtype = shape_of_tensor(t, sizes), TORCH[t.dtype]
+    shape, dtype = compute_shape(t, sizes), TORCH[t.dtype]
     if t.name in accumulated:
         return torch.zeros(shape, dtype=dtype)
     return torch.full(shape, -(2**31) if t.dtype == I32 else torch.nan, dtype=dtype)

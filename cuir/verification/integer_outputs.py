@@ -25,7 +25,7 @@ def collect_right_integers(single: SingleError, name: str, tf32: bool) -> Iterat
     An exact quotient or product stays exact: a neighbouring integer is wrong.
     """
     yield single.plain[name]
-    evaluations: list[Callable[[], Any]] = [lambda seed=seed: _reordered(single, seed) for seed in range(ORDERS)]  # type: ignore[misc]
+    evaluations: list[Callable[[], Any]] = [lambda seed=seed: _evaluate_reordered(single, seed) for seed in range(ORDERS)]  # type: ignore[misc]
     if tf32:
         evaluations.append(lambda: single.tf32_undecided())
     for evaluate in evaluations:
@@ -49,7 +49,7 @@ def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
     return torch.stack([(x != first) & ~(x.isnan() & first.isnan()) for x in evaluated[1:]]).any(0)
 
 
-def _reordered(single: SingleError, seed: int) -> list[Any]:
+def _evaluate_reordered(single: SingleError, seed: int) -> list[Any]:
     with _OtherOrder(torch.Generator().manual_seed(seed)):
         return [single.spec.single(single.inputs, single.outputs)]
 

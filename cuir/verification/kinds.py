@@ -38,7 +38,7 @@ _FAINT = 1e-6  # the second moment of faint rows without a scalar
 SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0
 
 
-def tensor_of(
+def draw_tensor(
     t: TensorParam,
     shape: Sequence[int],
     kind: str,
@@ -62,12 +62,12 @@ def tensor_of(
     elif kind == "spikes":
         x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
     elif chosen and x.dim():
-        x = _shaped(x, kind, generator, t.dtype, small, turn, top)
+        x = _draw_shaped(x, kind, generator, t.dtype, small, turn, top)
     largest = torch.finfo(TORCH[t.dtype]).max
     return x.clamp(-largest, largest).to(TORCH[t.dtype])
 
 
-def _shaped(
+def _draw_shaped(
     x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int, top: int
 ) -> torch.Tensor:
     columns, rows = x.shape[-1], (*x.shape[:-1], 1)
@@ -80,18 +80,18 @@ def _shaped(
     if kind == "constant" and x.dim() > 1 and x.shape[-2]:
         return x[..., :1, :].expand(x.shape).clone()
     if kind == "equal" and columns:
-        return (x[..., :1] + torch.tensor(_LEVELS)[_count(rows) % len(_LEVELS)]).expand(x.shape).clone()
+        return (x[..., :1] + torch.tensor(_LEVELS)[_number_rows(rows) % len(_LEVELS)]).expand(x.shape).clone()
     if kind == "growing":  # each block of columns has a larger maximum than the one before, or a smaller one
         ramp = torch.linspace(-8, 8, columns)
-        return x * 0.5 + torch.where(_count(rows) % 2 == 0, ramp, -ramp)
+        return x * 0.5 + torch.where(_number_rows(rows) % 2 == 0, ramp, -ramp)
     if kind == "offset":
-        return _offset(x, generator, dtype, turn % 2 == 1)
+        return _draw_offset(x, generator, dtype, turn % 2 == 1)
     if kind == "largest":
         bound = torch.finfo(TORCH[dtype]).max
         if bound < 1e6:  # f16
             return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * bound, x * 2.0**12)
         far = torch.tensor([*(f for f in _FAR if f < top), top])
-        return x.clamp(-2, 2) * 2.0 ** far[_count(rows) % len(far)]
+        return x.clamp(-2, 2) * 2.0 ** far[_number_rows(rows) % len(far)]
     if kind == "ties":
         return torch.randint(-2, 3, x.shape, generator=generator).float()
     if kind == "onehot" and columns:
@@ -100,11 +100,11 @@ def _shaped(
     if kind == "faint":  # of the size of the scalar's root, larger, 0, smaller, and of the size of the scalar
         least = min(small, default=_FAINT)
         depth = torch.tensor([least**0.5, 4 * least**0.5, 0.0, 0.25 * least**0.5, least])
-        return x * depth[_count(rows) % len(depth)]
+        return x * depth[_number_rows(rows) % len(depth)]
     return x
 
 
-def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
+def _draw_offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
     """Return rows around MEAN and -MEAN in turn.
 
     even: each row has pairs of opposite deviations, so that the dtype represents its mean exactly and half precision
@@ -122,11 +122,11 @@ def _offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: boo
         half = count // 2
         off[..., half : 2 * half], off[..., 2 * half : count] = -off[..., :half], 0.0
     order = torch.rand(x.shape, generator=generator).argsort(-1)
-    side = torch.where(_count(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
+    side = torch.where(_number_rows(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
     return side + off.gather(-1, order)
 
 
-def _count(rows: Sequence[int]) -> torch.Tensor:
+def _number_rows(rows: Sequence[int]) -> torch.Tensor:
     """Return the number of each row."""
     total = 1
     for n in rows:
@@ -134,12 +134,12 @@ def _count(rows: Sequence[int]) -> torch.Tensor:
     return torch.arange(total).view(*rows)
 
 
-def deep_enough(kind: str, dims: int) -> bool:
+def is_deep_enough(kind: str, dims: int) -> bool:
     """Return whether a tensor of so many dims can be of the kind."""
     return dims >= {"strided": 3, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
 
 
-def small_value(index: int, generator: torch.Generator) -> float:
+def draw_small_value(index: int, generator: torch.Generator) -> float:
     """Return a value for a scalar that keeps a root away from 0.
 
     Usual values, and one between 1e-12 and 1, evenly in its logarithm.

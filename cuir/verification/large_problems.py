@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
-from .draws import elements_of
+from .draws import count_elements
 from .spec_dispatch import AnyCase
 from .synchronisation import collect_sizes
 
@@ -16,7 +16,7 @@ def is_too_large(checked: Checked, case: AnyCase, error: CuirError) -> bool:
     if any(d.code != "D402" for d in error.diagnostics):
         return False
     sizes = collect_sizes(checked, case)
-    return sum(elements_of(t, sizes) for t in checked.tensors) > SMALL
+    return sum(count_elements(t, sizes) for t in checked.tensors) > SMALL
 
 
 def describe_left(skipped: list[AnyCase]) -> str:

@@ -17,39 +17,39 @@ from typing import Any
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError
-from .counters import uses_of_rings
-from .draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
-from .problems import Case, cases, is_attention, less_than
-from .steps import steps_of_dims, with_heads
+from .counters import count_ring_uses
+from .draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
+from .problems import Case, is_attention, list_smaller_lengths, make_cases
+from .steps import align_heads, find_steps
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims without tiles
 _LONG = 2051  # the largest length of a dim that grows until a loop turns
 
 
-def all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
+def make_all_draws(checked: Checked, spec: FunctionSpecification, level: str) -> list[Draw]:
     """Return problems for the numbers.
 
     One of each dim, none, whole tiles, one more and one less, ragged ends, extreme values, and random ones.
     """
     if is_attention(checked.origin):
         BM, BN = (int(checked.consts.get(n, 128)) for n in ("BM", "BN"))  # type: ignore[arg-type]
-        draws = [from_case(checked, spec, c) for c in cases(spec, BM, BN, [], level)]
+        draws = [convert_case(checked, spec, c) for c in make_cases(spec, BM, BN, [], level)]
     else:
-        steps = steps_of_dims(checked, spec)
-        draws = [*_of_tiles(checked, steps, level), *_many(checked, spec, steps, level)]
+        steps = find_steps(checked, spec)
+        draws = [*_make_tile_draws(checked, steps, level), *_make_long_draws(checked, spec, steps, level)]
     return _require_admitted(checked, spec, draws)
 
 
-def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+def make_schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Return problems for many schedules.
 
     One dim after the other is so long that short rings are reused many times; short rows, of which a CTA has several.
     """
-    tiles = steps_of_dims(checked, spec)
+    tiles = find_steps(checked, spec)
     stepped = [d for d in checked.dims if not tiles[d] and d != "HK"]
     tiled = [d for d in checked.dims if tiles[d]]
-    lengths = functools.partial(_lengths, checked, stepped)
+    lengths = functools.partial(_make_lengths, checked, stepped)
     draws = [Draw(f"long {d}", lengths(2, **{x: 5 * tiles[x] + 3 if x == d else tiles[x] + 9 for x in tiled})) for d in tiled]
     draws.append(Draw("short rows", lengths(4, **{x: max(1, tiles[x] // 2) for x in tiled}), "strided"))
     if len(stepped) > 1:
@@ -62,60 +62,63 @@ def schedule_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     return _require_admitted(checked, spec, draws)
 
 
-def ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
+def make_ring_draws(checked: Checked, spec: FunctionSpecification) -> list[Draw]:
     """Return problems for a few schedules in which each of two CTAs reaches the third round of every ring.
 
     One dim after the other is long; it determines the units of work or the steps.
     """
-    tiles = steps_of_dims(checked, spec)
+    tiles = find_steps(checked, spec)
     tiled, stepped = [d for d in checked.dims if tiles[d]], [d for d in checked.dims if not tiles[d] and d != "HK"]
-    minimum = 2 * uses_of_rings(checked)
+    minimum = 2 * count_ring_uses(checked)
 
     def make(count: int) -> list[Draw]:
         draws = [
-            Draw(f"rings go round by {d}", _lengths(checked, stepped, 1, **{x: (count - 1) * tiles[x] + 3 if x == d else 1 for x in tiled}))
+            Draw(
+                f"rings go round by {d}",
+                _make_lengths(checked, stepped, 1, **{x: (count - 1) * tiles[x] + 3 if x == d else 1 for x in tiled}),
+            )
             for d in tiled
         ]
         if stepped:
-            draws.append(Draw("rings go round by steps", _lengths(checked, stepped, count, **dict.fromkeys(tiled, 1))))
+            draws.append(Draw("rings go round by steps", _make_lengths(checked, stepped, count, **dict.fromkeys(tiled, 1))))
             if tiled:  # state left by one step, several full rings later: lengths in data may be 0 for some steps
                 draws.append(
                     Draw(
                         "rings go round under steps",
-                        _lengths(checked, stepped, 5, **{d: (count - 1) * tiles[d] + 3 if d == tiled[0] else 1 for d in tiled}),
+                        _make_lengths(checked, stepped, 5, **{d: (count - 1) * tiles[d] + 3 if d == tiled[0] else 1 for d in tiled}),
                     )
                 )
-        return fitting(checked, spec, draws)[0]
+        return select_fitting(checked, spec, draws)[0]
 
     return make(max(10, minimum)) or make(minimum)  # may be empty: the stage reports it
 
 
-def _lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
+def _make_lengths(checked: Checked, stepped: Sequence[str], short: int, **long: int) -> dict[str, int]:
     """Return lengths with `short` in one of the dims without tiles, so that there are few units of work."""
     return _pair_heads({d: long.get(d) or (short if stepped[-1:] == [d] else 1) for d in checked.dims})
 
 
-def from_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
+def convert_case(checked: Checked, spec: FunctionSpecification, case: Case) -> Draw:
     """Convert an attention problem to lengths of the kernel's dims.
 
     Dims of other tensors are 1, or a few or many steps, by the case, where the specification admits that.
     """
-    lengths, steps = case.lengths, steps_of_dims(checked, spec)
+    lengths, steps = case.lengths, find_steps(checked, spec)
     other_dims = [d for d in checked.dims if not hasattr(lengths, d)]
     count = (1, 2, 9)[zlib.crc32(case.name.encode()) % 3]
     sizes = {d: getattr(lengths, d, 1) for d in checked.dims}
     more = {**sizes, **{d: count * max(1, steps[d]) - (count > 2) for d in other_dims}}
-    if admitted := fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
+    if admitted := select_fitting(checked, spec, [Draw(case.name, more, case.kind, case.seed)])[0]:
         return admitted[0]
     return _require_admitted(checked, spec, [Draw(case.name, sizes, case.kind, case.seed)], required=True)[0]
 
 
-def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
+def list_simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Iterator[Draw]:
     """Yield problems a little smaller or simpler than one, the largest reductions first."""
     for name, n in draw.sizes.items():
-        for less in less_than(n):
+        for less in list_smaller_lengths(n):
             with contextlib.suppress(CuirError):  # lengths that the specification refuses
-                simpler = _require_admitted(checked, spec, [replace(draw, sizes=_multiple({**draw.sizes, name: less}))])[0]
+                simpler = _require_admitted(checked, spec, [replace(draw, sizes=_fix_heads({**draw.sizes, name: less}))])[0]
                 if sum(simpler.sizes.values()) < sum(draw.sizes.values()):
                     yield simpler
     if draw.kind != "normal":
@@ -124,13 +127,13 @@ def simpler_draws(checked: Checked, spec: FunctionSpecification, draw: Draw) -> 
         yield replace(draw, seed=0)
 
 
-def _multiple(sizes: dict[str, int]) -> dict[str, int]:
+def _fix_heads(sizes: dict[str, int]) -> dict[str, int]:
     """Make H a multiple of HK after one of them has shrunk."""
     H, HK = sizes.get("H", 1), sizes.get("HK", 1)
     return sizes if not HK or H % HK == 0 else {**sizes, "HK": 1}
 
 
-def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Draw]:
+def _make_tile_draws(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Draw]:
     rng = random.Random(0)
 
     def make(name: str, length: Any, short: Sequence[int] = _SHORT, kind: str = "normal") -> Draw:
@@ -154,7 +157,7 @@ def _of_tiles(checked: Checked, tiles: Mapping[str, int], level: str) -> list[Dr
     return draws
 
 
-def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
+def _make_long_draws(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
     """Yield problems in which one dim is much longer than the others.
 
     It has more steps than rings, bit masks and partial-result tiles of kernels hold; fewer only where memory forbids.
@@ -164,28 +167,30 @@ def _many(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int
         for count, divisor in itertools.product(counts, (2, 1024)):
             sizes = {d: n // divisor + 1 for d, n in steps.items()}
             draw = Draw(f"long {t}", _pair_heads({**sizes, t: count * step + 3 if step else count + 1}))
-            if admitted := fitting(checked, spec, [draw])[0]:
+            if admitted := select_fitting(checked, spec, [draw])[0]:
                 yield admitted[0]
                 break
 
 
-def wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[[Draw], bool]) -> Iterator[Draw]:
+def find_wider_draws(checked: Checked, spec: FunctionSpecification, enough: Callable[[Draw], bool]) -> Iterator[Draw]:
     """Yield longer and longer problems, all dims together and one after the other, that are `enough`.
 
     `enough` tells whether a problem shows something that no earlier one has shown.
     """
-    steps = steps_of_dims(checked, spec)
+    steps = find_steps(checked, spec)
     for names, count in itertools.product((list(checked.dims), *([d] for d in checked.dims)), (4, 16, 64, 256)):
         sizes = {d: min(count * max(1, n) + 3, _LONG) if d in names else max(1, n // 2) for d, n in steps.items()}
-        for draw in fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _pair_heads(sizes))])[0]:
-            if max(elements_of(t, {**known_sizes(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(draw):
+        for draw in select_fitting(checked, spec, [Draw(f"longer {' and '.join(names)}", _pair_heads(sizes))])[0]:
+            if max(count_elements(t, {**get_integer_consts(checked), **draw.sizes}) for t in checked.tensors) <= _LONG * 512 and enough(
+                draw
+            ):
                 yield draw
 
 
 def _pair_heads(sizes: dict[str, int], rng: random.Random | None = None) -> dict[str, int]:
     """Make H a multiple of HK, where a kernel has both."""
     drawn = rng is not None and "H" in sizes and "HK" in sizes
-    return with_heads({**sizes, "H": rng.choice((1, 2, 3))} if drawn and rng else sizes)
+    return align_heads({**sizes, "H": rng.choice((1, 2, 3))} if drawn and rng else sizes)
 
 
 def _require_admitted(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw], required: bool = False) -> list[Draw]:
@@ -193,7 +198,7 @@ def _require_admitted(checked: Checked, spec: FunctionSpecification, draws: Sequ
 
     Raises CuirError X108 if there is none.
     """
-    admitted, large = fitting(checked, spec, draws)
+    admitted, large = select_fitting(checked, spec, draws)
     if not admitted and large:
         elements, name, draw = min(large, key=lambda entry: entry[0])
         raise CuirError.of(

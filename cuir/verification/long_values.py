@@ -14,10 +14,10 @@ from ..checking.checked import Checked, TensorParam
 from ..spec.functions import FunctionSpecification, scale_of
 from ..syntax.types import F32, I32
 from ..text.diagnostics import CuirError
-from .draws import Draw, elements_of, known_sizes
+from .draws import Draw, count_elements, get_integer_consts
 from .function_problems import says_something
-from .inputs import applicable, function_launch
-from .steps import with_heads
+from .inputs import list_applicable_kinds, make_function_launch
+from .steps import align_heads
 
 LONGEST = 131_075
 _LONG = 20_000  # elements of a dim from which its sums are made exact
@@ -26,28 +26,28 @@ _MOST = 600_000  # elements of all tensors of a problem whose seeds are compared
 _PLACES = (61, 5, 3)  # lengths of an integer table in a problem with a long dim
 
 
-def floats_read(checked: Checked) -> list[TensorParam]:
+def list_float_inputs(checked: Checked) -> list[TensorParam]:
     """Return the tensors of floats that the kernel only reads."""
     return [t for t in checked.tensors if t.dtype.is_float and not t.written and not t.scratch]
 
 
-def usual_scale(checked: Checked) -> tuple[tuple[str, float], ...]:
+def choose_usual_scale(checked: Checked) -> tuple[tuple[str, float], ...]:
     """Return a scalar `scale` by the literal length of rows, where there is no dim D.
 
     A drawn one leaves a softmax a single key.
     """
     if "D" in {*checked.dims, *checked.consts} or not any(s.name == "scale" and s.dtype == F32 for s in checked.scalars):
         return ()
-    rows = [t.dims[-1] for t in floats_read(checked) if t.dims and isinstance(t.dims[-1], int) and t.dims[-1] > 1]
+    rows = [t.dims[-1] for t in list_float_inputs(checked) if t.dims and isinstance(t.dims[-1], int) and t.dims[-1] > 1]
     return (("scale", scale_of(rows[0])),) if rows else ()
 
 
-def with_even_scores(checked: Checked, spec: FunctionSpecification, draws: Iterable[Draw]) -> Iterator[Draw]:
+def make_even_scores(checked: Checked, spec: FunctionSpecification, draws: Iterable[Draw]) -> Iterator[Draw]:
     """Yield the problems again with one of the first two tensors 0.
 
     Products with it are equal, so that a softmax weighs all keys alike.
     """
-    if sum(len(t.dims) > 1 for t in floats_read(checked)) < 2 or "zero" not in applicable(checked, spec):
+    if sum(len(t.dims) > 1 for t in list_float_inputs(checked)) < 2 or "zero" not in list_applicable_kinds(checked, spec):
         return
     for n, draw in enumerate(draws):
         even = replace(draw, name=f"{draw.name}, even", kind="zero", seed=n % 2)
@@ -55,38 +55,38 @@ def with_even_scores(checked: Checked, spec: FunctionSpecification, draws: Itera
             yield even
 
 
-def with_exact_sums(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Draw:
+def make_exact_sums(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Draw:
     """Return a long problem with small whole numbers, whose sums f32 holds in any order.
 
     For 131,075 other numbers the order has a larger effect than the allowed error.
     """
-    if max(draw.sizes.values(), default=0) < _LONG or "ties" not in applicable(checked, spec):
+    if max(draw.sizes.values(), default=0) < _LONG or "ties" not in list_applicable_kinds(checked, spec):
         return draw
-    return replace(draw, kind="ties", seed=seed_of(checked, max(draw.sizes, key=lambda d: draw.sizes[d])))
+    return replace(draw, kind="ties", seed=find_seed(checked, max(draw.sizes, key=lambda d: draw.sizes[d])))
 
 
-def seed_of(checked: Checked, dim: str) -> int:
+def find_seed(checked: Checked, dim: str) -> int:
     """Return the seed with which a kind is about a tensor along the dim, preferably its rows."""
-    tensors = _chosen_from(checked)
+    tensors = _list_candidates(checked)
     along = sorted((t for t in tensors if dim in t.dims), key=lambda t: t.dims[-1] != dim)
     return tensors.index(along[0]) if along else 0
 
 
-def _chosen_from(checked: Checked) -> list[TensorParam]:
-    floats = floats_read(checked)
+def _list_candidates(checked: Checked) -> list[TensorParam]:
+    floats = list_float_inputs(checked)
     return [t for t in floats if len(t.dims) > 1] or floats
 
 
-def with_largest_integers(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Draw:
+def choose_largest_integers(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Draw:
     """Return the problem with the seed, of a few, for which the specification's integers are largest."""
-    if spec.inputs is None or _elements(checked, draw) > _MOST:
+    if spec.inputs is None or _sum_elements(checked, draw) > _MOST:
         return draw
     best: tuple[float, float] = (-1.0, -1.0)
     best_draw = draw
-    step = 1 if draw.kind == "normal" else max(1, len(_chosen_from(checked)))  # keeps the tensor of a kind
+    step = 1 if draw.kind == "normal" else max(1, len(_list_candidates(checked)))  # keeps the tensor of a kind
     for seed in range(draw.seed, draw.seed + _SEEDS * step, step):
         try:
-            launch = function_launch(checked, spec, replace(draw, seed=seed))
+            launch = make_function_launch(checked, spec, replace(draw, seed=seed))
         except CuirError:
             return draw
         integers = [x for n, x in launch.inputs.items() if n in launch.from_inputs and not isinstance(x, float)]
@@ -99,7 +99,7 @@ def with_largest_integers(checked: Checked, spec: FunctionSpecification, draw: D
     return best_draw
 
 
-def other_lengths(checked: Checked, long: str) -> list[dict[str, int]]:
+def list_other_lengths(checked: Checked, long: str) -> list[dict[str, int]]:
     """Return lengths of other dims in a problem with a long one, the largest small enough first.
 
     Tables of integers without the long dim get some places.
@@ -111,14 +111,14 @@ def other_lengths(checked: Checked, long: str) -> list[dict[str, int]]:
 
 def has_long_rows(checked: Checked, dim: str) -> bool:
     """Return whether a tensor of floats that is read has rows along the dim."""
-    return any(len(t.dims) > 1 and t.dims[-1] == dim for t in floats_read(checked))
+    return any(len(t.dims) > 1 and t.dims[-1] == dim for t in list_float_inputs(checked))
 
 
 def _is_small(checked: Checked, sizes: dict[str, int]) -> bool:
-    all_sizes = {**known_sizes(checked), **with_heads({d: sizes.get(d, 1) for d in checked.dims})}
-    return max(elements_of(t, all_sizes) for t in checked.tensors) <= 2 * _MOST
+    all_sizes = {**get_integer_consts(checked), **align_heads({d: sizes.get(d, 1) for d in checked.dims})}
+    return max(count_elements(t, all_sizes) for t in checked.tensors) <= 2 * _MOST
 
 
-def _elements(checked: Checked, draw: Draw) -> int:
-    all_sizes = {**known_sizes(checked), **draw.sizes}
-    return sum(elements_of(t, all_sizes) for t in checked.tensors)
+def _sum_elements(checked: Checked, draw: Draw) -> int:
+    all_sizes = {**get_integer_consts(checked), **draw.sizes}
+    return sum(count_elements(t, all_sizes) for t in checked.tensors)

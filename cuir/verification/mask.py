@@ -26,12 +26,12 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 from ..variants import captured_arguments
 from .blame import find_stores
-from .contracts import describe_difference, has_splice_points, result_span
-from .evaluate import Evaluator, kernel_names
-from .inputs import FunctionLaunch, function_launch, readable
-from .lengths import from_case
-from .numeric import with_note
-from .problems import Case, dtype_of, head_dims, outputs
+from .contracts import describe_difference, get_result_span, has_splice_points
+from .evaluate import Evaluator, collect_kernel_values
+from .inputs import FunctionLaunch, collect_readable, make_function_launch
+from .lengths import convert_case
+from .numeric import add_note
+from .problems import Case, get_dtype, get_head_dims, make_outputs
 
 _READABLE = 2.0**-14  # smallest weight, relative to the largest of its query, that half precision shows
 _VISIBLE = 2.0**-20  # smallest output that half precision shows
@@ -56,21 +56,21 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     It has a batch entry for each DV keys. Raises CuirError V305 with the first pair that differs from the
     specification's mask, or a fault of the program.
     """
-    dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
+    dtype, dims = TORCH[get_dtype(checked.consts)], get_head_dims(checked.consts)
     dim = dims[1]  # a column of V for each key
     passes = max(1, -(-lengths.N // dim))
     lengths_of_launch = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
-    expected, visible = _expected(spec, lengths_of_launch)
+    expected, visible = _compute_expected(spec, lengths_of_launch)
     if bool((expected == expected[:1]).all()):
         runs = [(lengths_of_launch, list(range(passes)))]
     else:  # the mask depends on the batch: one launch for each DV keys, of batch 0
         lengths_of_launch = Lengths(1, lengths.H, lengths.HK, lengths.M, lengths.N)
-        expected, visible = _expected(spec, lengths_of_launch)
+        expected, visible = _compute_expected(spec, lengths_of_launch)
         runs = [(lengths_of_launch, [p]) for p in range(passes)]
     mask, readable = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
     captured = captured_arguments(program, checked.origin, spec, lengths_of_launch, consts=checked.consts)
     for sizes, windows in runs:
-        masks = _launch(checked, spec, sizes, windows, dtype, dims, pad_arguments(checked, captured))
+        masks = _run_probe(checked, spec, sizes, windows, dtype, dims, pad_arguments(checked, captured))
         for b, p in enumerate(windows):
             window = slice(p * dim, min(lengths.N, (p + 1) * dim))
             mask[:, :, p * dim : (p + 1) * dim] = masks[b]
@@ -86,36 +86,36 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     None where the output is not linear in V, judged in float64, so that the probe does not apply. Raises CuirError
     V305, a fault of the program or of the specification.
     """
-    dims = head_dims(checked.consts)
+    dims = get_head_dims(checked.consts)
     dim = dims[1]
-    case = from_case(checked, spec, Case("mask", lengths))
-    launch = function_launch(checked, spec, case)
+    case = convert_case(checked, spec, Case("mask", lengths))
+    launch = make_function_launch(checked, spec, case)
     admitted = Lengths(*(case.sizes[n] for n in LENGTHS))
     if not _is_linear(checked, spec, launch):
         return None
     read, weights = [], []
     for p in range(max(1, -(-admitted.N // dim))):
         probed = launch.fresh()
-        probe = _probe(admitted, [p] * admitted.B, TORCH[dtype_of(checked.consts)], dims, 1.0)
+        probe = _make_probe(admitted, [p] * admitted.B, TORCH[get_dtype(checked.consts)], dims, 1.0)
         probed.inputs = {**launch.inputs, **pad_arguments(checked, probe), "scale": 1.0}
         try:
             run(checked, probed.arguments())
         except CuirError as error:
-            raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
+            raise add_note(error, "while the mask was read out with products alike and one-hot V") from error
         read.append(probed.outputs["O"] != 0)
-        weights.append(spec.exact(readable(checked, probed), list(probed.before))["O"])
+        weights.append(spec.exact(collect_readable(checked, probed), list(probed.before))["O"])
     mask, weight = (torch.cat(x, -1)[..., : admitted.N] for x in (read, weights))
     weight = weight.abs()
     # NaN, and so not readable, where the function gives NaN
     expected, largest = weight != 0, weight.amax(-1, keepdim=True)
     readable_pairs = (largest > 0) & (~expected | (weight >= _READABLE * largest) & (weight >= _VISIBLE))
-    _compare(_Read(program, checked, spec.name, admitted, readable(checked, launch)), mask, expected, readable_pairs)
+    _compare(_Read(program, checked, spec.name, admitted, collect_readable(checked, launch)), mask, expected, readable_pairs)
     return Readout(int(readable_pairs.sum()), int((~readable_pairs).sum()))
 
 
 def _is_linear(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> bool:
     """Return whether O is linear in V, tried with two random values of it in float64."""
-    values = readable(checked, launch)
+    values = collect_readable(checked, launch)
     v = values["V"]
     assert isinstance(v, torch.Tensor)
     second = torch.randn(v.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -146,17 +146,21 @@ class _Read:
             return stores[0] if stores else kernel.span, []
         try:
             is_kept = bool(
-                Evaluator(self.program, kernel_names(kernel, asdict(self.at), self.checked.consts, self.values)).call("keep", *pair)
+                Evaluator(self.program, collect_kernel_values(kernel, asdict(self.at), self.checked.consts, self.values)).call(
+                    "keep", *pair
+                )
             )
         except CuirError:
             return kernel.span, []
         if is_kept == attends:
-            return result_span(funcs["keep"]), [Note(f"`keep` is {str(is_kept).lower()} for this pair")]
+            return get_result_span(funcs["keep"]), [Note(f"`keep` is {str(is_kept).lower()} for this pair")]
         if is_kept:
-            return result_span(funcs["kv_count"]), [Note("`keep` is true for this pair: its block is not visited, or its weight is lost")]
+            return get_result_span(funcs["kv_count"]), [
+                Note("`keep` is true for this pair: its block is not visited, or its weight is lost")
+            ]
         body = [*(s for f in funcs.values() for s in f.body), *kernel.body]
         calls = [n for s in body for n in walk(s) if isinstance(n, Call) and n.func == Name("keep")]
-        return calls[0].span if calls else result_span(funcs["kv_count"]), [
+        return calls[0].span if calls else get_result_span(funcs["kv_count"]), [
             Note("`keep` is false for this pair: its block is visited without the mask, or the mask is not applied")
         ]
 
@@ -175,7 +179,7 @@ def _compare(read: _Read, mask: torch.Tensor, expected: torch.Tensor, readable_p
     raise CuirError([Diagnostic("V305", message, span, (*notes, Note(f"read out with M={read.at.M}, N={read.at.N}")), hint)])
 
 
-def _probe(lengths: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
+def _make_probe(lengths: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
     """Return Q, K and V with equal products and one-hot V.
 
     Batch entry b has a 1 in V for each key of window windows[b], each in another column.
@@ -189,10 +193,10 @@ def _probe(lengths: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple
     return {"Q": q, "K": k, "V": v}
 
 
-def _expected(spec: Specification, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_expected(spec: Specification, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mask, and the pairs for which an output shows whether they are kept; bool [B, H, M, N]."""
     if spec.dropout is not None:
-        expected, visible = _expected(replace(spec, dropout=None), lengths)
+        expected, visible = _compute_expected(replace(spec, dropout=None), lengths)
         return expected & dropout_mask(spec.dropout.seed_for(lengths), spec.dropout.p, lengths.B, lengths.H, lengths.M, lengths.N), visible
     expected = spec.mask(lengths)
     if spec.score_mod is None and spec.normalize == "softmax" and spec.sink is None:
@@ -210,7 +214,7 @@ def _expected(spec: Specification, lengths: Lengths) -> tuple[torch.Tensor, torc
     return expected, readable
 
 
-def _launch(
+def _run_probe(
     checked: Checked,
     spec: Specification,
     lengths: Lengths,
@@ -219,16 +223,16 @@ def _launch(
     dims: tuple[int, int],
     captured: Mapping[str, Any],
 ) -> torch.Tensor:
-    probe = pad_arguments(checked, _probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
-    poisoned = outputs(checked, probe["Q"])
+    probe = pad_arguments(checked, _make_probe(lengths, windows, dtype, dims, _PRODUCT[spec.normalize]))
+    poisoned = make_outputs(checked, probe["Q"])
     try:
         run(checked, {**probe, **poisoned, "scale": 1.0, **captured})
     except CuirError as error:
-        raise with_note(error, "while the mask was read out with products alike and one-hot V") from error
+        raise add_note(error, "while the mask was read out with products alike and one-hot V") from error
     return poisoned["O"] != 0
 
 
-def readout_lengths(BM: int, BN: int, marks: list[int], level: str) -> list[Lengths]:
+def choose_readout_lengths(BM: int, BN: int, marks: list[int], level: str) -> list[Lengths]:
     """Return sizes that contain an edge of the mask: past the captured numbers if they are not too large."""
     near, far = ([m for m in marks if low < m <= high][:2] for low, high in ((0, 6 * BN), (6 * BN, 32 * BN)))
     lengths = [Lengths(1, 2, 1, BM + 21, 2 * BN + 13)]

@@ -24,22 +24,22 @@ def require_memory(checked: Checked, sizes: Mapping[str, object], other_bytes: i
         if n >= 2**31:
             raise CuirError.of("U113", f"the length {d}={n} does not fit the 32 bits that integers of a kernel have", hint=_HINT)
     shapes = [(t.dtype.itemsize, [lengths.get(d, 1) if isinstance(d, str) else d for d in t.dims]) for t in checked.tensors]
-    needed, limit = sum(size * math.prod(shape) for size, shape in shapes) + other_bytes, machine_bytes()
+    needed, limit = sum(size * math.prod(shape) for size, shape in shapes) + other_bytes, get_machine_bytes()
     if needed > limit:
         lengths_text = ", ".join(f"{d}={n}" for d, n in lengths.items())
         raise CuirError.of(
             "U125",
-            f"`{checked.name}` with {lengths_text} takes {_gigabytes(needed)} of tensors, and this machine has {_gigabytes(limit)} of memory",
+            f"`{checked.name}` with {lengths_text} takes {_format_gigabytes(needed)} of tensors, and this machine has {_format_gigabytes(limit)} of memory",
             hint=_HINT,
         )
 
 
-def machine_bytes() -> int:
+def get_machine_bytes() -> int:
     """Return the memory of this machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def memory_error(error: BaseException) -> CuirError | None:
+def convert_memory_error(error: BaseException) -> CuirError | None:
     """Convert an exception of exhausted memory in Python, NumPy or torch to a CuirError; None for others."""
     is_torch_error = isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH)
     return (
@@ -49,5 +49,5 @@ def memory_error(error: BaseException) -> CuirError | None:
     )
 
 
-def _gigabytes(n: int) -> str:
+def _format_gigabytes(n: int) -> str:
     return f"{n / 1e9:,.1f} GB"

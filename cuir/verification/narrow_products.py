@@ -35,7 +35,7 @@ class NarrowSum:
         )
 
 
-def narrow_sums(checked: Checked) -> list[NarrowSum]:
+def find_narrow_sums(checked: Checked) -> list[NarrowSum]:
     """Return one record for each sum of 8-bit products in the kernel's text, at its first product."""
     most: dict[int, int] = {}
     for turns in list_loop_turns(checked):

@@ -15,30 +15,30 @@ from ..text.diagnostics import CuirError
 from .coverage.cover import Cover
 from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
-from .inputs import added, half_dtype
+from .inputs import choose_half_dtype, find_accumulated
 from .large_problems import describe_left, is_too_large
-from .numeric import ratio_of, with_note
+from .numeric import add_note, get_ratio
 from .perturbed import check_perturbed, choose_perturbed
 from .report import Stage
 from .request import Request
-from .rounded_sizes import rounded_size_cases
+from .rounded_sizes import make_rounded_size_cases
 from .schedules import NUMBER_GRIDS
 from .side_processes import Job
 from .spec_dispatch import (
     AnyCase,
     check_case,
     describe_outside,
-    made_positive,
+    find_single_steps,
+    list_made_positive,
     make_corner_cases,
     make_hidden_cases,
-    number_cases,
+    make_number_cases,
     require_compared,
-    single_steps,
-    smallest,
+    shrink_error,
 )
-from .step_counts import grid_of, is_counted
-from .underflow_problems import underflow_draws
-from .user_sizes import LEFT_OUT, is_user_case, user_cases
+from .step_counts import choose_grid, is_counted
+from .underflow_problems import make_underflow_draws
+from .user_sizes import LEFT_OUT, is_user_case, make_user_cases
 
 WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched
 Todo = list[tuple[Checked, AnyCase]]
@@ -74,7 +74,7 @@ class NumbersStage:
         finished: for each problem its rows, if it has passed in another process.
         """
         checked, todo = self.checked, self.todo or self._list_problems(more)
-        self.steps = single_steps(checked, self.spec, self.cases)
+        self.steps = find_single_steps(checked, self.spec, self.cases)
         corners = list(make_corner_cases(self.request.caller_spec, self.program, checked, (c for _, c in todo)))
         self._problems(stage, todo, finished)
         hidden = list(make_hidden_cases(self.request.caller_spec, checked))
@@ -84,7 +84,7 @@ class NumbersStage:
                 stage.rows += [{**row, "case": f"{case}; {words}"} for row in check_case(self.program, checked, spec, case)]
             except CuirError as error:
                 explanation = ": at a corner, or at a tie, value and derivative are PyTorch's" if number < len(corners) else ""
-                raise with_note(error, f"found with {words}{explanation}") from None
+                raise add_note(error, f"found with {words}{explanation}") from None
         self.cover.run(self.request.progress)
         stage.rows += [dict(row) for row in self.cover.rows]
         noisy = self._noise()
@@ -94,13 +94,13 @@ class NumbersStage:
     def _list_problems(self, more: Sequence[AnyCase]) -> Todo:
         """List the problems of the kernel, and of the kernel with other consts."""
         level, checked = self.request.level, self.checked
-        self.cases = [*number_cases(checked, self.spec, self.marks, level), *more, *user_cases(checked, self.spec, level)]
-        self.cases += rounded_size_cases(checked, self.spec, level)
-        if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := added(checked)):
-            self.cases += underflow_draws(checked, self.spec, sums)
+        self.cases = [*make_number_cases(checked, self.spec, self.marks, level), *more, *make_user_cases(checked, self.spec, level)]
+        self.cases += make_rounded_size_cases(checked, self.spec, level)
+        if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := find_accumulated(checked)):
+            self.cases += make_underflow_draws(checked, self.spec, sums)
         todo = [(checked, c) for c in self.cases]
         for variant in self.besides:
-            todo += [(variant, c) for c in number_cases(variant, self.spec, self.marks, "quick")]
+            todo += [(variant, c) for c in make_number_cases(variant, self.spec, self.marks, "quick")]
         return todo
 
     def _ask(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
@@ -123,9 +123,9 @@ class NumbersStage:
                     skipped_error = skipped_error or error
                     continue
                 grid = _choose_grid(number, case)
-                reported = smallest(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
+                reported = shrink_error(self.program, kernel, self.spec, case, error, grid=grid) if self.request.shrink else error
                 options = [f"-c {n}={v}" for n, v in kernel.consts.items() if v != self.checked.consts.get(n)]
-                raise with_note(reported, f"found with {' '.join(options)}") if options else reported from None
+                raise add_note(reported, f"found with {' '.join(options)}") if options else reported from None
         if skipped_error is not None and not stage.rows:
             raise skipped_error
 
@@ -143,7 +143,7 @@ class NumbersStage:
         worst, coverage = max((float(r["error / allowed"]) for r in stage.rows), default=0.0), self.cover.coverage
         words = [
             f"{problems} problems, the largest error is {worst:.2f} of what is allowed "
-            f"({ratio_of(TORCH[half_dtype(self.checked)])} x PyTorch's own, and the rounding of the output)"
+            f"({get_ratio(TORCH[choose_half_dtype(self.checked)])} x PyTorch's own, and the rounding of the output)"
         ]
         if corners:
             words.append(f"{len(corners)} more at corners of the score: {', '.join(corners)}")
@@ -160,7 +160,7 @@ class NumbersStage:
         if self.left:
             words.append(describe_left(self.left))
         words.append(describe_outside(stage.rows))
-        if positive := made_positive(stage.rows):
+        if positive := list_made_positive(stage.rows):
             words.append(f"made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}")
         return "; ".join(w for w in words if w)
 
@@ -173,7 +173,7 @@ def _choose_grid(number: int, case: AnyCase) -> Grid | None:
 
     Accumulated outputs are compared only for these.
     """
-    return grid_of(number) if is_counted(case) else NUMBER_GRIDS[number % len(NUMBER_GRIDS)]
+    return choose_grid(number) if is_counted(case) else NUMBER_GRIDS[number % len(NUMBER_GRIDS)]
 
 
 __all__ = ["NumbersStage"]

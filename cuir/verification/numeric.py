@@ -18,7 +18,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 from ..variants import MAX_SCORES
 from .number_text import describe_overflow
-from .problems import Case, Launch, launch
+from .problems import Case, Launch, make_attention_launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
 RATIO_ROW = 2.0  # of its error for its worst query: one stale row is negligible in the norm of all
@@ -54,15 +54,17 @@ class Numbers:
     @property
     def share(self) -> float:
         """The largest quotient of an error and its allowed value, at most 1."""
-        return max(share(self.error, self.allowed), share(self.row, self.row_allowed), share(self.lse, self.lse_allowed))
+        return max(
+            compute_share(self.error, self.allowed), compute_share(self.row, self.row_allowed), compute_share(self.lse, self.lse_allowed)
+        )
 
 
-def ratio_of(dtype: torch.dtype) -> float:
+def get_ratio(dtype: torch.dtype) -> float:
     """Return the allowed multiple of PyTorch's own error, in the norm of the whole output, for a dtype."""
     return RATIO_SINGLE if dtype == torch.float32 else RATIO
 
 
-def share(error: float, allowed: float) -> float:
+def compute_share(error: float, allowed: float) -> float:
     """Return error / allowed; infinite where either is not a number, or nothing is allowed."""
     if error == 0:
         return 0.0
@@ -75,11 +77,11 @@ def check_numbers(program: Program, checked: Checked, spec: Specification, case:
     Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, V309 MAX_SCORES,
     or a fault of the program.
     """
-    launched = launch(program, checked, spec, case)
+    launched = make_attention_launch(program, checked, spec, case)
     try:
         run(checked, launched.arguments(), schedule=schedule)
     except CuirError as error:
-        raise with_note(error, f"in the case {case}") from error
+        raise add_note(error, f"in the case {case}") from error
     return judge(launched, spec, case, checked.origin.span)
 
 
@@ -115,7 +117,7 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
         if bad.any():
             raise wrong(
                 "V302",
-                f"{name} is NaN, as before the launch, or computed so, at {_place(bad)}; {int(bad.sum())} of {x.numel()} elements",
+                f"{name} is NaN, as before the launch, or computed so, at {_format_place(bad)}; {int(bad.sum())} of {x.numel()} elements",
                 "every query of every head is stored, and nothing divides 0 by 0",
             )
     o, expected, half = (x.masked_fill(undefined[..., None], 0.0) for x in (o, expected, half))
@@ -124,12 +126,12 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     if empty.any() and not ((o[empty] == 0).all() and (lse[empty] == -math.inf).all()):
         raise wrong(
             "V303",
-            f"a query without keys gives O = 0 and LSE = -inf; found otherwise at {_place(empty & ((lse != -math.inf) | (o != 0).any(-1)))}",
+            f"a query without keys gives O = 0 and LSE = -inf; found otherwise at {_format_place(empty & ((lse != -math.inf) | (o != 0).any(-1)))}",
         )
     unit = torch.finfo(launched.q.dtype).eps / 2  # the error of rounding the output
     size = expected.norm().item() or 1.0
     error, yardstick = ((x.double() - expected).norm().item() / size for x in (o, half))
-    rows, rows_yardstick = (_row_errors(x.double(), expected) for x in (o, half))
+    rows, rows_yardstick = (_compute_row_errors(x.double(), expected) for x in (o, half))
     row, row_yardstick = (x.max().item() if x.numel() else 0.0 for x in (rows, rows_yardstick))
     if launched.parts == 1:
         for portion in PORTIONS:
@@ -139,9 +141,9 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
                 .double()
             )
             yardstick = max(yardstick, (rounded_weights - expected).norm().item() / size)
-            row_yardstick = max(row_yardstick, _row_errors(rounded_weights, expected).max().item() if rows.numel() else 0.0)
+            row_yardstick = max(row_yardstick, _compute_row_errors(rounded_weights, expected).max().item() if rows.numel() else 0.0)
     precision = "half precision" if launched.q.dtype != torch.float32 else "TF32" if launched.parts == 1 else "float32"
-    ratio = ratio_of(launched.q.dtype)
+    ratio = get_ratio(launched.q.dtype)
     exact = products(launched.q, launched.k, launched.scale)
     if precision == "float32":  # then not only the operands of products are rounded
         unit += WEIGHT * (1 + (exact.abs().max().item() if exact.numel() else 0.0))
@@ -153,8 +155,8 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
         raise wrong(
             "V301",
             f"O differs from float64 by {error:.2e}, allowed {allowed:.2e} ({ratio} x PyTorch's own error in {precision}, {yardstick:.2e}, and the rounding of the output); "
-            f"the worst query by {row:.2e}, allowed {row_allowed:.2e}, at {_place(rows == row)}",
-            _pattern(rows > row_allowed),
+            f"the worst query by {row:.2e}, allowed {row_allowed:.2e}, at {_format_place(rows == row)}",
+            _describe_pattern(rows > row_allowed),
         )
     finite = ~empty & ~undefined
     logits = spec.scores(exact, lengths_of(launched.q, launched.k))
@@ -173,7 +175,7 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     lse_allowed += rounded
     lse_error = lse_errors.max().item() if lse_errors.numel() else 0.0
     if not lse_error <= lse_allowed:  # a score_mod may amplify such an error: a step, a pole, a steep power
-        sensitivity = _lse_sensitivity(launched, spec, expected_lse, 0.0 if exact_scores else 2.0**-20 * summands + rounded)
+        sensitivity = _compute_lse_sensitivity(launched, spec, expected_lse, 0.0 if exact_scores else 2.0**-20 * summands + rounded)
         if launched.parts == 1:
             sensitivity = torch.maximum(sensitivity, (half_lse - expected_lse).abs().masked_fill(~finite, 0.0))
         allowed_of_query = lse_allowed + 2 * sensitivity
@@ -182,7 +184,7 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
             error, allowed = lse_errors[exceeds].max().item(), allowed_of_query[exceeds].min().item()
             raise wrong(
                 "V304",
-                f"LSE (natural logarithm) differs from float64 by {error:.2e}, allowed {allowed:.2e}, at {_place(exceeds)}, where logits reach {scale_of:.1f}",
+                f"LSE (natural logarithm) differs from float64 by {error:.2e}, allowed {allowed:.2e}, at {_format_place(exceeds)}, where logits reach {scale_of:.1f}",
             )
         lse_allowed = max(lse_allowed, lse_error)
     if launched.most is not None:
@@ -191,12 +193,12 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
         if not distance.max().item() <= lse_allowed:
             raise wrong(
                 "V309",
-                f"{MAX_SCORES} differs from float64 by {distance.max().item():.2e}, allowed {lse_allowed:.2e}, at {_place(distance == distance.max())}, where logits reach {scale_of:.1f}",
+                f"{MAX_SCORES} differs from float64 by {distance.max().item():.2e}, allowed {lse_allowed:.2e}, at {_format_place(distance == distance.max())}, where logits reach {scale_of:.1f}",
             )
     return Numbers(case, error, yardstick, row, row_yardstick, lse_error, allowed, row_allowed, lse_allowed)
 
 
-def _lse_sensitivity(launched: Launch, spec: Specification, expected: torch.Tensor, most: float) -> torch.Tensor:
+def _compute_lse_sensitivity(launched: Launch, spec: Specification, expected: torch.Tensor, most: float) -> torch.Tensor:
     """Compute how much the LSE of each query [B, H, M] changes if all products change by `most`.
 
     Up, down or at random, and where the mods compute in float32. Infinite where that is more than 1: there the rounding
@@ -212,7 +214,7 @@ def _lse_sensitivity(launched: Launch, spec: Specification, expected: torch.Tens
     return torch.where(difference > 1, math.inf, difference)
 
 
-def _place(selected: torch.Tensor) -> str:
+def _format_place(selected: torch.Tensor) -> str:
     """Describe the first true element of [B, H, M] or [B, H, M, D]."""
     if not selected.any():
         return "no place"
@@ -220,13 +222,13 @@ def _place(selected: torch.Tensor) -> str:
     return ", ".join(f"{n} {i}" for n, i in zip(("batch", "head", "query", "column"), first))
 
 
-def _row_errors(x: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+def _compute_row_errors(x: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Return the relative error of each query, [B, H, M]; queries whose output is 0 count absolutely."""
     size = expected.norm(dim=-1)
     return (x - expected).norm(dim=-1) / torch.where(size == 0, 1.0, size)
 
 
-def _pattern(bad: torch.Tensor) -> str | None:
+def _describe_pattern(bad: torch.Tensor) -> str | None:
     """Describe the heads and queries that are wrong [B, H, M], if not all are."""
     if not bad.any() or bad.all():
         return None
@@ -236,5 +238,5 @@ def _pattern(bad: torch.Tensor) -> str | None:
     )
 
 
-def with_note(error: CuirError, text: str) -> CuirError:
+def add_note(error: CuirError, text: str) -> CuirError:
     return CuirError([Diagnostic(d.code, d.message, d.span, (*d.notes, Note(text)), d.hint) for d in error.diagnostics])

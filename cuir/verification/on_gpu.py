@@ -19,10 +19,10 @@ from ..ops.meaning.tiles import view_bits
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .inputs import added
+from .inputs import find_accumulated
 from .number_text import show_different
-from .numeric import Numbers, judge, with_note
-from .problems import Case, Launch, launch
+from .numeric import Numbers, add_note, judge
+from .problems import Case, Launch, make_attention_launch
 
 LAUNCHES = 4  # launches of each problem; their results must be bitwise equal
 Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and synchronises
@@ -61,12 +61,12 @@ def compare(
     Outputs are full of NaN before each run. Raises CuirError: V301 to V304 for numbers, V402 where the two disagree or
     launches differ, V403 for a fault that the driver reports.
     """
-    interpreted = launch(program, checked, spec, case)
+    interpreted = make_attention_launch(program, checked, spec, case)
     run(checked, interpreted.arguments())
-    device_arguments = on_device(interpreted.arguments(), device)
+    device_arguments = move_to_device(interpreted.arguments(), device)
     first: Launch | None = None
     for number in range(launches):
-        device_arguments |= on_device(interpreted.fresh().outputs, device)
+        device_arguments |= move_to_device(interpreted.fresh().outputs, device)
         try:
             launched(device_arguments)
             on_gpu = interpreted.with_outputs({name: device_arguments[name].cpu() for name in interpreted.outputs})
@@ -74,17 +74,17 @@ def compare(
             raise make_fault(checked, error, str(case)) from error
         if first is None:
             first = on_gpu
-        elif not added(checked) & set(interpreted.outputs):
+        elif not find_accumulated(checked) & set(interpreted.outputs):
             _require_same_bits(checked, case, first, on_gpu, number)
     assert first is not None
     try:
         numbers = judge(first, spec, case, checked.origin.span)
     except CuirError as error:
-        raise with_note(error, f"on the GPU, in the case {case}") from error
+        raise add_note(error, f"on the GPU, in the case {case}") from error
     return Compared(numbers, _measure_distance(checked, case, interpreted, first, numbers), launches)
 
 
-def on_device(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+def move_to_device(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
     return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
 
 
@@ -105,7 +105,7 @@ def _require_same_bits(checked: Checked, case: Case, first: Launch, repeated: La
         if differs.any():
             index = torch.nonzero(differs)[0].tolist()
             actual, earlier = show_different(b[tuple(index)].item(), a[tuple(index)].item())
-            raise _disagree(
+            raise _make_disagreement(
                 checked,
                 case,
                 f"launch {number + 1} gives other bits than launch 1: {name}{index} is {actual}, was {earlier}; "
@@ -124,7 +124,7 @@ def _measure_distance(checked: Checked, case: Case, interpreted: Launch, on_gpu:
         if differs.any():
             index = torch.nonzero(differs)[0].tolist()
             on_device_text, interpreted_text = show_different(b[tuple(index)].item(), a[tuple(index)].item())
-            raise _disagree(
+            raise _make_disagreement(
                 checked,
                 case,
                 f"{name}{index} is {on_device_text} on the GPU, {interpreted_text} in the interpreter; {int(differs.sum())} such elements",
@@ -134,9 +134,9 @@ def _measure_distance(checked: Checked, case: Case, interpreted: Launch, on_gpu:
     distance = (on_gpu.o.double().nan_to_num(0.0, 0.0, 0.0) - expected).norm().item() / (expected.norm().item() or 1.0)
     bound = numbers.allowed
     if not distance <= bound:
-        raise _disagree(checked, case, f"O on the GPU is {distance:.2e} from the interpreter's, more than {bound:.2e}", None)
+        raise _make_disagreement(checked, case, f"O on the GPU is {distance:.2e} from the interpreter's, more than {bound:.2e}", None)
     return distance
 
 
-def _disagree(checked: Checked, case: Case, message: str, hint: str | None) -> CuirError:
+def _make_disagreement(checked: Checked, case: Case, message: str, hint: str | None) -> CuirError:
     return CuirError([Diagnostic("V402", message, checked.origin.span, (Note(f"in the case {case}"),), hint)])

@@ -16,7 +16,7 @@ from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.walk import names_read, walk
 from ..variants.names import OPTIONAL, names_of
-from .problems import units_of
+from .problems import get_units
 
 _UNITS = {  # the number in the kernel's own order of the t-th of `units` units
     "backwards": "{units} - 1 - t",
@@ -33,13 +33,13 @@ class Order:
     checked: Checked
 
 
-def orders(program: Program, checked: Checked) -> Iterator[Order]:
+def make_orders(program: Program, checked: Checked) -> Iterator[Order]:
     """Yield kernels that process the tiles in other orders.
 
     None if the program has no `tile`, or if the number of tiles does not depend on dims, scalars and consts alone.
     """
     kernel, tile = checked.origin, program.funcs().get("tile")
-    units = _units(program, kernel)
+    units = _get_units(program, kernel)
     if tile is None or len(tile.params) != OPTIONAL["tile"] or units is None:
         return
     name = next(n for i in range(len(names_of(program)) + 1) if (n := f"tile_{i}") not in names_of(program))
@@ -51,9 +51,9 @@ def orders(program: Program, checked: Checked) -> Iterator[Order]:
         yield Order(description, text, check(replace(program, items=tuple(items)), kernel.name, checked.consts))
 
 
-def _units(program: Program, kernel: Kernel) -> Expr | None:
+def _get_units(program: Program, kernel: Kernel) -> Expr | None:
     """Return the number of units of work of the kernel, if a @func can compute it."""
-    count = units_of(kernel)
+    count = get_units(kernel)
     if count is None:
         return None
     free = {p.name for p in kernel.params} | {
@@ -63,4 +63,4 @@ def _units(program: Program, kernel: Kernel) -> Expr | None:
     return count if names_read(count) - called <= free | set(program.constants()) else None
 
 
-__all__ = ["Order", "orders"]
+__all__ = ["Order", "make_orders"]

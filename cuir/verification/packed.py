@@ -16,7 +16,7 @@ ROWS = 300  # rows of all sequences
 Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
-def function_of(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
+def make_packed_specification(spec: Specification, arguments: Arguments | None = None) -> FunctionSpecification:
     """Return the specification of attention over packed sequences: O [H, TQ, DV] and LSE [H, TQ].
 
     Sequence b has the rows QSTART[b] .. QEND[b] - 1 of Q [H, TQ, D], and its keys and values are the rows KSTART[b] ..
@@ -71,7 +71,9 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
         B, rows = sizes["B"], sizes["MP"] * sizes["PAGE"]
         full_sequence = int(torch.randint(B, (), generator=generator)) if B and torch.rand((), generator=generator) < 0.3 else None
         # sometimes one sequence has all rows: of several none may have many queries and many blocks of keys
-        qstart, qend = _places(B, sizes["TQ"], generator) if full_sequence is None else _single_sequence(full_sequence, B, sizes["TQ"])
+        qstart, qend = (
+            _draw_places(B, sizes["TQ"], generator) if full_sequence is None else _make_single_sequence(full_sequence, B, sizes["TQ"])
+        )
         if sizes["NP"] > 1:
             pages = (
                 torch.randperm(sizes["NP"], generator=generator)[: B * sizes["MP"]].view(B, -1).int()
@@ -81,7 +83,7 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
                 kend[full_sequence] = rows
         else:
             pages = torch.zeros(B, 1, dtype=torch.int32)
-            kstart, kend = _places(B, rows, generator) if full_sequence is None else _single_sequence(full_sequence, B, rows)
+            kstart, kend = _draw_places(B, rows, generator) if full_sequence is None else _make_single_sequence(full_sequence, B, rows)
         longest = [int((end - start).max()) if B else 0 for start, end in ((qstart, qend), (kstart, kend))]
         captured = dict(arguments(Lengths(B, sizes["H"], sizes["HK"], *longest))) if arguments is not None else {}
         return {
@@ -97,7 +99,7 @@ def function_of(spec: Specification, arguments: Arguments | None = None) -> Func
     return FunctionSpecification(f"{spec.name}_packed", reference, inputs, sizes)
 
 
-def _places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _draw_places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Return starts and ends of B sequences: contiguous, or with rows between them; of any lengths, 0 too."""
     cuts = torch.randint(rows + 1, (2 * B,), generator=generator).sort().values
     if B and (torch.rand((), generator=generator) < 0.6 or bool((cuts[0::2] == cuts[1::2]).all())):
@@ -109,10 +111,10 @@ def _places(B: int, rows: int, generator: torch.Generator) -> tuple[torch.Tensor
     return cuts[0::2].int(), cuts[1::2].int()
 
 
-def _single_sequence(full_sequence: int, B: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _make_single_sequence(full_sequence: int, B: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return starts and ends of B sequences of which one has all rows."""
     edges = torch.tensor([0] * (full_sequence + 1) + [rows] * (B - full_sequence), dtype=torch.int32)
     return edges[:-1], edges[1:]
 
 
-__all__ = ["function_of"]
+__all__ = ["make_packed_specification"]

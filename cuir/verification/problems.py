@@ -127,7 +127,7 @@ class Launch:
         return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
 
 
-def _missing_parameters(kernel: Kernel) -> list[str]:
+def _list_missing_parameters(kernel: Kernel) -> list[str]:
     ranks = {p.name: len(p.type.dims) for p in kernel.params if isinstance(p.type, GlobalType)}
     wrong = [n for n, rank in _RANKS.items() if ranks.get(n) != rank]
     return wrong if any(p.name == "scale" for p in kernel.params) else [*wrong, "scale"]
@@ -135,12 +135,12 @@ def _missing_parameters(kernel: Kernel) -> list[str]:
 
 def is_attention(kernel: Kernel) -> bool:
     """Return whether the kernel takes Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale."""
-    return not _missing_parameters(kernel)
+    return not _list_missing_parameters(kernel)
 
 
 def require_attention(kernel: Kernel) -> None:
     """Raise CuirError V300 unless the kernel is an attention kernel."""
-    missing = _missing_parameters(kernel)
+    missing = _list_missing_parameters(kernel)
     if missing:
         raise CuirError.of(
             "V300",
@@ -162,10 +162,10 @@ def require_inputs_kept(checked: Checked) -> None:
         )
 
 
-def launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
-    dtype, dims = TORCH[dtype_of(checked.consts)], head_dims(checked.consts)
+def make_attention_launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
+    dtype, dims = TORCH[get_dtype(checked.consts)], get_head_dims(checked.consts)
     lengths, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
-    q, k, v = (x.to(dtype) for x in attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
+    q, k, v = (x.to(dtype) for x in draw_attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
     if case.fixed is not None:
         q, k, scale = case.fixed
     if case.kind == "largest" and spec.normalize != "softmax":  # O is a sum of values, not a mean
@@ -173,26 +173,26 @@ def launch(program: Program, checked: Checked, spec: Specification, case: Case) 
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     captured = pad_arguments(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
-    poisoned, inputs = outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
+    poisoned, inputs = make_outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
     return Launch(
-        inputs["Q"], inputs["K"], inputs["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), parts_of(checked)
+        inputs["Q"], inputs["K"], inputs["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), get_parts(checked)
     )
 
 
-def parts_of(checked: Checked) -> int:
+def get_parts(checked: Checked) -> int:
     """Return the least number of TF32 parts of f32 operands in products; 0 if there are no such products."""
     parts = (bound.args["parts"] for bound in checked.calls() if bound.op.traits.product and "parts" in bound.args)
     return min((int(e.value) for e in parts if isinstance(e, Number)), default=0)
 
 
-def outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
+def make_outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return O, LSE and, if the kernel computes it, MAX_SCORES, full of NaN to show unwritten elements."""
     rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
-    o = torch.full((*q.shape[:-1], head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
+    o = torch.full((*q.shape[:-1], get_head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
     return pad_arguments(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 
 
-def attention_inputs(
+def draw_attention_inputs(
     case: Case, dims: tuple[int, int], BN: int, scale: float, dtype: torch.dtype = torch.float16
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return Q [B, H, M, D], K [B, HK, N, D] and V [B, HK, N, DV] in f32, by the case's kind.
@@ -222,7 +222,7 @@ def attention_inputs(
     if kind == "ties":
         return q, _repeat_pairs(k), v
     if kind == "onehot":
-        return _onehot(q), _onehot(k), _onehot(v)
+        return _make_onehot(q), _make_onehot(k), _make_onehot(v)
     if kind == "spikes":
         q, k, v = (torch.where(torch.rand(x.shape, generator=rng) < 1 / 256, torch.sign(x) * 40, x * 0.1) for x in (q, k, v))
     elif kind == "offset":
@@ -230,7 +230,7 @@ def attention_inputs(
         q[..., 0] = torch.where(torch.arange(lengths.M) % 2 == 0, 1.0, -1.0) * side**0.5
         k[..., 0] = side**0.5
     elif kind == "growing":
-        return _growing(q, k, v, BN, scale)
+        return _make_growing(q, k, v, BN, scale)
     return q, k, v
 
 
@@ -244,12 +244,14 @@ def _repeat_pairs(x: torch.Tensor) -> torch.Tensor:
     return x[:, :, torch.arange(x.shape[2]) // 2 * 2]
 
 
-def _onehot(x: torch.Tensor) -> torch.Tensor:
+def _make_onehot(x: torch.Tensor) -> torch.Tensor:
     """Return rows with a 1 at their largest element."""
     return torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0) if x.numel() else x
 
 
-def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _make_growing(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Add GROWTHS[m % 6] times the number of the key's block to a base-2 logit, by the first column."""
     level = torch.arange(k.shape[2]) // BN
     rising = torch.stack([level if head % 2 == 0 else level.max() - level for head in range(k.shape[1])]) if k.shape[2] else level[None]
@@ -262,19 +264,19 @@ def _growing(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, BN: int, scale: 
     return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
 
 
-def head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
+def get_head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
     """Return the dims of queries and keys (D), and of values (DV, where a kernel has it)."""
     return int(consts["D"]), int(consts.get("DV", consts["D"]))
 
 
-def dtype_of(consts: Mapping[str, Const]) -> DType:
+def get_dtype(consts: Mapping[str, Const]) -> DType:
     dtype = next((v for v in consts.values() if isinstance(v, DType)), None)
     if dtype is None:
         raise CuirError.of("V300", "verification needs the dtype of Q, K and V as a const parameter")
     return dtype
 
 
-def cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
+def make_cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:
     """Return cases for the numbers.
 
     Ragged ends, GQA and MQA, M != N, lengths below a tile, N = 0, extreme values, random ones. marks: captured
@@ -334,7 +336,7 @@ def draw(rng: random.Random, name: str, BM: int, BN: int) -> Case:
     return Case(name, Lengths(rng.choice([1, 1, 2]), group * hk, hk, M, N), kind, rng.randrange(1, 2**31))
 
 
-def simpler(case: Case) -> Iterator[Case]:
+def list_simpler_cases(case: Case) -> Iterator[Case]:
     """Yield cases a little smaller or simpler than one, the largest reductions first.
 
     Used to find the smallest that still fails.
@@ -345,8 +347,8 @@ def simpler(case: Case) -> Iterator[Case]:
         replace(current, H=1, HK=1),
         replace(current, H=current.H // current.HK, HK=1),
         replace(current, H=current.HK),
-        *(replace(current, M=m) for m in less_than(current.M)),
-        *(replace(current, N=n) for n in less_than(current.N)),
+        *(replace(current, M=m) for m in list_smaller_lengths(current.M)),
+        *(replace(current, N=n) for n in list_smaller_lengths(current.N)),
     ):
         if lengths != current:
             yield replace(case, lengths=lengths)
@@ -356,18 +358,18 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(case, seed=0)
 
 
-def less_than(n: int) -> list[int]:
+def list_smaller_lengths(n: int) -> list[int]:
     """Return smaller lengths: 1, half, round ones, one less."""
     return sorted({m for m in (1, n // 2, (n - 1) // 64 * 64, (n - 1) // 8 * 8, n - 1) if 0 < m < n})
 
 
-def units_of(kernel: Kernel) -> Expr | None:
+def get_units(kernel: Kernel) -> Expr | None:
     """Return the number of units of work in the kernel's `tiles(...)`."""
     calls = (n for n in walk(kernel) if isinstance(n, Call) and traits(n).makes == "units")
     return next((c.args[0] for c in calls if c.args), None)
 
 
-def small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: int) -> list[tuple[Case, int]]:
+def make_small_attention_launches(BM: int, BN: int, tiles: int, blocks: int, ring: int) -> list[tuple[Case, int]]:
     """Return problems and grids for tiles of BM queries and blocks of BN keys.
 
     They are persistent CTAs with `tiles` tiles of up to `blocks` blocks each, as many queries as keys (masks that count

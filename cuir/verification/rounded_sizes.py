@@ -20,9 +20,9 @@ from ..spec.functions import AnySpecification, FunctionSpecification
 from ..syntax.nodes import Expr, Name
 from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
-from .draws import Draw, elements_of, fitting, known_sizes
+from .draws import Draw, count_elements, get_integer_consts, select_fitting
 from .problems import is_attention
-from .steps import with_heads
+from .steps import align_heads
 
 NAME = "rounded sizes"  # names of these problems begin with it
 _PLACES = 1_000_000  # number of evaluated combinations of sizes and indices
@@ -41,7 +41,7 @@ class Unknown(Exception):
     """Expression of more than sizes, indices and numbers of the text."""
 
 
-def rounded_size_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Draw]:
+def make_rounded_size_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Draw]:
     """Make problems of the sizes at which rounding changes an integer or a comparison.
 
     Empty for kernels without such arithmetic.
@@ -49,7 +49,7 @@ def rounded_size_cases(checked: Checked, spec: AnySpecification, level: str) -> 
     if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
         return []
     draws: list[Draw] = []
-    for point in _points(checked):
+    for point in _find_points(checked):
         for sizes in _find_differing(checked, point):
             draws += _admit(checked, spec, sizes, _PROBLEMS[level])
     return list({str(sorted(d.sizes.items())): d for d in draws}.values())
@@ -65,7 +65,7 @@ class _Point:
     indices: list[str] = field(default_factory=list)
 
 
-def _points(checked: Checked) -> Iterator[_Point]:
+def _find_points(checked: Checked) -> Iterator[_Point]:
     outer = definitions(checked.declarations)
     for block, expr, _ in list_placed_deciders(checked):
         if _dtype(expr) not in (I32, BOOL):
@@ -93,7 +93,7 @@ class _Evaluation:
         self.names: dict[str, None] = {}
         self.open: set[str] = set()
         self.cache: dict[str, Any] = {}
-        self.consts = known_sizes(checked)
+        self.consts = get_integer_consts(checked)
 
     def value(self, e: Expr) -> Any:
         """Return the value of an expression. Raises Unknown."""
@@ -218,7 +218,7 @@ def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, 
     One list for each dim that may bound its indices.
     """
     names = [*point.dims, *point.indices]
-    values = _places(point.dims, point.indices)
+    values = _make_values(point.dims, point.indices)
     with np.errstate(all="ignore"):
         try:
             written, exact, double = (_Evaluation(checked, point.bound, values, near).value(point.expr) for near in (None, _NEAR, 0.0))
@@ -242,7 +242,7 @@ def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, 
         yield [dict(zip(sizes, map(int, row), strict=True)) for row in table[order[: 4 * _TRIED]]]
 
 
-def _places(dims: Sequence[str], indices: Sequence[str]) -> Values:
+def _make_values(dims: Sequence[str], indices: Sequence[str]) -> Values:
     """Return sizes from 1 and indices from 0: all combinations of small ones, then longer ones at random."""
     count = len(dims) + len(indices)
     axis = np.arange(min(2 * _LONGEST, int(_PLACES ** (1 / count))))
@@ -259,11 +259,11 @@ def _admit(checked: Checked, spec: FunctionSpecification, candidates: Iterable[M
     """Return the first problems that the specification admits with these sizes, thin in all other dims."""
     admitted: list[Draw] = []
     for sizes in list(candidates)[:_TRIED]:
-        draw = Draw(f"{NAME}: {', '.join(f'{d}={n}' for d, n in sizes.items())}", with_heads({**dict.fromkeys(checked.dims, 1), **sizes}))
-        for fit in fitting(checked, spec, [draw])[0]:
-            all_sizes = {**known_sizes(checked), **fit.sizes}
+        draw = Draw(f"{NAME}: {', '.join(f'{d}={n}' for d, n in sizes.items())}", align_heads({**dict.fromkeys(checked.dims, 1), **sizes}))
+        for fit in select_fitting(checked, spec, [draw])[0]:
+            all_sizes = {**get_integer_consts(checked), **fit.sizes}
             is_unchanged = all(fit.sizes[d] == n for d, n in sizes.items())
-            if is_unchanged and sum(elements_of(t, all_sizes) for t in checked.tensors) <= _ELEMENTS:
+            if is_unchanged and sum(count_elements(t, all_sizes) for t in checked.tensors) <= _ELEMENTS:
                 admitted.append(fit)
         if len(admitted) >= most:
             break
@@ -285,4 +285,4 @@ def _dtype(e: Expr) -> DType | None:
     return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
 
 
-__all__ = ["NAME", "rounded_size_cases"]
+__all__ = ["NAME", "make_rounded_size_cases"]

@@ -90,7 +90,7 @@ def _report(lines: list[str]) -> list[Report]:
     return [Report(title, tuple(d for d in details if d != lines[0]), tuple(map(tuple, groups)), tuple(parties))] if groups else []
 
 
-def span_of(places: tuple[Place, ...], line_map: Mapping[int, Span], chains: Mapping[int, tuple[int, ...]]) -> Span | None:
+def find_span(places: tuple[Place, ...], line_map: Mapping[int, Span], chains: Mapping[int, tuple[int, ...]]) -> Span | None:
     """Return the CuIR statement of a place: that of the innermost call that has one.
 
     chains: lines of each instruction, for places without a mapped line.
@@ -101,7 +101,7 @@ def span_of(places: tuple[Place, ...], line_map: Mapping[int, Span], chains: Map
     return next((line_map[n] for n in lines if n in line_map), None)
 
 
-def diagnostics(
+def make_diagnostics(
     text: str, line_map: Mapping[int, Span], chains: Mapping[int, tuple[int, ...]] | None = None, kernel: Span | None = None
 ) -> tuple[Diagnostic, ...]:
     """Return a V404 for each statement and kind of report, in order, with the number of reports.
@@ -112,14 +112,14 @@ def diagnostics(
     counts: dict[tuple[str, tuple[Span | None, ...]], int] = {}
     first: dict[tuple[str, tuple[Span | None, ...]], Report] = {}
     for report in read_reports(text):
-        spans = tuple(span_of(group, line_map, chains or {}) for group in report.places)
+        spans = tuple(find_span(group, line_map, chains or {}) for group in report.places)
         key = (report.title, spans)
         counts[key] = counts.get(key, 0) + 1
         first.setdefault(key, report)
-    return tuple(_diagnostic(first[key], key[1], n, kernel) for key, n in counts.items())
+    return tuple(_make_diagnostic(first[key], key[1], n, kernel) for key, n in counts.items())
 
 
-def _diagnostic(report: Report, spans: tuple[Span | None, ...], count: int, kernel: Span | None) -> Diagnostic:
+def _make_diagnostic(report: Report, spans: tuple[Span | None, ...], count: int, kernel: Span | None) -> Diagnostic:
     notes = []
     for i, span in enumerate(spans[1:], 1):
         text = f"and the {report.parties[i].lower()} is here" if i < len(report.parties) else "and here"

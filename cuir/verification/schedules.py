@@ -18,17 +18,17 @@ from ..ops.meaning.tiles import view_bits
 from ..spec.functions import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .inputs import added
+from .inputs import find_accumulated
 from .number_text import show_different
-from .numeric import with_note
+from .numeric import add_note
 from .orders import Order
-from .spec_dispatch import AnyCase, launch_of
+from .spec_dispatch import AnyCase, prepare_launch
 
 MANY = 64  # CTAs of the largest grid that is tried
 NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 1, lambda units: 3 if units > 3 else 2)
 
 
-def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
+def make_schedules(checked: Checked, level: str, seeded: int | None = None) -> list[Schedule]:
     """Return the schedules: in order, the named adversaries, every worker starved once, seeded ones.
 
     seeded: their number; by default that of the level.
@@ -43,7 +43,7 @@ def schedules(checked: Checked, level: str, seeded: int | None = None) -> list[S
 _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.random(1))
 
 
-def other_grids(units: int) -> list[int]:
+def list_other_grids(units: int) -> list[int]:
     """Return grids besides one and two CTAs.
 
     One unit each and a CTA without any; two each; and unequal shares among three or more.
@@ -71,11 +71,13 @@ def check_schedules(
     Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order or on the grid,
     or the fault found.
     """
-    launch = launch_of(program, checked, spec, case)
+    launch = prepare_launch(program, checked, spec, case)
     default_grid = grid if checked.tiles is not None else 1
-    runs: list[tuple[Schedule, Order | None, int]] = [(s, None, default_grid) for s in (_FEW if few else schedules(checked, level, seeded))]
+    runs: list[tuple[Schedule, Order | None, int]] = [
+        (s, None, default_grid) for s in (_FEW if few else make_schedules(checked, level, seeded))
+    ]
     runs += [(s, order, default_grid) for order in orders for s in _FEW]
-    accumulated = added(checked)
+    accumulated = find_accumulated(checked)
     first: dict[str, torch.Tensor] | None = None
     count = 0
     while count < len(runs):
@@ -90,12 +92,12 @@ def check_schedules(
                 order.checked if order else checked, launched.arguments(), schedule=schedule, grid=grid_of_run, undefined=launched.undefined
             )
         except CuirError as error:
-            raise with_note(error, f"found under the schedule {schedule}, in the case {case}{context}") from error
+            raise add_note(error, f"found under the schedule {schedule}, in the case {case}{context}") from error
         if first is None:
             first = launched.outputs
             # orders of agents are covered above; a fault of a share of units shows in nearly any order
             if checked.tiles is not None:
-                grids = [g for g in other_grids(report.units) if g != default_grid]
+                grids = [g for g in list_other_grids(report.units) if g != default_grid]
                 runs += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
             continue
         for name, a in first.items():
@@ -134,10 +136,10 @@ def run_under_all(checked: Checked, arguments: Mapping[str, Argument], grid: int
     They are overwritten. Outputs that are added to are not compared: the order of atomic additions is free. Raises
     CuirError: V201, or the fault found.
     """
-    free = added(checked)
+    free = find_accumulated(checked)
     written = [t.name for t in checked.outputs]
     before = {name: cast(torch.Tensor, arguments[name]).clone() for name in written}
-    tried = schedules(checked, "full")
+    tried = make_schedules(checked, "full")
     first: dict[str, torch.Tensor] = {}
     reports = []
     for schedule in tried:

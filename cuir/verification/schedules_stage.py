@@ -13,15 +13,15 @@ from .contracts import has_splice_points
 from .coverage.observed import Observed
 from .exhaustive import check_exhaustively
 from .large_problems import describe_left, is_too_large
-from .numeric import with_note
-from .orders import Order, orders
+from .numeric import add_note
+from .orders import Order, make_orders
 from .problems import is_attention
 from .report import Stage
 from .request import Request
 from .schedules import check_schedules
 from .side_processes import Job
-from .spec_dispatch import AnyCase, empty_cases, require_outputs_of, ring_cases, schedule_cases, wider_cases
-from .step_counts import counted_cases, counted_jobs
+from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
+from .step_counts import make_counted_cases, make_counted_jobs
 from .unreached import forget_entered
 
 EXPLORED = 20  # seconds for exploration at level full
@@ -58,7 +58,7 @@ class SchedulesStage:
         runs = 0
         for job, count in itertools.zip_longest(self.jobs or self._list_jobs(), finished):
             runs += job() if count is None else count
-        self.wider = wider_cases(self.program, self.checked, self.spec)
+        self.wider = find_wider_cases(self.program, self.checked, self.spec)
         runs += sum(self._try(case, few=True) for case in self.wider)
         if self.skipped_error is not None and not runs:
             raise self.skipped_error
@@ -71,23 +71,23 @@ class SchedulesStage:
         Raises CuirError for outputs that do not match the specification.
         """
         checked, spec = self.checked, self.spec
-        problems = schedule_cases(checked, spec)
+        problems = make_schedule_cases(checked, spec)
         require_outputs_of(self.program, checked, spec, problems[0])
         seeded = self.request.seeded
         share = None if seeded is None else -(-seeded // len(problems))
         if has_splice_points(self.program) and is_attention(checked.origin):
-            self.orders = list(orders(self.program, checked))
+            self.orders = list(make_orders(self.program, checked))
             for order in self.orders:
                 forget_entered(order.checked)
         for case in problems:
             yield partial(self._try_watched, case, seeded=share, orders=self.orders)
-        for case in empty_cases(checked, spec):
+        for case in make_empty_cases(checked, spec):
             yield partial(self._try, case, orders=self.orders, few=True, grid=1)
-        self.rings = ring_cases(checked, spec)
+        self.rings = make_ring_cases(checked, spec)
         for case in self.rings:
             yield partial(self._try, case, few=True)
-        self.counted = counted_cases(checked, spec, self.level)
-        yield from counted_jobs(checked, spec, self.counted, self.level)
+        self.counted = make_counted_cases(checked, spec, self.level)
+        yield from make_counted_jobs(checked, spec, self.counted, self.level)
 
     def _try_watched(self, case: AnyCase, **options: Any) -> int:
         """Run a problem; watch fewer conditions afterwards."""
@@ -143,7 +143,7 @@ class SchedulesStage:
             return f"schedules were not enumerated: {error.diagnostics[0].message}"
         last = launches[-1].result
         if last.verdict == "faulty":
-            raise with_note(CuirError(last.diagnostics), f"found among all schedules of {launches[-1].case}")
+            raise add_note(CuirError(last.diagnostics), f"found among all schedules of {launches[-1].case}")
         if last.verdict == "unknown":
             return f"too many schedules of {launches[-1].case} to explore all"
         return f"no schedule at all of {len(launches)} small launches fails, {sum(e.result.states for e in launches):,} states"

@@ -26,8 +26,8 @@ from ..variants.arguments import sources_of
 from ..variants.evaluate import evaluate
 from ..variants.rebuilt import bounded, made_at
 from ..variants.traced import Traced
-from .draws import Draw, fitting
-from .problems import Case, head_dims
+from .draws import Draw, select_fitting
+from .problems import Case, get_head_dims
 
 PARTS = 3  # summands of a product, each with so few bits that every dtype represents it: together those of f32
 BITS = 8
@@ -66,7 +66,7 @@ class ScoreInputs:
 
 def make_forward_case(spec: Specification, traced: Traced, checked: Checked) -> tuple[str, Case] | None:
     """Return a description and a problem of an attention kernel with scores at corners, or None."""
-    D = head_dims(checked.consts)[0]
+    D = get_head_dims(checked.consts)[0]
     lengths = Lengths(1, 2, 2, _count_queries(D), KEYS)
     score_inputs = make_score_inputs(spec, traced, lengths, D, _dtype(checked))
     return (
@@ -85,7 +85,7 @@ def make_backward_case(
     """
     D = int(checked.consts["D"])  # type: ignore[arg-type]
     sizes = {"B": 1, "H": 2, "HK": 2, "M": _count_queries(D), "N": KEYS}
-    draws, _ = fitting(checked, gradients, [Draw("corners", {d: sizes.get(d, 3) for d in checked.dims}, corners=True)])
+    draws, _ = select_fitting(checked, gradients, [Draw("corners", {d: sizes.get(d, 3) for d in checked.dims}, corners=True)])
     if not draws:
         return None
     (draw,) = draws
@@ -137,7 +137,7 @@ def make_score_inputs(spec: Specification, traced: Traced, lengths: Lengths, D: 
     near = [bool((chosen.good & mask & (rows == i)).any()) and not reached[i] for i in range(len(corners))]
     if not any(reached) and not any(near):
         return None
-    q, k = _factor(chosen.scores / scale, lengths, D, dtype)
+    q, k = _factor_products(chosen.scores / scale, lengths, D, dtype)
     return ScoreInputs(q, k, scale, sum(reached), sum(near), len(corners))
 
 
@@ -228,13 +228,13 @@ class Decisions:
         size = (_GRID[:-1] + _GRID[1:]).abs().view(-1, 1, 1, 1, 1).expand(turns.shape)
         last = len(turns) - 1 - turns.flip(0).int().argmax(0)
         first = torch.stack([size.where(turns, math.inf).argmin(0), turns.int().argmax(0), last])
-        start, ranks = sides.gather(0, first), _ranks(_GRID)
+        start, ranks = sides.gather(0, first), _rank_values(_GRID)
         low, high = ranks[first], ranks[first + 1]
         while bool((high - low > 1).any()):
             middle = (low + high) // 2
-            is_start = self._sides(decision, _from_ranks(middle)) == start
+            is_start = self._sides(decision, _convert_ranks(middle)) == start
             low, high = torch.where(is_start, middle, low), torch.where(is_start, high, middle)
-        below, above = _from_ranks(low), _from_ranks(high)
+        below, above = _convert_ranks(low), _convert_ranks(high)
         if len(decision) == 1:  # the number with fewer bits on either side
             at = torch.where(low % 2**8 == 0, below, torch.where(high % 2**8 == 0, above, math.nan))
         else:
@@ -268,11 +268,11 @@ def _collect_decisions(score: Expr) -> list[Decision]:
             decisions.append((args[0], Literal(0.0)))
         elif len(args) == 1 and differentiate_op(op, args, cast(Expr, node), lambda cond, x, y: x) == (None,):
             decisions.append((cast(Expr, node),))
-    distinct = [d for d in dict.fromkeys(decisions) if any("S" in names(e) for e in d) and sum(map(_nodes, d)) <= MOST_NODES]
+    distinct = [d for d in dict.fromkeys(decisions) if any("S" in names(e) for e in d) and sum(map(_count_nodes, d)) <= MOST_NODES]
     return distinct[:MOST]
 
 
-def _nodes(e: Expr) -> int:
+def _count_nodes(e: Expr) -> int:
     visited: set[IdentityKey] = set()
     pending: list[Node] = [e]
     while pending:
@@ -289,13 +289,13 @@ def _is_same(x: Corner, y: Corner) -> bool:
     return places[0].shape == places[1].shape and torch.equal(*places)
 
 
-def _ranks(x: torch.Tensor) -> torch.Tensor:
+def _rank_values(x: torch.Tensor) -> torch.Tensor:
     """Number the values of f32 in their order."""
     bits = x.float().view(torch.int32).long()
     return torch.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 
 
-def _from_ranks(ranks: torch.Tensor) -> torch.Tensor:
+def _convert_ranks(ranks: torch.Tensor) -> torch.Tensor:
     size = ranks.abs().int().view(torch.float32).double()
     return torch.where(ranks < 0, -size, size)
 
@@ -344,7 +344,7 @@ def _choose_scores(decisions: Decisions, corners: Sequence[Corner], scale: float
     return Chosen(scores, good, on)
 
 
-def _factors(dtype: torch.dtype) -> torch.Tensor:
+def _make_factors(dtype: torch.dtype) -> torch.Tensor:
     """Return the numbers of a query by which its key's numbers are multiplied.
 
     Each key number then is about as large as the product.
@@ -355,7 +355,7 @@ def _factors(dtype: torch.dtype) -> torch.Tensor:
 def _split(x: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
     """Split products into numbers of a key, of few bits each, in float64."""
     numbers = []
-    for factor in _factors(dtype):
+    for factor in _make_factors(dtype):
         mantissa, exponent = torch.frexp(x)
         part = torch.ldexp(torch.trunc(mantissa * 2**BITS), exponent - BITS)
         number = (part / factor if factor else torch.zeros_like(part)).to(dtype).double()
@@ -366,17 +366,17 @@ def _split(x: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
 
 def _reach(scores: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
     """Compute the scores of the split numbers."""
-    parts = zip(_split(scores / scale, dtype), _factors(dtype), strict=True)
+    parts = zip(_split(scores / scale, dtype), _make_factors(dtype), strict=True)
     return sum((x * factor for x, factor in parts), torch.zeros_like(scores)) * scale
 
 
-def _factor(products: torch.Tensor, lengths: Lengths, D: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _factor_products(products: torch.Tensor, lengths: Lengths, D: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Make queries and keys with these products: each query has separate columns, and is 0 in all others."""
     group = lengths.H // lengths.HK
     q, k = (torch.zeros(lengths.B, heads, n, D, dtype=torch.float64) for heads, n in ((lengths.H, lengths.M), (lengths.HK, lengths.N)))
     rows = torch.arange(lengths.M)
     used = group * lengths.M * PARTS
-    for i, (part, factor) in enumerate(zip(_split(products, dtype), _factors(dtype), strict=True)):
+    for i, (part, factor) in enumerate(zip(_split(products, dtype), _make_factors(dtype), strict=True)):
         for h in range(lengths.H):
             columns = ((h % group) * lengths.M + rows) * PARTS + i
             q[:, h, rows, columns] = factor

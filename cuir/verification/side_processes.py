@@ -34,7 +34,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 Job = Callable[[], Any]
 
 
-def usable_processes() -> int:
+def count_usable_processes() -> int:
     """Return the number of processes for a verification on this machine.
 
     1 where there is no fork or a single core; CUIR_PROCESSES overrides it.
@@ -222,4 +222,4 @@ def _send(report: int, message: bytes) -> None:
         content = content[os.write(report, content) :]
 
 
-__all__ = ["Job", "Recorder", "SideProcesses", "usable_processes"]
+__all__ = ["Job", "Recorder", "SideProcesses", "count_usable_processes"]

@@ -29,7 +29,7 @@ class Problem:
         return f"M={lengths.M}, N={lengths.N}, BM={self.BM}, BN={self.BN}, B={lengths.B}, H={lengths.H}, HK={lengths.HK}"
 
 
-def mask_integers(spec: Specification | None, program: Program | None) -> list[int]:
+def collect_mask_integers(spec: Specification | None, program: Program | None) -> list[int]:
     """Return positive integers at which a mask may have an edge.
 
     They are captured by the specification, or literals of its mask and of the program's `keep`.
@@ -50,12 +50,12 @@ def mask_integers(spec: Specification | None, program: Program | None) -> list[i
     return sorted(v for v in integers if v > 0)
 
 
-def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "quick", program: Program | None = None) -> list[Problem]:
+def make_problems(spec: Specification | None, BM: int, BN: int, level: str = "quick", program: Program | None = None) -> list[Problem]:
     """Return problems with every kind of edge.
 
     Ragged ends, M != N, one row, N smaller than a block, N = 0, and lengths around the mask's integers.
     """
-    edges = mask_integers(spec, program)
+    edges = collect_mask_integers(spec, program)
     marks, far = [v for v in edges if v < 300], [v for v in edges if v >= 300]
     lengths_tried = [1, 37, 2 * 16, 3 * 16 + 1]
     problems: list[Problem] = []
@@ -98,7 +98,7 @@ def problems_for(spec: Specification | None, BM: int, BN: int, level: str = "qui
     return [p for p in problems if p.lengths.M * p.lengths.N <= MAX_PAIRS]
 
 
-def problems_of_order(program: Program, kernel: Kernel, problems: Sequence[Problem]) -> list[Problem]:
+def make_order_problems(program: Program, kernel: Kernel, problems: Sequence[Problem]) -> list[Problem]:
     """Return problems for `tile` alone, with the tiles of these problems.
 
     They have as many heads as its text mentions, and more; keys so long that the L2 cache holds few heads or one. Empty
@@ -135,7 +135,7 @@ def walk_with_callees(funcs: Mapping[str, Func], name: str) -> Iterator[Node]:
                 pending.append(node.func.id)
 
 
-def few_problems(program: Program) -> list[Problem]:
+def make_few_problems(program: Program) -> list[Problem]:
     """Return problems that suffice for another value of a captured number.
 
     Ragged ends, and a tile of several warpgroups if the program has kv_rows.

@@ -19,9 +19,9 @@ from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, refuse_function
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
-from .draws import Draw, elements_of, known_sizes
+from .draws import Draw, count_elements, get_integer_consts
 from .functions import require_defined
-from .inputs import FunctionLaunch, function_launch, readable
+from .inputs import FunctionLaunch, collect_readable, make_function_launch
 from .number_text import show_different
 
 _TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is evaluated twice: the first that is admitted
@@ -116,20 +116,20 @@ class Soundness:
             return
         checked = self.checked
         if spec.sizes is not None:
-            drawn = {**known_sizes(checked), **dict.fromkeys(checked.dims, _TRIED[-1])}
+            drawn = {**get_integer_consts(checked), **dict.fromkeys(checked.dims, _TRIED[-1])}
             yield _Question("sizes", spec.sizes, lambda: spec.admitted(drawn) or {"the length": None})
         if spec.inputs is not None:
-            yield _Question("inputs", spec.inputs, lambda: _collect_values(function_launch(checked, spec, draw)))
-        launch = function_launch(checked, spec, draw)
-        yield _Question("reference", spec.reference, lambda: spec.exact(readable(checked, launch), list(launch.before)))
+            yield _Question("inputs", spec.inputs, lambda: _collect_values(make_function_launch(checked, spec, draw)))
+        launch = make_function_launch(checked, spec, draw)
+        yield _Question("reference", spec.reference, lambda: spec.exact(collect_readable(checked, launch), list(launch.before)))
 
     def _find_small_draw(self, spec: FunctionSpecification) -> Draw | None:
         for n in _TRIED:
             try:
-                sizes = spec.admitted({**known_sizes(self.checked), **dict.fromkeys(self.checked.dims, n)})
+                sizes = spec.admitted({**get_integer_consts(self.checked), **dict.fromkeys(self.checked.dims, n)})
                 if sizes is not None and self._count_elements(sizes) <= _SMALL:
                     draw = Draw("asked again", {d: sizes[d] for d in self.checked.dims})
-                    function_launch(self.checked, spec, draw)
+                    make_function_launch(self.checked, spec, draw)
                     return draw
             except CuirError as error:
                 if error.diagnostics[0].code in _REFUSED:
@@ -137,7 +137,7 @@ class Soundness:
         return None
 
     def _count_elements(self, sizes: Mapping[str, int]) -> int:
-        return max((elements_of(t, sizes) for t in self.checked.tensors), default=0)
+        return max((count_elements(t, sizes) for t in self.checked.tensors), default=0)
 
     def _list_mod_questions(self, spec: Specification) -> Iterable[_Question]:
         for lengths in _LENGTHS:
@@ -177,10 +177,10 @@ class Soundness:
         """Yield a warning about tables that are the same for every seed, in up to three problems."""
         if spec.inputs is None or _is_ours(spec.inputs):
             return
-        small = [d for d in draws if self._count_elements({**known_sizes(self.checked), **d.sizes}) <= _SMALL]
+        small = [d for d in draws if self._count_elements({**get_integer_consts(self.checked), **d.sizes}) <= _SMALL]
         names_seen, varied = set[str](), set[str]()
         for draw in sorted(small, key=lambda d: -min(d.sizes.values(), default=0))[:3]:
-            first, second = (function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
+            first, second = (make_function_launch(self.checked, spec, Draw(draw.name, draw.sizes, "normal", seed)) for seed in (11, 12))
             for name in first.from_inputs:
                 a, b = _collect_values(first).get(name), _collect_values(second).get(name)
                 names_seen |= {name} if _holds_several(a) else set()
@@ -203,10 +203,10 @@ def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any
         for draw in (c for c in cases if isinstance(c, Draw)):
             if time.perf_counter() > end:
                 break
-            if soundness._count_elements({**known_sizes(checked), **draw.sizes}) <= _SMALL:
+            if soundness._count_elements({**get_integer_consts(checked), **draw.sizes}) <= _SMALL:
                 try:
-                    launch = function_launch(checked, spec, draw)
-                    exact = spec.exact(readable(checked, launch), list(launch.before))
+                    launch = make_function_launch(checked, spec, draw)
+                    exact = spec.exact(collect_readable(checked, launch), list(launch.before))
                 except CuirError as error:
                     if error.diagnostics[0].code in _OF_THE_KERNEL:
                         return

@@ -26,20 +26,30 @@ from ..variants.ranges import traced_apart
 from ..variants.rebuilt import bounded, made_at
 from .blame import blame
 from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
-from .counters import uses_of_rings
+from .counters import count_ring_uses
 from .draws import Draw
-from .evaluate import kernel_names
-from .function_problems import draws, with_applicable_kinds
+from .evaluate import collect_kernel_values
+from .function_problems import make_draws, restrict_kinds
 from .functions import check_function, require_outputs
 from .hidden_biases import make_hidden_biases
-from .inputs import FunctionLaunch, function_launch
-from .lengths import from_case, ring_draws, schedule_draws, simpler_draws, wider_draws
+from .inputs import FunctionLaunch, make_function_launch
+from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
 from .memory import require_memory
-from .numeric import judge, with_note
-from .problems import Case, Launch, cases, is_attention, launch, require_attention, require_inputs_kept, simpler, small_attention_launches
+from .numeric import add_note, judge
+from .problems import (
+    Case,
+    Launch,
+    is_attention,
+    list_simpler_cases,
+    make_attention_launch,
+    make_cases,
+    make_small_attention_launches,
+    require_attention,
+    require_inputs_kept,
+)
 from .score_corners import make_backward_case, make_forward_case
-from .steps import steps_of_dims, tile_of_dims
-from .unreached import ENOUGH, short_loops, unentered_loops
+from .steps import find_steps, find_tiles
+from .unreached import ENOUGH, find_short_loops, find_unentered_loops
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch
@@ -47,17 +57,17 @@ AnyLaunch = Launch | FunctionLaunch
 _TRIAL = 2.0  # seconds of a run that searches for more turns: longer runs would exceed the budget on a slower machine
 
 
-def tile_sizes(checked: Checked) -> tuple[int, int]:
+def get_tile_sizes(checked: Checked) -> tuple[int, int]:
     """Return BM and BN, queries and keys of a tile.
 
     They are the sizes of the boxes that are moved where the kernel has no consts of these names.
     """
     BM, BN = (checked.consts.get(name) for name in ("BM", "BN"))
-    steps = tile_of_dims(checked) if BM is None or BN is None else {}
+    steps = find_tiles(checked) if BM is None or BN is None else {}
     return int(BM or steps.get("M") or 128), int(BN or steps.get("N") or 128)  # type: ignore[arg-type]
 
 
-def prepared(
+def prepare_specification(
     spec: Any,
     kernel: Kernel | None = None,
     program: Program | None = None,
@@ -87,7 +97,7 @@ def prepared(
         pairs = {name: (leaves[name_of_tensor], arguments[name_of_tensor]) for name, name_of_tensor in gradient_names.items()}
         return at_lengths, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
 
-    names = _names(kernel)
+    names = _list_names(kernel)
     flags = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
     return gradients(variant, extra, learned if gradient_names else None, **flags, exact_scores=exact_scores)
 
@@ -100,7 +110,7 @@ def _load(spec: Any, kernel: Kernel | None) -> AnySpecification:
     return as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
 
 
-def mods_of(spec: Any, checked: Checked) -> Specification | None:
+def get_mods(spec: Any, checked: Checked) -> Specification | None:
     """Return the mods that specify a kernel, or its backward kernel; None for a function."""
     specification = _load(spec, checked.origin)
     return bounded(specification) if isinstance(specification, Specification) else None
@@ -117,12 +127,12 @@ def make_corner_cases(
     specification, backward = _load(spec, checked.origin), is_backward(checked.origin)
     if not isinstance(specification, Specification) or not (backward or is_attention(checked.origin)):
         return
-    yield from _score_corners(specification, program, checked)
+    yield from _make_score_corners(specification, program, checked)
     problem = pick_corner_problem(cases)
     if not backward or problem is None:
         return
     for words, variants in make_corner_specifications(specification):
-        specs = (prepared(v, checked.origin, program, checked.consts) for v in variants)
+        specs = (prepare_specification(v, checked.origin, program, checked.consts) for v in variants)
         variant = find_first_defined(checked, (s for s in specs if isinstance(s, FunctionSpecification)), problem)
         if variant is not None:
             yield words, variant, problem
@@ -135,17 +145,17 @@ def make_hidden_cases(spec: Any, checked: Checked) -> Iterator[tuple[str, AnySpe
     """
     specification = _load(spec, checked.origin)
     if isinstance(specification, Specification) and is_attention(checked.origin):
-        yield from make_hidden_biases(specification, *tile_sizes(checked))
+        yield from make_hidden_biases(specification, *get_tile_sizes(checked))
 
 
-def _score_corners(spec: Specification, program: Program, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
+def _make_score_corners(spec: Specification, program: Program, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
     if spec.score_mod is None:
         return
     try:
         traced = traced_apart(spec)
     except CuirError:  # a mod that cannot be traced: a handwritten program is judged by drawn scores alone
         return
-    judge = prepared(spec, checked.origin, program, checked.consts, exact_scores=True)
+    judge = prepare_specification(spec, checked.origin, program, checked.consts, exact_scores=True)
     if isinstance(judge, FunctionSpecification):
         backward_case = make_backward_case(spec, judge, traced, checked)
         if backward_case is not None:
@@ -157,11 +167,11 @@ def _score_corners(spec: Specification, program: Program, checked: Checked) -> I
 
 def is_backward(kernel: Kernel) -> bool:
     """Return whether a kernel takes the inputs of attention's backward pass and gives gradients of Q or K."""
-    names = _names(kernel)
+    names = _list_names(kernel)
     return set(BACKWARD) <= names and bool({"dQ", "dK"} & names) and "O" not in names
 
 
-def _names(kernel: Kernel) -> set[str]:
+def _list_names(kernel: Kernel) -> set[str]:
     return {p.name for p in kernel.params}
 
 
@@ -180,12 +190,12 @@ def require_outputs_of(program: Program, checked: Checked, spec: AnySpecificatio
     Mods have no names and shapes.
     """
     if isinstance(spec, FunctionSpecification):
-        launched = launch_of(program, checked, spec, case)
+        launched = prepare_launch(program, checked, spec, case)
         assert isinstance(launched, FunctionLaunch)
         require_outputs(checked, spec, launched, case)
 
 
-def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, poison: bool = False) -> AnyLaunch:
+def prepare_launch(program: Program, checked: Checked, spec: AnySpecification, case: AnyCase, poison: bool = False) -> AnyLaunch:
     """Return the arguments of a kernel for a problem, with poisoned outputs.
 
     poison: also poison the input elements that a function does not read. Raises CuirError as `require_memory`, `launch`
@@ -194,28 +204,28 @@ def launch_of(program: Program, checked: Checked, spec: AnySpecification, case: 
     if isinstance(case, Case):
         lengths = case.lengths
         logits = 8 * lengths.B * lengths.H * lengths.M * lengths.N  # bytes of the reference's logits, in float64
-        require_memory(checked, kernel_names(checked.origin, asdict(lengths), checked.consts, {}), logits)
+        require_memory(checked, collect_kernel_values(checked.origin, asdict(lengths), checked.consts, {}), logits)
     else:
         require_memory(checked, case.sizes)
     if isinstance(spec, FunctionSpecification):
-        draw = from_case(checked, spec, case) if isinstance(case, Case) else case
-        return function_launch(checked, spec, draw, poison=poison)
+        draw = convert_case(checked, spec, case) if isinstance(case, Case) else case
+        return make_function_launch(checked, spec, draw, poison=poison)
     assert isinstance(case, Case)
-    return launch(program, checked, spec, case)
+    return make_attention_launch(program, checked, spec, case)
 
 
-def number_cases(checked: Checked, spec: AnySpecification, marks: list[int], level: str) -> list[AnyCase]:
+def make_number_cases(checked: Checked, spec: AnySpecification, marks: list[int], level: str) -> list[AnyCase]:
     """Return the problems of the numbers stage."""
     if isinstance(spec, FunctionSpecification):
-        return list(draws(checked, spec, level))
-    return list(cases(spec, *tile_sizes(checked), marks, level))
+        return list(make_draws(checked, spec, level))
+    return list(make_cases(spec, *get_tile_sizes(checked), marks, level))
 
 
-def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+def make_schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Return the problems of the schedules stage, on two CTAs each."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(with_applicable_kinds(checked, spec, schedule_draws(checked, spec)))
-    BM, BN = tile_sizes(checked)
+        return list(restrict_kinds(checked, spec, make_schedule_draws(checked, spec)))
+    BM, BN = get_tile_sizes(checked)
     return [
         Case("persistent tiles", Lengths(1, 2, 1, BM + 9, 5 * BN + 3)),
         Case("short rows", Lengths(1, 4, 2, BM, BN // 2), "strided"),
@@ -227,30 +237,30 @@ def schedule_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     ]
 
 
-def empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+def make_empty_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Return problems in which tiles without keys come before and between tiles with keys.
 
     They run under a few schedules on one CTA, in some order of tiles.
     """
     if not is_attention(checked.origin):
         return []
-    BM, _ = tile_sizes(checked)
+    BM, _ = get_tile_sizes(checked)
     return [Case("tiles without keys among others", Lengths(1, 4, 2, 3 * BM, BM))]
 
 
-def ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+def make_ring_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Return problems for a few schedules in which two CTAs go round every ring twice and begin again.
 
     By tiles and by blocks of a tile; other grids give some CTAs one unit and some none.
     """
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        return list(with_applicable_kinds(checked, spec, ring_draws(checked, spec)))
-    (BM, BN), uses = tile_sizes(checked), uses_of_rings(checked)
+        return list(restrict_kinds(checked, spec, make_ring_draws(checked, spec)))
+    (BM, BN), uses = get_tile_sizes(checked), count_ring_uses(checked)
     tiles = Case("rings go round by tiles", Lengths(1, 2 * uses, uses, BM, max(1, BN // 2)))
     return [tiles, *([Case("rings go round by blocks", Lengths(1, 2, 1, BM, uses * BN))] if uses > 6 else [])]
 
 
-def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+def find_wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Return longer problems in which loops make three turns that have made fewer in all runs so far.
 
     Empty for mods, whose problems do not depend on the kernel's text.
@@ -259,26 +269,26 @@ def wider_cases(program: Program, checked: Checked, spec: AnySpecification) -> l
         return []
 
     def open_loops() -> list[int]:
-        return [*short_loops(checked, below=ENOUGH), *unentered_loops(checked)]
+        return [*find_short_loops(checked, below=ENOUGH), *find_unentered_loops(checked)]
 
     def enough(draw: Draw) -> bool:
         before = open_loops()
         if before:
             try:
-                run(checked, launch_of(program, checked, spec, draw).arguments(), budget=_TRIAL)
+                run(checked, prepare_launch(program, checked, spec, draw).arguments(), budget=_TRIAL)
             except CuirError as error:  # faults are reported when the problem is checked
                 return all(d.code != "D402" for d in error.diagnostics)
             return len(open_loops()) < len(before)
         return False
 
-    return list(wider_draws(checked, spec, enough)) if open_loops() else []
+    return list(find_wider_draws(checked, spec, enough)) if open_loops() else []
 
 
-def single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCase]) -> list[str]:
+def find_single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[AnyCase]) -> list[str]:
     """Return dims in which no problem is longer than one tile or block, as the kernel steps through them."""
     if not isinstance(spec, FunctionSpecification):
         return []
-    steps, draws = steps_of_dims(checked, spec), [c for c in cases if isinstance(c, Draw)]
+    steps, draws = find_steps(checked, spec), [c for c in cases if isinstance(c, Draw)]
     return [d for d in checked.dims if draws and max(c.sizes[d] for c in draws) <= max(1, steps[d])]
 
 
@@ -289,14 +299,14 @@ def check_case(
 
     grid: the number of CTAs. Raises CuirError: V301 to V304, or a fault of the program.
     """
-    problem = launch_of(program, checked, spec, case, poison=True)
+    problem = prepare_launch(program, checked, spec, case, poison=True)
     grids: list[int] = []  # numbers of CTAs of the runs
 
     def execute(launched: AnyLaunch) -> None:
         try:
             grids.append(run(checked, launched.arguments(), schedule=schedule, grid=grid, undefined=launched.undefined).grid)
         except CuirError as error:
-            raise with_note(error, f"in the case {case}") from error
+            raise add_note(error, f"in the case {case}") from error
 
     try:
         if isinstance(problem, FunctionLaunch):
@@ -306,7 +316,7 @@ def check_case(
         assert isinstance(spec, Specification) and isinstance(case, Case)
         numbers = judge(problem, spec, case, checked.origin.span)
     except CuirError as error:
-        raise (with_note(error, f"replay: --grid {grids[-1]}") if grids and callable(grid) else error) from None
+        raise (add_note(error, f"replay: --grid {grids[-1]}") if grids and callable(grid) else error) from None
     return [
         {
             "case": str(case),
@@ -323,7 +333,7 @@ def check_case(
     ]
 
 
-def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
+def list_not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Return tensors that the kernel writes and that are neither compared in a row nor scratch.
 
     A function may give only some outputs. Rows of mods are about all of them.
@@ -336,7 +346,7 @@ def not_compared(checked: Checked, rows: Iterable[Mapping[str, object]]) -> list
 
 def require_compared(checked: Checked, spec: AnySpecification, rows: Iterable[Mapping[str, object]]) -> None:
     """Raise CuirError V307 if the kernel writes a tensor that was not compared."""
-    if missing := not_compared(checked, rows):
+    if missing := list_not_compared(checked, rows):
         first = missing[0]
         spans = {t.name: t.span for t in checked.tensors}
         raise CuirError.of(
@@ -347,7 +357,7 @@ def require_compared(checked: Checked, spec: AnySpecification, rows: Iterable[Ma
         )
 
 
-def made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
+def list_made_positive(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Return scalars that were drawn negative in some problem, and that must be positive."""
     return list(dict.fromkeys(name for row in rows for name in str(row.get("made positive", "")).split(", ") if name))
 
@@ -362,7 +372,7 @@ def describe_outside(rows: Iterable[Mapping[str, object]]) -> str:
     )
 
 
-def smallest(
+def shrink_error(
     program: Program,
     checked: Checked,
     spec: AnySpecification,
@@ -376,31 +386,31 @@ def smallest(
     Simpler cases are tried for a while; `error` is that of `case`.
     """
     code, end, latest, current = error.diagnostics[0].code, time.perf_counter() + seconds, error, case
-    trying = _simpler(checked, spec, current)
+    trying = _list_simpler(checked, spec, current)
     while time.perf_counter() < end and (candidate := next(trying, None)) is not None:
         try:
             check_case(program, checked, spec, candidate, grid=grid)
         except CuirError as failure:
             if failure.diagnostics[0].code == code:
-                latest, current, trying = failure, candidate, _simpler(checked, spec, candidate)
-    latest = blame(checked, spec, launch_of(program, checked, spec, current), latest)
+                latest, current, trying = failure, candidate, _list_simpler(checked, spec, candidate)
+    latest = blame(checked, spec, prepare_launch(program, checked, spec, current), latest)
     return (
-        latest if current is case else with_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
+        latest if current is case else add_note(latest, f"the smallest problem found that fails like this; first seen in the case {case}")
     )
 
 
-def _simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterator[AnyCase]:
+def _list_simpler(checked: Checked, spec: AnySpecification, case: AnyCase) -> Iterator[AnyCase]:
     if isinstance(case, Case):
-        return simpler(case)
+        return list_simpler_cases(case)
     assert isinstance(spec, FunctionSpecification)
-    return simpler_draws(checked, spec, case)
+    return list_simpler_draws(checked, spec, case)
 
 
-def small_launches(checked: Checked, spec: AnySpecification, tiles: int, blocks: int) -> list[tuple[AnyCase, int]]:
+def make_small_launches(checked: Checked, spec: AnySpecification, tiles: int, blocks: int) -> list[tuple[AnyCase, int]]:
     """Return problems and grids whose schedules can all be explored.
 
     `tiles` units of work of up to `blocks` blocks each, for an attention kernel.
     """
     if not isinstance(spec, FunctionSpecification) or is_attention(checked.origin):
-        return list(small_attention_launches(*tile_sizes(checked), tiles, blocks, checked.longest_ring))
-    return [(d, grid) for d in (*schedule_draws(checked, spec), *ring_draws(checked, spec)) for grid in (1, 2)]
+        return list(make_small_attention_launches(*get_tile_sizes(checked), tiles, blocks, checked.longest_ring))
+    return [(d, grid) for d in (*make_schedule_draws(checked, spec), *make_ring_draws(checked, spec)) for grid in (1, 2)]

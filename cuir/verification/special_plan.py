@@ -10,7 +10,7 @@ import torch
 
 from ..spec.functions import Value
 from .mentioned_numbers import Mentioned
-from .special_values import hide, make_close, make_large, make_near, make_vast, scatter, scatter_few, with_neighbours
+from .special_values import hide, list_neighbours, make_close, make_large, make_near, make_vast, scatter, scatter_few
 from .together import Meeting, find_meetings, find_steep, make_steep, meet
 
 SPECIAL = ("hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges")  # kinds of inputs
@@ -115,7 +115,7 @@ class SpecialPlan:
                 n: torch.tensor(inputs[n], dtype=torch.bfloat16).item() for n in self.scalars if type(inputs[n]) is float
             }  # all dtypes represent it
             scalars = [v for v in ({**inputs, **short}).values() if type(v) is float and math.isfinite(v)]
-            near = {n: [v for s in scalars for v in with_neighbours(s, tensors[n].dtype)] for n in self.bounds}
+            near = {n: [v for s in scalars for v in list_neighbours(s, tensors[n].dtype)] for n in self.bounds}
             return short | {n: scatter(tensors[n], [*values, *near[n]], seed, block, generator) for n, values in self.bounds.items()}
         if kind == "hidden":
             name = self.hidden[index]
@@ -144,11 +144,11 @@ class SpecialPlan:
     def edges(self, index: int, turn: int, inputs: Mapping[str, Value]) -> dict[str, Value]:
         """Return values of scalars at their edges, other combinations at each turn."""
         longest = max((max(x.shape, default=1) for x in inputs.values() if isinstance(x, torch.Tensor)), default=1)
-        lists = {**self.scalars, **{n: tuple(integer_edges(longest, self.mentioned)) for n in self.integers}}
+        lists = {**self.scalars, **{n: tuple(list_integer_edges(longest, self.mentioned)) for n in self.integers}}
         return {n: values[(index + i * (1 + index // len(values) + turn)) % len(values)] for i, (n, values) in enumerate(lists.items())}
 
 
-def integer_edges(longest: int, mentioned: Sequence[int]) -> list[int]:
+def list_integer_edges(longest: int, mentioned: Sequence[int]) -> list[int]:
     """Return integers at edges.
 
     0, the first and last valid one, numbers of blocks, and compared numbers, with their neighbours.
@@ -191,14 +191,14 @@ def make_plan(
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open else ()))
         if admitted := () if use.multiplied else tuple(v for v in values if is_finite({n: scatter_few(x, (v,), 0, generator)})):
             infinite[n] = admitted
-        near = dict.fromkeys(v for number in mentioned.floats for v in with_neighbours(number, x.dtype))
+        near = dict.fromkeys(v for number in mentioned.floats for v in list_neighbours(number, x.dtype))
         for choice in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
             if is_finite({n: scatter(x, choice, 0, max(1, x.shape[-1] // 4), generator)}):
                 bounds[n] = choice
                 break
     floats = {n: v for n, v in scalars.items() if type(v) is float}
     edges: dict[str, tuple[Value, ...]] = {n: (False, True) for n, v in scalars.items() if isinstance(v, bool)}
-    near = dict.fromkeys(v for number in mentioned.floats for v in with_neighbours(number, torch.float32))
+    near = dict.fromkeys(v for number in mentioned.floats for v in list_neighbours(number, torch.float32))
     for n in floats:
         if admitted := tuple(v for v in dict.fromkeys((*_SCALARS, *near)) if _admits(plain, evaluate({n: v}), v < 0)):
             edges[n] = admitted
@@ -286,4 +286,4 @@ def _collect_operations(above: Mapping[object, Sequence[object]], entry: object,
     return names
 
 
-__all__ = ["SPECIAL", "SpecialPlan", "Uses", "find_uses", "has_numbers", "integer_edges", "is_defined", "make_plan"]
+__all__ = ["SPECIAL", "SpecialPlan", "Uses", "find_uses", "has_numbers", "is_defined", "list_integer_edges", "make_plan"]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
-from .draws import Draw, fitting
+from .draws import Draw, select_fitting
 from .problems import is_attention
 from .special_plan import SPECIAL, SpecialPlan
 from .special_values import HIDDEN_COLUMNS
-from .steps import steps_of_dims, with_heads
+from .steps import align_heads, find_steps
 
 _QUICK = {
     "hidden": 4,
@@ -32,7 +32,7 @@ def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: Spec
 
     Rows with runs of -inf have several tiles.
     """
-    steps, draws = steps_of_dims(checked, spec), list[Draw]()
+    steps, draws = find_steps(checked, spec), list[Draw]()
     for kind in SPECIAL:
         several = plan.count(kind) * (_TURNS.get(kind, 1) if level == "full" or kind == "hidden" else 1)
         count = min(several, _QUICK[kind] if level == "quick" else _FULL)
@@ -46,7 +46,7 @@ def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: Spec
 def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Mapping[str, int]) -> list[Draw]:
     """Return the problem, or one of two tiles of each dim where the specification or memory refuses it."""
     for sizes in (draw.sizes, {d: 2 * n or 2 for d, n in steps.items()}):
-        if admitted := fitting(checked, spec, [Draw(draw.name, with_heads(sizes), draw.kind, draw.seed)])[0]:
+        if admitted := select_fitting(checked, spec, [Draw(draw.name, align_heads(sizes), draw.kind, draw.seed)])[0]:
             return admitted
     return []
 

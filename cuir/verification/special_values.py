@@ -22,7 +22,7 @@ _HIDDEN = 9  # the number of forms of rows with -inf
 Values = Sequence[float]
 
 
-def rows_of(x: torch.Tensor) -> torch.Tensor:
+def number_rows(x: torch.Tensor) -> torch.Tensor:
     """Return the number of each row, of the shape of x with 1 in place of the last dim."""
     return torch.arange(math.prod(x.shape[:-1])).view(*x.shape[:-1], 1)
 
@@ -36,7 +36,7 @@ def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> 
     columns = x.shape[-1]
     if not columns:
         return x
-    place, form = torch.arange(columns), (rows_of(x) + turn) % _HIDDEN
+    place, form = torch.arange(columns), (number_rows(x) + turn) % _HIDDEN
     first = min(block, columns - 1)
     start = min(HIDDEN_COLUMNS, max(first, columns // 2), columns - 1)
     single = torch.randint(columns, form.shape, generator=generator)
@@ -55,7 +55,7 @@ def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> 
     is_hidden = torch.zeros_like(x, dtype=torch.bool)
     for number, run in enumerate(runs):
         is_hidden |= (form == number) & run
-    lowest = torch.where(rows_of(x) // _HIDDEN % 2 == 0, least, least / 2).to(x.dtype)
+    lowest = torch.where(number_rows(x) // _HIDDEN % 2 == 0, least, least / 2).to(x.dtype)
     visible = torch.where(form == len(runs), lowest.expand(x.shape), visible)
     return torch.where(is_hidden, torch.full_like(x, -math.inf), visible)
 
@@ -71,13 +71,13 @@ def scatter(x: torch.Tensor, values: Values, turn: int, block: int, generator: t
     def draw(shape: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), list(shape), generator=generator)].to(x.dtype)
 
-    form = (rows_of(x) + turn) % 4
+    form = (number_rows(x) + turn) % 4
     share = torch.tensor([0.5, 1.0, 0.125, 0.0])[form] if x.dim() > 1 else torch.tensor(0.5)
     y = torch.where(torch.rand(x.shape, generator=generator) < share, draw(x.shape), x)
     if x.dim() == 1 and turn % 2 == 0:
         return y
     first = min(block if x.dim() == 1 else HIDDEN_COLUMNS, max(1, x.shape[-1] // 2)) if x.shape[-1] > 1 else 1
-    starts = torch.where(rows_of(x) // 4 % 2 == 0, min(block, max(1, x.shape[-1] - 1)), first)
+    starts = torch.where(number_rows(x) // 4 % 2 == 0, min(block, max(1, x.shape[-1] - 1)), first)
     runs = torch.where(torch.arange(x.shape[-1]) < starts, draw(form.shape), draw(form.shape))
     return torch.where(torch.tensor(True) if x.dim() == 1 else form == 3, runs, y)
 
@@ -87,7 +87,7 @@ def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Gen
     if not values or not x.numel():
         return x
     chosen = torch.tensor(values, dtype=torch.float64)[torch.randint(len(values), x.shape, generator=generator)]
-    odd = (rows_of(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
+    odd = (number_rows(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
     return torch.where((torch.rand(x.shape, generator=generator) < 1 / 16) & odd, chosen.to(x.dtype), x)
 
 
@@ -98,13 +98,13 @@ def make_vast(x: torch.Tensor, turn: int, vast: bool, subnormal: bool) -> torch.
     """
     usual = _VAST_F16 if x.dtype == torch.float16 else _VAST
     factors = torch.tensor(usual[0 if vast else 1 : 4 if subnormal else 3], dtype=torch.float64)
-    return _clamp(x.double() * factors[(rows_of(x) + turn) % len(factors)], x.dtype)
+    return _clamp(x.double() * factors[(number_rows(x) + turn) % len(factors)], x.dtype)
 
 
 def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
     """Return rows of numbers that differ by little relative to their size; every fourth row stays."""
     forms = [_fit(base, step, x.dtype) for base, step in _NEAR]
-    number = (rows_of(x) + turn) % (len(forms) + 1)
+    number = (number_rows(x) + turn) % (len(forms) + 1)
     near = x.double()
     for i, (base, step) in enumerate(forms):
         near = torch.where(number == i, base + step * torch.round(x.double()).clamp(-2, 2), near)
@@ -124,8 +124,8 @@ def make_close(x: torch.Tensor, y: torch.Tensor, turn: int) -> torch.Tensor:
     Some rows also have the opposite sign.
     """
     unit = max(torch.finfo(x.dtype).eps, torch.finfo(y.dtype).eps)
-    sign = torch.where((rows_of(x) + turn) % 3 == 2, -1.0, 1.0)
-    distance = torch.where((rows_of(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
+    sign = torch.where((number_rows(x) + turn) % 3 == 2, -1.0, 1.0)
+    distance = torch.where((number_rows(x) + turn) % 2 == 0, 2 * unit, max(unit, 1e-3))
     return _clamp(x.double() * (1 + distance * torch.round(y.double()).clamp(-2, 2)) * sign, y.dtype)
 
 
@@ -133,7 +133,7 @@ def make_large(x: torch.Tensor, far: bool) -> torch.Tensor:
     """Multiply the numbers by 10 or 30, by rows; far: so that products of two leave f16, but not f32."""
     most = 2.0 ** (_LARGE_F16 if x.dtype == torch.float16 else _LARGE)
     factors = torch.tensor([30.0, most if far else 10.0], dtype=torch.float64)
-    return _clamp(x.double() * factors[rows_of(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
+    return _clamp(x.double() * factors[number_rows(x) % 2 if x.dim() > 1 else int(far)], x.dtype)
 
 
 def _clamp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -141,7 +141,7 @@ def _clamp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.clamp(-largest, largest).to(dtype)
 
 
-def with_neighbours(number: float, dtype: torch.dtype) -> list[float]:
+def list_neighbours(number: float, dtype: torch.dtype) -> list[float]:
     """Return the number and its neighbours in a dtype.
 
     Without neighbours for which float32 and float64 may compare differently.
@@ -157,4 +157,4 @@ def with_neighbours(number: float, dtype: torch.dtype) -> list[float]:
     return [v for v in (rounded.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
 
 
-__all__ = ["hide", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few", "with_neighbours"]
+__all__ = ["hide", "list_neighbours", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few"]

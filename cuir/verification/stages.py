@@ -27,14 +27,14 @@ from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
 from ..variants import STANDARD, tracing_once
 from ..variants.ranges import negative_read
-from .column_contracts import check_columns, column_problems, has_column_points
-from .contracts import blocks_from_memory, check_contracts, has_splice_points
+from .column_contracts import check_columns, has_column_points, make_column_problems
+from .contracts import check_contracts, has_splice_points, reads_blocks_from_memory
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
 from .distances import LONGEST, check_distances
-from .inputs import contract_problems
-from .mask import Readout, check_function_mask, check_mask, readout_lengths
-from .narrow_products import narrow_sums
+from .inputs import make_contract_problems
+from .mask import Readout, check_function_mask, check_mask, choose_readout_lengths
+from .narrow_products import find_narrow_sums
 from .numbers_stage import NumbersStage
 from .orders import Order
 from .perturbed import check_perturbed, choose_perturbed
@@ -44,17 +44,17 @@ from .request import Level, Progress, Request
 from .run_recorder import RunRecorder
 from .schedules_stage import SchedulesStage
 from .side_processes import SideProcesses
-from .sizes import few_problems, mask_integers, problems_for
+from .sizes import collect_mask_integers, make_few_problems, make_problems
 from .soundness import Soundness
 from .spec_dispatch import (
     AnyCase,
+    get_mods,
+    get_tile_sizes,
     is_backward,
-    mods_of,
-    prepared,
+    prepare_specification,
     require_judgeable,
-    tile_sizes,
 )
-from .unreached import forget_entered, short_loops, unreached
+from .unreached import find_short_loops, find_unreached, forget_entered
 
 BUDGET = 20.0  # seconds of one run, since problems are small
 
@@ -106,7 +106,9 @@ def verify(
     picked = pick_kernel(program, kernel)
     all_consts = fill_consts(picked, consts or {})
     verification = _Verification(
-        Request(program, prepared(spec, picked, program, all_consts), spec, level, progress or (lambda text: None), shrink, seeded),
+        Request(
+            program, prepare_specification(spec, picked, program, all_consts), spec, level, progress or (lambda text: None), shrink, seeded
+        ),
         kernel,
         all_consts,
         processes,
@@ -146,7 +148,7 @@ class _Verification:
 
         refused: functions of the specification that were refused.
         """
-        self.marks = mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
+        self.marks = collect_mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
         picked = pick_kernel(self.program, self.kernel)
         report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
         try:
@@ -157,10 +159,10 @@ class _Verification:
                 self.observed.start_comparing()
                 self.mask(checked)
                 self.numbers(checked, refused, shared)
-            report.left_out, report.unreached = unreached(checked, *(o.checked for o in self.orders))
+            report.left_out, report.unreached = find_unreached(checked, *(o.checked for o in self.orders))
             report.warnings = self.warnings
-            report.short = short_loops(checked, *(o.checked for o in self.orders))
-            report.narrow = narrow_sums(checked)
+            report.short = find_short_loops(checked, *(o.checked for o in self.orders))
+            report.narrow = find_narrow_sums(checked)
             if self.numbered is not None:
                 report.steps = self.numbered.steps
                 report.coverage, messages = report_coverage(checked, self.numbered.cover.coverage)
@@ -250,7 +252,7 @@ class _Verification:
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
-                values_of_problems = contract_problems(checked, self.spec, column_problems(*tile_sizes(checked)))
+                values_of_problems = make_contract_problems(checked, self.spec, make_column_problems(*get_tile_sizes(checked)))
                 pairs = check_columns(checked, values_of_problems)
                 stage.reason = f"{pairs:,} pairs of {len(values_of_problems)} problems enumerated, by blocks of keys; keep() is judged by the numbers{self.far(checked)}"
             return
@@ -264,12 +266,12 @@ class _Verification:
             return
         if isinstance(self.spec, FunctionSpecification):
             with self.stage(1) as stage:
-                tile = tile_sizes(checked)
-                is_fixed_tile = is_backward(checked.origin) and blocks_from_memory(
+                tile = get_tile_sizes(checked)
+                is_fixed_tile = is_backward(checked.origin) and reads_blocks_from_memory(
                     self.program, checked.origin
                 )  # lists of blocks are made for the kernel's tile sizes
-                problems = column_problems(*tile) if is_fixed_tile else problems_for(None, *tile, self.level, self.program)
-                values_of_problems = contract_problems(checked, self.spec, problems)
+                problems = make_column_problems(*tile) if is_fixed_tile else make_problems(None, *tile, self.level, self.program)
+                values_of_problems = make_contract_problems(checked, self.spec, problems)
                 pairs = check_contracts(
                     self.program, checked.origin, None, values_of_problems, checked.consts, extra_values=values_of_problems.__getitem__
                 )
@@ -277,15 +279,15 @@ class _Verification:
                 stage.reason = f"{pairs:,} pairs of {len(values_of_problems)} problems enumerated; keep() is {judged}{self.far(checked)}"
             return
         with self.stage(1) as stage:
-            tile = tile_sizes(checked)
-            problems = problems_for(self.spec, *tile, self.level, self.program)
+            tile = get_tile_sizes(checked)
+            problems = make_problems(self.spec, *tile, self.level, self.program)
             pairs = check_contracts(self.program, checked.origin, self.spec, problems, checked.consts)
             stage.reason = f"{pairs:,} pairs of {len(problems)} problems enumerated"
             numbers = [p.name for p in checked.scalars if p.dtype == I32 and p.name not in STANDARD]
             tried = dict.fromkeys(numbers, 0)
             for name, value in itertools.product(numbers, (1, 6, 45)):
                 tried[name] += check_contracts(
-                    self.program, checked.origin, self.spec, few_problems(self.program), checked.consts, {name: value}
+                    self.program, checked.origin, self.spec, make_few_problems(self.program), checked.consts, {name: value}
                 )
             if names := [name for name, pairs in tried.items() if pairs]:
                 stage.reason += f", other values of {', '.join(names)} too"
@@ -298,7 +300,7 @@ class _Verification:
         """
         if "keep" not in self.program.funcs():
             return ""
-        distances = check_distances(self.program, checked, mods_of(self.caller_spec, checked), self.level)
+        distances = check_distances(self.program, checked, get_mods(self.caller_spec, checked), self.level)
         if distances.reason:
             return f"; none of {LONGEST:,} rows: {distances.reason}"
         looked = [f"{distances.pairs:,} pairs up to {LONGEST:,} apart"] * bool(distances.pairs) + [
@@ -318,7 +320,7 @@ class _Verification:
             return
         with self.stage(3) as stage:
             read = hidden = 0
-            for lengths in readout_lengths(*tile_sizes(checked), self.marks, self.level):
+            for lengths in choose_readout_lengths(*get_tile_sizes(checked), self.marks, self.level):
                 self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
                 readout = self.read_out(checked, lengths)
                 if readout is None:

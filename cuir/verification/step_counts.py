@@ -15,12 +15,12 @@ from ..spec.specification import Lengths
 from ..syntax.nodes import Assign
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
-from .draws import Draw, fitting
-from .long_values import usual_scale, with_even_scores
-from .problems import Case, is_attention, parts_of
+from .draws import Draw, select_fitting
+from .long_values import choose_usual_scale, make_even_scores
+from .problems import Case, get_parts, is_attention
 from .side_processes import Job
-from .spec_dispatch import AnyCase, from_case, is_backward, tile_sizes
-from .steps import find_named_dims, steps_of_dims, with_heads
+from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
+from .steps import align_heads, find_named_dims, find_steps
 from .synchronisation import run_synchronisation
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
@@ -58,25 +58,25 @@ _TOGETHER = 10  # problems per job
 _FAR = (300, 520)  # units of one CTA, and steps of a unit, in runs without data
 
 
-def counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
+def make_counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
     """Return problems of every count of steps, which are also run with data.
 
     Without those that the specification's `sizes` or memory refuses.
     """
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        admitted = fitting(checked, spec, list(_draws(checked, spec, level)))[0]
-        long = [d for d in admitted if d.name.startswith(_UNEVEN) and (level == "full" or not _many_units(checked, d))]
+        admitted = select_fitting(checked, spec, list(_make_draws(checked, spec, level)))[0]
+        long = [d for d in admitted if d.name.startswith(_UNEVEN) and (level == "full" or not _makes_units(checked, d))]
         # gradients of equal scores cancel to the roundings of f32 products
-        if is_backward(checked.origin) or parts_of(checked):
+        if is_backward(checked.origin) or get_parts(checked):
             return [*admitted]
-        return [*admitted, *with_even_scores(checked, spec, long)]
-    cases = list(_attention_cases(*tile_sizes(checked), level))
+        return [*admitted, *make_even_scores(checked, spec, long)]
+    cases = list(_make_attention_cases(*get_tile_sizes(checked), level))
     if not isinstance(spec, FunctionSpecification):
         return list(cases)
     admitted_cases: list[AnyCase] = []
     for case in cases:
         try:
-            admitted_cases.append(from_case(checked, spec, case))
+            admitted_cases.append(convert_case(checked, spec, case))
         except CuirError as error:
             if error.diagnostics[0].code != "X108":
                 raise
@@ -88,7 +88,7 @@ def is_counted(case: AnyCase) -> bool:
     return case.name.startswith(NAME)
 
 
-def grid_of(number: int) -> Grid:
+def choose_grid(number: int) -> Grid:
     """Return the number of CTAs of a problem, by its number.
 
     It is a function, since a kernel without units of work has a fixed grid.
@@ -97,13 +97,13 @@ def grid_of(number: int) -> Grid:
     return lambda units: ctas
 
 
-def counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> Iterator[Job]:
+def make_counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> Iterator[Job]:
     """Yield jobs that run the synchronisation of the problems, and of far larger ones.
 
     Each returns its number of runs. At level full each problem runs on 1 to 3 CTAs and under all schedules: in one way
     at least, and in the others while the time lasts. A job raises CuirError with the fault found.
     """
-    far = far_cases(checked, spec)
+    far = make_far_cases(checked, spec)
     for case in far if level == "full" else far[:2]:
         yield partial(_run, checked, spec, case, 1, Schedule())
     if level == "full":
@@ -116,7 +116,7 @@ def counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCa
 
 def _check_in_turn(checked: Checked, spec: AnySpecification, numbered: Sequence[tuple[int, AnyCase]]) -> int:
     """Run each problem once, on grids and under schedules in turn."""
-    return sum(_run(checked, spec, case, grid_of(number + 1), _SCHEDULES[number % len(_SCHEDULES)]) for number, case in numbered)
+    return sum(_run(checked, spec, case, choose_grid(number + 1), _SCHEDULES[number % len(_SCHEDULES)]) for number, case in numbered)
 
 
 def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase]) -> int:
@@ -142,19 +142,19 @@ def _run(checked: Checked, spec: AnySpecification, case: AnyCase, grid: Grid, sc
     return 1
 
 
-def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
+def make_far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     """Return problems of hundreds of steps and of units, for runs of their synchronisation on one CTA."""
     if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        steps = steps_of_dims(checked, spec)
-        units = unit_dims(checked)
+        steps = find_steps(checked, spec)
+        units = find_unit_dims(checked)
         named = find_named_dims(checked)
         dims = sorted((d for d in checked.dims if d != "HK" and d in named), key=lambda d: not steps[d])
         inner, outer = [d for d in dims if d not in units], [d for d in dims if d in units]
         far = [x for pair in itertools.zip_longest(inner, outer) for x in pair if x is not None]  # alternating
         counts = {d: _FAR[d not in units] for d in far}
-        draws = [Draw(f"{NAME}: {n} of {d}", _sizes(checked, steps, {d: n})) for d, n in counts.items()]
-        return list(fitting_in_memory(checked, spec, draws))
-    BM, BN = tile_sizes(checked)
+        draws = [Draw(f"{NAME}: {n} of {d}", _make_sizes(checked, steps, {d: n})) for d, n in counts.items()]
+        return list(select_fitting_in_memory(checked, spec, draws))
+    BM, BN = get_tile_sizes(checked)
     many, blocks = _FAR
     return [
         Case(f"{NAME}: {many} heads", Lengths(1, many, 1, BM, BN // 2)),
@@ -164,15 +164,15 @@ def far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
     ]
 
 
-def fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
+def select_fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
     """Yield the draws that the specification admits, also ones too large for a run with data."""
-    admitted, large = fitting(checked, spec, draws)
+    admitted, large = select_fitting(checked, spec, draws)
     yield from admitted
     for _, _, draw in large:
         yield draw
 
 
-def unit_dims(checked: Checked) -> set[str]:
+def find_unit_dims(checked: Checked) -> set[str]:
     """Return run-time dims from which the number of units of work is computed."""
     if checked.tiles is None:
         return set()
@@ -186,30 +186,30 @@ def unit_dims(checked: Checked) -> set[str]:
     return names & set(checked.dims)
 
 
-def _draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
+def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
     """Yield problems for pairs of dims, the second count falling as the first rises.
 
     A dim of steps within a unit is paired with one of units, where there are both.
     """
-    steps, units, named = steps_of_dims(checked, spec), unit_dims(checked), find_named_dims(checked)
+    steps, units, named = find_steps(checked, spec), find_unit_dims(checked), find_named_dims(checked)
     inner = [d for d in checked.dims if d not in units and d != "HK" and d in named]
     outer = sorted((d for d in checked.dims if d in units and d != "HK"), key=lambda d: not steps[d])
-    for first, second in _pairs(inner, outer, level):
-        for n, m in _counts(level, second is not None):
+    for first, second in _pair_dims(inner, outer, level):
+        for n, m in _list_counts(level, second is not None):
             counts = {first: n} if second is None else {first: n, second: m}
             name = " and ".join(f"{c} of {d}" for d, c in counts.items())
-            yield Draw(f"{NAME}: {name}", _sizes(checked, steps, counts), scalars=usual_scale(checked))
+            yield Draw(f"{NAME}: {name}", _make_sizes(checked, steps, counts), scalars=choose_usual_scale(checked))
     for a, b in itertools.combinations(outer, 2):
         for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
-            yield Draw(f"{NAME}: {n} of {a} across {m} of {b}", _sizes(checked, steps, {a: n, b: m}))
+            yield Draw(f"{NAME}: {n} of {a} across {m} of {b}", _make_sizes(checked, steps, {a: n, b: m}))
 
 
-def _many_units(checked: Checked, draw: Draw) -> bool:
+def _makes_units(checked: Checked, draw: Draw) -> bool:
     """Return whether the first dim of a name is of units, not of steps within one."""
-    return draw.name.split(" of ")[1].split(" ")[0] in unit_dims(checked)
+    return draw.name.split(" of ")[1].split(" ")[0] in find_unit_dims(checked)
 
 
-def _counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
+def _list_counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
     """Yield steps of a dim, and of a second dim."""
     if level == "full":
         yield from zip(COUNTS, reversed(COUNTS))
@@ -217,7 +217,7 @@ def _counts(level: str, paired: bool) -> Iterator[tuple[int, int]]:
     yield from (_SECOND_COUNTS | (_REST if paired else {})).items()
 
 
-def _pairs(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[tuple[str, str | None]]:
+def _pair_dims(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[tuple[str, str | None]]:
     """Yield pairs of dims, each dim at least once; at level full all pairs."""
     dims = [*inner, *outer]
     if level == "full":
@@ -232,16 +232,16 @@ def _pairs(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterator[t
         yield order[i], order[i + 1] if i + 1 < len(order) else None
 
 
-def _sizes(checked: Checked, steps: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+def _make_sizes(checked: Checked, steps: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
     """Return lengths: even counts end with a whole step, odd ones with a part; all other dims are 1."""
-    return with_heads({d: _length(counts[d], max(1, steps[d])) if d in counts else 1 for d in checked.dims})
+    return align_heads({d: _compute_length(counts[d], max(1, steps[d])) if d in counts else 1 for d in checked.dims})
 
 
-def _length(count: int, step: int) -> int:
+def _compute_length(count: int, step: int) -> int:
     return count * step - (step // 2 if count % 2 else 0)
 
 
-def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
+def _make_attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
     """Yield blocks of keys with heads, tiles of queries with batches.
 
     At level full also blocks with tiles, and groups of heads.
@@ -250,19 +250,19 @@ def _attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
     def case(name: str, at: Lengths) -> Case:
         return Case(f"{NAME}: {name}", at)
 
-    for n, m in _counts(level, True):
+    for n, m in _list_counts(level, True):
         M = BM // 2 + 1 if n == 8 or level == "full" else 1 + n % 2
-        yield case(f"{n} blocks and {m} heads", Lengths(1, m, 1 if n % 2 else m, M, _length(n, BN)))
+        yield case(f"{n} blocks and {m} heads", Lengths(1, m, 1 if n % 2 else m, M, _compute_length(n, BN)))
         if n > 2:
             few = m if level == "full" else max(1, m - 3)
-            yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, _length(n, BM), BN // 2 + n))
+            yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, _compute_length(n, BM), BN // 2 + n))
         if level == "full" or n == 6:
-            yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _length(min(m, 12), BM), _length(n, BN)))
+            yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _compute_length(min(m, 12), BM), _compute_length(n, BN)))
         if level == "full":
             yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))
     for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
         batch_and_heads = (m, 1) if n % 2 and m % 2 else (1, m)  # batch entries, or heads
         yield case(
             f"{n} tiles across {m} {'heads' if batch_and_heads[1] == m else 'of a batch'}",
-            Lengths(*batch_and_heads, 1, _length(n, BM), BN // 2 + n),
+            Lengths(*batch_and_heads, 1, _compute_length(n, BM), BN // 2 + n),
         )

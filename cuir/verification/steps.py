@@ -18,8 +18,8 @@ from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import TileType
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
-from .draws import Draw, fitting
-from .inputs import function_launch
+from .draws import Draw, select_fitting
+from .inputs import make_function_launch
 from .problems import is_attention
 
 _WORDS = 16  # a guess for index tiles of unknown length
@@ -28,15 +28,15 @@ _LONGEST = 1024  # a dim that adds neither units nor turns up to this length has
 Work = tuple[int, ...]
 
 
-def steps_of_dims(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
+def find_steps(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
     """Return for each run-time dim the length of a step. Cached with the kernel.
 
     A step is a tile or block of it that is one unit of work, or one turn of a loop; 0 if that is one element, as of
     batches and heads. A wrong guess is replaced by the first length at which a unit or a turn is added.
     """
-    key = (steps_of_dims, spec)
+    key = (find_steps, spec)
     if key not in checked.cache:
-        checked.cache[key] = guess = tile_of_dims(checked)
+        checked.cache[key] = guess = find_tiles(checked)
         if not is_attention(checked.origin):
             checked.cache[key] = _measure(checked, spec, guess)
     return dict(checked.cache[key])
@@ -46,8 +46,8 @@ def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
     """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
     key = (adds_work, spec, dim)
     if key not in checked.cache:
-        many = 2 * max(1, steps_of_dims(checked, spec)[dim]) + 1
-        single, several = (_work(checked, spec, with_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
+        many = 2 * max(1, find_steps(checked, spec)[dim]) + 1
+        single, several = (_count_work(checked, spec, align_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
         checked.cache[key] = single is None or single != several
     return bool(checked.cache[key])
 
@@ -59,10 +59,10 @@ def find_named_dims(checked: Checked) -> set[str]:
     """
     bodies = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
     named = set().union(*(names_read(s) for s in bodies)) | (names_read(checked.tiles.count) if checked.tiles is not None else set())
-    return {d for d, n in tile_of_dims(checked).items() if n or d in named}
+    return {d for d, n in find_tiles(checked).items() if n or d in named}
 
 
-def tile_of_dims(checked: Checked) -> dict[str, int]:
+def find_tiles(checked: Checked) -> dict[str, int]:
     """Return for each run-time dim its longest box or tile that the kernel moves; 0 for single elements."""
     tiles = dict.fromkeys(checked.dims, 0)
     dims = {t.name: t.dims for t in checked.tensors}
@@ -74,7 +74,7 @@ def tile_of_dims(checked: Checked) -> dict[str, int]:
             tiles[d] = max(tiles[d], length or _WORDS)
 
     for role in checked.roles:
-        values = _single_bindings(role.body)
+        values = _list_single_bindings(role.body)
         for node in (n for stmt in role.body for n in walk(stmt)):
             name = root_name(node) if isinstance(node, Subscript) else None
             if name not in dims or not isinstance(node, Subscript):
@@ -84,18 +84,18 @@ def tile_of_dims(checked: Checked) -> dict[str, int]:
                 if isinstance(part, Range):
                     record(name, i, part.size)
                 elif isinstance(checked.find_type(part.index), TileType):
-                    record(name, i, _extent(checked, values, part.index))
+                    record(name, i, _bound_extent(checked, values, part.index))
     return tiles
 
 
-def _single_bindings(body: Sequence[Stmt]) -> dict[str, Expr]:
+def _list_single_bindings(body: Sequence[Stmt]) -> dict[str, Expr]:
     """Return the values of names that are bound in one place alone."""
     bound = [s for stmt in body for s in walk(stmt) if isinstance(s, Assign)]
     counts = Counter(s.targets[0] for s in bound)
     return {s.targets[0]: s.value for s in bound if counts[s.targets[0]] == 1}
 
 
-def _extent(checked: Checked, values: Mapping[str, Expr], e: Expr, depth: int = 16) -> int:
+def _bound_extent(checked: Checked, values: Mapping[str, Expr], e: Expr, depth: int = 16) -> int:
     """Return an upper bound on the neighbouring elements that an index tile reaches.
 
     For `t * 64 + rows(64) % 8` it is 8; for unknown expressions the number of elements.
@@ -105,14 +105,14 @@ def _extent(checked: Checked, values: Mapping[str, Expr], e: Expr, depth: int = 
         return 1
     most = kind.rows * kind.cols
     if isinstance(e, Name) and e.id in values and depth:
-        return min(most, _extent(checked, values, values[e.id], depth - 1))
+        return min(most, _bound_extent(checked, values, values[e.id], depth - 1))
     if not isinstance(e, Binary):
         return most
     op = OPERATORS[e.op]
     by = int(e.right.value) if isinstance(e.right, Literal) and e.right.kind == "int" else 0
     if op.evaluate is None or not (op.traits.linear or (op.evaluate.divides and by > 0)):
         return most
-    left, right = (0, _extent(checked, values, e.left, depth) - 1), (0, _extent(checked, values, e.right, depth) - 1)
+    left, right = (0, _bound_extent(checked, values, e.left, depth) - 1), (0, _bound_extent(checked, values, e.right, depth) - 1)
     bounds = op.evaluate.interval(left, right if op.traits.linear else (by, by))
     return most if bounds is None else min(most, bounds[1] - bounds[0] + 1)
 
@@ -123,7 +123,7 @@ def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, 
     The guess also stays where no step was found.
     """
     steps = dict(guess)
-    least = _work(checked, spec, dict.fromkeys(checked.dims, 1))
+    least = _count_work(checked, spec, dict.fromkeys(checked.dims, 1))
     for d in checked.dims if least is not None else ():
         cache: dict[int, bool] = {}
 
@@ -131,7 +131,7 @@ def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, 
             """Return whether a length of n makes more work than a length of 1."""
             if n not in cache:
                 cache[n] = (
-                    work := _work(checked, spec, with_heads({x: n if x == d else 1 for x in checked.dims}))
+                    work := _count_work(checked, spec, align_heads({x: n if x == d else 1 for x in checked.dims}))
                 ) is not None and work != least
             return cache[n]
 
@@ -148,7 +148,7 @@ def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, 
     return steps
 
 
-def with_heads(sizes: Mapping[str, int]) -> dict[str, int]:
+def align_heads(sizes: Mapping[str, int]) -> dict[str, int]:
     """Make H a multiple of HK, where a kernel has both."""
     return dict(sizes) if "H" not in sizes or "HK" not in sizes else {**sizes, "H": sizes["HK"] * max(1, sizes["H"])}
 
@@ -159,13 +159,13 @@ def _doublings(n: int) -> Iterator[int]:
         yield n
 
 
-def _work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Work | None:
+def _count_work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Work | None:
     """Return the units of work, and the total turns of each loop; None where such a problem cannot be run."""
     try:
-        draws = fitting(checked, spec, [Draw("a step", sizes)])[0]
+        draws = select_fitting(checked, spec, [Draw("a step", sizes)])[0]
         if not draws:
             return None
-        arguments = function_launch(checked, spec, draws[0]).arguments()
+        arguments = make_function_launch(checked, spec, draws[0]).arguments()
         before = {id(t): t.total for t in list_loop_turns(checked)}
         report = run(checked, arguments, grid=lambda units: 1)
     except CuirError:

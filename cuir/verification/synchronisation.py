@@ -22,14 +22,14 @@ from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 from ..variants import captured_arguments
-from .draws import MOST_ELEMENTS, elements_of, known_sizes, shape_of_tensor
-from .inputs import _scalar, convert_value
-from .kinds import tensor_of
-from .lengths import from_case
-from .memory import memory_error, require_memory
-from .numeric import with_note
+from .draws import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
+from .inputs import _draw_scalar, convert_value
+from .kinds import draw_tensor
+from .lengths import convert_case
+from .memory import convert_memory_error, require_memory
+from .numeric import add_note
 from .problems import Case
-from .spec_dispatch import AnyCase, launch_of
+from .spec_dispatch import AnyCase, prepare_launch
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ def run_synchronisation(
     control = control_slice(checked)
     try:
         if isinstance(draw, Case) and isinstance(spec, FunctionSpecification):
-            draw = from_case(checked, spec, draw)
+            draw = convert_case(checked, spec, draw)
         if control.refusal is None:
             arguments = make_arguments(checked, spec, draw)
             return SynchronisationRun(run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget), True)
-        if max((elements_of(t, collect_sizes(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
+        if max((count_elements(t, collect_sizes(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
             raise CuirError([control.refusal])
-        launch = launch_of(checked.program, checked, spec, draw)
+        launch = prepare_launch(checked.program, checked, spec, draw)
         report = run(checked, launch.arguments(), grid=grid, schedule=schedule, budget=budget)
         return SynchronisationRun(report, False, needs_data(checked))
     except CuirError as error:
-        raise with_note(error, f"in the case {draw}, run for its synchronisation") from error
+        raise add_note(error, f"in the case {draw}, run for its synchronisation") from error
     except (MemoryError, RuntimeError) as error:
-        if (converted := memory_error(error)) is not None:
+        if (converted := convert_memory_error(error)) is not None:
             raise converted from error
         raise
 
@@ -94,7 +94,7 @@ def collect_sizes(checked: Checked, draw: AnyCase) -> dict[str, int]:
     Dims that an attention problem does not name are 1.
     """
     lengths = {n: getattr(draw.lengths, n) for n in LENGTHS} if isinstance(draw, Case) else dict(draw.sizes)
-    return {**known_sizes(checked), **{d: lengths.get(d, 1) for d in checked.dims}}
+    return {**get_integer_consts(checked), **{d: lengths.get(d, 1) for d in checked.dims}}
 
 
 def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
     sizes = collect_sizes(checked, draw)
     require_memory(checked, sizes)
     generator = torch.Generator().manual_seed(draw.seed)
-    values: dict[str, Any] = {s.name: _scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
+    values: dict[str, Any] = {s.name: _draw_scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
     needed = control_slice(checked).inputs
     if isinstance(spec, Specification):
         values |= _collect_captured(checked, spec, draw)
@@ -124,7 +124,7 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
                 f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})",
             )
         values[t.name] = (
-            tensor_of(t, shape_of_tensor(t, sizes), "normal", generator, False, []) if t.name in needed else _make_empty(checked, t, sizes)
+            draw_tensor(t, compute_shape(t, sizes), "normal", generator, False, []) if t.name in needed else _make_empty(checked, t, sizes)
         )
     return values
 
@@ -147,14 +147,14 @@ def _call_inputs(
     drawn: dict[str, Any] = dict(scalars)
     for t in checked.tensors:
         if t.name.lower() in requested:
-            if elements_of(t, sizes) > MOST_ELEMENTS:
+            if count_elements(t, sizes) > MOST_ELEMENTS:
                 raise CuirError.of(
                     "V202",
-                    f"`inputs` of `{spec.name}` asks for `{t.name}`, which has {elements_of(t, sizes):,} elements in this problem",
+                    f"`inputs` of `{spec.name}` asks for `{t.name}`, which has {count_elements(t, sizes):,} elements in this problem",
                     checked.origin.span,
                     "such a launch is run with data",
                 )
-            drawn[t.name] = torch.zeros(shape_of_tensor(t, sizes), dtype=TORCH[t.dtype])
+            drawn[t.name] = torch.zeros(compute_shape(t, sizes), dtype=TORCH[t.dtype])
     values: dict[str, Any] = {}
     for name, value in spec.made(sizes, generator, drawn).items():
         p = names.get(name.lower())
@@ -168,7 +168,7 @@ def _make_empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> t
 
     Rows are aligned as copy engines need them.
     """
-    shape = shape_of_tensor(t, sizes)
+    shape = compute_shape(t, sizes)
     if t.name not in find_copied_tensors(checked) or len(shape) < 2:
         return torch.empty(shape, dtype=TORCH[t.dtype])
     multiple = COPY_ALIGNMENT // math.gcd(COPY_ALIGNMENT, t.dtype.itemsize)

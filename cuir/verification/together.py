@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..spec.functions import Value
-from .special_values import HIDDEN_COLUMNS, rows_of
+from .special_values import HIDDEN_COLUMNS, number_rows
 
 _MEETING = (0.0, 1.0)  # values of scalars that make an infinity NaN, or remove it
 _SHARE = 1 / 4  # share of the elements changed by whole rows of -inf that must be finite
@@ -46,7 +46,7 @@ def meet(meeting: Meeting, tensors: Mapping[str, torch.Tensor], turn: int, gener
     shared: dict[tuple[int, ...], torch.Tensor] = {}
     for n, values in meeting.values.items():
         x = tensors[n]
-        odd = (rows_of(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
+        odd = (number_rows(x) + turn) % 2 == 0 if x.dim() > 1 else torch.tensor(True)
         if tuple(x.shape) not in shared:
             shared[tuple(x.shape)] = torch.rand(x.shape, generator=generator) < 1 / 32
         places = (shared[tuple(x.shape)] | (torch.rand(x.shape, generator=generator) < 1 / 32)) & odd
@@ -55,13 +55,13 @@ def meet(meeting: Meeting, tensors: Mapping[str, torch.Tensor], turn: int, gener
     for n in meeting.empty:
         y = inputs.get(n, tensors[n])
         assert isinstance(y, torch.Tensor)
-        inputs[n] = empty_rows(y, turn)
+        inputs[n] = put_empty_rows(y, turn)
     return inputs
 
 
-def empty_rows(x: torch.Tensor, turn: int) -> torch.Tensor:
+def put_empty_rows(x: torch.Tensor, turn: int) -> torch.Tensor:
     """Put -inf into all of every fourth row."""
-    return torch.where((rows_of(x) + turn) % 4 == 0, torch.full_like(x, -math.inf), x)
+    return torch.where((number_rows(x) + turn) % 4 == 0, torch.full_like(x, -math.inf), x)
 
 
 def find_meetings(
@@ -77,7 +77,7 @@ def find_meetings(
     """
     edges = [dict.fromkeys((n for n in scalars if v in scalars[n]), v) for v in _MEETING]
     edges += [{n: v} for n in scalars for v in _MEETING if v in scalars[n] and len(scalars) > 1]
-    settings: list[dict[str, Value]] = [{}, *({n: _like(scalars[n], v) for n, v in e.items()} for e in edges if e)]
+    settings: list[dict[str, Value]] = [{}, *({n: _match_value(scalars[n], v) for n, v in e.items()} for e in edges if e)]
     meetings = list[Meeting]()
     for setting in settings:
         plain = evaluate(setting)
@@ -126,7 +126,7 @@ def _says_something(plain: Outputs, outputs: Outputs | None) -> bool:
     return open_ <= (1 - _SHARE) * changed
 
 
-def _like(values: Sequence[Value], v: float) -> Value:
+def _match_value(values: Sequence[Value], v: float) -> Value:
     """Return the number, or the boolean that equals it."""
     return next(x for x in values if x == v)
 
@@ -137,7 +137,7 @@ def make_steep(x: torch.Tensor, form: str, turn: int) -> torch.Tensor:
     sums: rows that fall or rise already are scaled to that range.
     """
     columns = x.shape[-1]
-    number = (rows_of(x) + turn) % 3
+    number = (number_rows(x) + turn) % 3
     range_of_row = torch.tensor([*_RANGES, 0.0], dtype=torch.float64)[number]
     if form == _SUMS:
         block = x.double()[..., : min(columns, HIDDEN_COLUMNS)]
@@ -188,4 +188,4 @@ def _stays(plain: Outputs, outputs: Outputs | None) -> bool:
     return True
 
 
-__all__ = ["Meeting", "empty_rows", "find_meetings", "find_steep", "find_steep_sums", "make_steep", "meet"]
+__all__ = ["Meeting", "find_meetings", "find_steep", "find_steep_sums", "make_steep", "meet", "put_empty_rows"]

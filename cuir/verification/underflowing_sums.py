@@ -32,7 +32,7 @@ def make_underflowing(tensors: Mapping[str, torch.Tensor], evaluate: Callable[[M
 
     if not tensors:
         return None
-    high, low = (_exponent(evaluate(scale(e))) for e in _PROBES)
+    high, low = (_compute_exponent(evaluate(scale(e))) for e in _PROBES)
     if not math.isfinite(high) or not math.isfinite(low):
         return None
     degree = (high - low) / (_PROBES[0] - _PROBES[1])
@@ -40,7 +40,7 @@ def make_underflowing(tensors: Mapping[str, torch.Tensor], evaluate: Callable[[M
     return scale(math.floor(exponent)) if exponent >= _LEAST else None
 
 
-def _exponent(outputs: Outputs) -> float:
+def _compute_exponent(outputs: Outputs) -> float:
     """Return the binary exponent of the root mean square of all outputs; infinite if there is none."""
     squares = torch.cat([x.double().flatten() ** 2 for x in outputs.values()]) if outputs else torch.zeros(1)
     mean = squares.mean().item() if squares.numel() else 0.0

@@ -9,7 +9,7 @@ from ..interp.launch import forget_entered, list_entered_blocks, list_loop_turns
 from ..syntax.nodes import Assign, AugAssign, Call, ExprStmt, For, Literal, Stmt, Unary, With
 from ..syntax.walk import walk
 
-__all__ = ["forget_entered", "short_loops", "unreached"]
+__all__ = ["find_short_loops", "find_unreached", "forget_entered"]
 ENOUGH = 3  # turns: the first, one after another, the last
 _SIMPLE = (Assign, AugAssign, ExprStmt)  # simple statements; branches and loops are covered by their bodies
 
@@ -17,13 +17,13 @@ _SIMPLE = (Assign, AugAssign, ExprStmt)  # simple statements; branches and loops
 Lines = list[tuple[int, int]]  # first and last of each range
 
 
-def unreached(checked: Checked, *variants: Checked) -> tuple[Lines, Lines]:
+def find_unreached(checked: Checked, *variants: Checked) -> tuple[Lines, Lines]:
     """Return lines of the roles that the consts omit, and lines that no run has executed.
 
     Runs count since forget_entered(). variants: the same roles, with other functions.
     """
     origin = checked.origin
-    lines = sorted(_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
+    lines = sorted(_collect_lines(s for role in origin.body if isinstance(role, With) for s in role.body))
     compiled_lines = {n.span.line for role in checked.roles for s in role.body for n in walk(s) if n.span.source is origin.span.source}
     reached = {
         n.span.line
@@ -35,10 +35,10 @@ def unreached(checked: Checked, *variants: Checked) -> tuple[Lines, Lines]:
         if n.span.source is origin.span.source
     }
     left_out = [line not in compiled_lines and line not in reached for line in lines]
-    return _ranges(lines, left_out), _ranges(lines, [line in compiled_lines and line not in reached for line in lines])
+    return _join_ranges(lines, left_out), _join_ranges(lines, [line in compiled_lines and line not in reached for line in lines])
 
 
-def short_loops(checked: Checked, *variants: Checked, below: int = 2) -> list[int]:
+def find_short_loops(checked: Checked, *variants: Checked, below: int = 2) -> list[int]:
     """Return lines of loops that runs entered, and that made fewer turns than `below` each time.
 
     Runs count since forget_entered(). Without loops whose trip count the consts decide. variants: the same roles, with
@@ -55,7 +55,7 @@ def short_loops(checked: Checked, *variants: Checked, below: int = 2) -> list[in
     return sorted(line for line, n in most.items() if 0 < n < below)
 
 
-def unentered_loops(checked: Checked) -> list[int]:
+def find_unentered_loops(checked: Checked) -> list[int]:
     """Return lines of loops without a turn in all runs, or that no run has reached."""
     source = checked.origin.span.source
     entered = {t.stmt.span.line for t in list_loop_turns(checked) if t.most > 0}
@@ -72,7 +72,7 @@ def _is_fixed(loop: For) -> bool:
     return all(isinstance(a.operand if isinstance(a, Unary) else a, Literal) for a in loop.iter.args)
 
 
-def _ranges(lines: list[int], selected: list[bool]) -> Lines:
+def _join_ranges(lines: list[int], selected: list[bool]) -> Lines:
     """Return ranges of the selected lines; what lies between two of them has no effect."""
     ranges: Lines = []
     before = False
@@ -83,5 +83,5 @@ def _ranges(lines: list[int], selected: list[bool]) -> Lines:
     return ranges
 
 
-def _lines(stmts: Iterable[Stmt]) -> set[int]:
+def _collect_lines(stmts: Iterable[Stmt]) -> set[int]:
     return {n.span.line for s in stmts for n in walk(s) if isinstance(n, _SIMPLE)}

@@ -16,13 +16,13 @@ from ..checking.checked import Checked
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
-from .draws import Draw, fitting
-from .inputs import applicable, function_launch, readable
-from .long_values import LONGEST, has_long_rows, other_lengths, seed_of, usual_scale, with_exact_sums, with_largest_integers
+from .draws import Draw, select_fitting
+from .inputs import collect_readable, list_applicable_kinds, make_function_launch
+from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
 from .problems import Case, is_attention
-from .spec_dispatch import AnyCase, from_case
-from .step_counts import unit_dims
-from .steps import adds_work, steps_of_dims, with_heads
+from .spec_dispatch import AnyCase, convert_case
+from .step_counts import find_unit_dims
+from .steps import adds_work, align_heads, find_steps
 from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
@@ -47,7 +47,7 @@ _PROBED = (256, 512)  # elements of a dim at which growth is measured
 LEFT_OUT = ("X113", "D402")  # a function that fails at such a size, a run that takes too long: no verdict on the kernel
 
 
-def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
+def make_user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
     """Return problems of the sizes that users have.
 
     Without those that the specification's `sizes` or memory refuses.
@@ -68,12 +68,12 @@ def user_cases(checked: Checked, spec: AnySpecification, level: str) -> list[Any
     admitted: list[AnyCase] = []
     for case in cases:
         try:
-            draw = from_case(checked, spec, case)
+            draw = convert_case(checked, spec, case)
         except CuirError as error:
             if error.diagnostics[0].code != "X108":
                 raise
             continue
-        admitted += fitting(checked, spec, [draw])[0]
+        admitted += select_fitting(checked, spec, [draw])[0]
     return admitted
 
 
@@ -92,17 +92,17 @@ def _list_heads(level: str) -> Sequence[tuple[int, int, int]]:
 
 
 def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
-    steps = steps_of_dims(checked, spec)
+    steps = find_steps(checked, spec)
     for n, counts in enumerate(_list_counts(checked, steps, level)):
         for sizes in counts:
             name = ", ".join(f"{d}={size}" for d, size in sizes.items())
             short = _AROUND[n % 2] if max(sizes.values()) <= _FEW else 1 + n % 2
             least = {d: short if steps[d] and d not in sizes else 1 for d in checked.dims}
-            draw = Draw(f"{NAME}: {name}", with_heads({**least, **sizes}), scalars=usual_scale(checked))
+            draw = Draw(f"{NAME}: {name}", align_heads({**least, **sizes}), scalars=choose_usual_scale(checked))
             if (admitted := _admit(checked, spec, draw, max(counts[0].values()))) is not None:
-                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, admitted))
+                yield choose_largest_integers(checked, spec, make_exact_sums(checked, spec, admitted))
                 break
-    yield from _ends(checked, spec, steps, level)
+    yield from _make_end_draws(checked, spec, steps, level)
 
 
 def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, most: int) -> Draw | None:
@@ -110,36 +110,44 @@ def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, most: int)
 
     None if that makes it much longer, or too large.
     """
-    admitted = fitting(checked, spec, [draw])[0]
+    admitted = select_fitting(checked, spec, [draw])[0]
     if not admitted or max(admitted[0].sizes.values()) > _GROWN * max(most, _LONG[-1], *draw.sizes.values()):
         return None
     return admitted[0] if max(admitted[0].sizes.values()) <= _LONG[-1] or _is_affordable(checked, spec, admitted[0]) else None
 
 
-def _ends(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
+def _make_end_draws(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:
     """Yield each dim at its longest where that is cheap.
 
     With integer tables of other dims, the largest of which are drawn; rows that rise and fall.
     """
     calls = list(checked.calls())
     products = any(c.op.traits.product for c in calls)
-    units = unit_dims(checked)
+    units = find_unit_dims(checked)
     for d in (d for d in checked.dims if steps[d] and d not in units):
         walked = adds_work(checked, spec, d)
         cost = -(-LONGEST // steps[d]) * len(calls) if walked else 0
         if cost > _CHEAP[level] or (products and walked and level == "quick"):
             continue
-        other_sizes = other_lengths(checked, d)
+        other_sizes = list_other_lengths(checked, d)
         for sizes in other_sizes if spec.inputs is not None or level == "full" else ():
             draw = Draw(
-                f"{NAME}: {d} to its end", with_heads({**dict.fromkeys(checked.dims, 1), **sizes, d: LONGEST}), scalars=usual_scale(checked)
+                f"{NAME}: {d} to its end",
+                align_heads({**dict.fromkeys(checked.dims, 1), **sizes, d: LONGEST}),
+                scalars=choose_usual_scale(checked),
             )
             if (admitted := _admit(checked, spec, draw, LONGEST)) is not None and admitted.sizes[d] >= LONGEST:
-                yield with_largest_integers(checked, spec, with_exact_sums(checked, spec, admitted))
+                yield choose_largest_integers(checked, spec, make_exact_sums(checked, spec, admitted))
                 break
-        if has_long_rows(checked, d) and "growing" in applicable(checked, spec):
+        if has_long_rows(checked, d) and "growing" in list_applicable_kinds(checked, spec):
             two = {x: 2 if steps[x] else 1 for x in checked.dims}
-            draw = Draw(f"{NAME}: {d} rises", with_heads({**two, d: LONGEST}), "growing", seed_of(checked, d), scalars=usual_scale(checked))
+            draw = Draw(
+                f"{NAME}: {d} rises",
+                align_heads({**two, d: LONGEST}),
+                "growing",
+                find_seed(checked, d),
+                scalars=choose_usual_scale(checked),
+            )
             if (admitted := _admit(checked, spec, draw, LONGEST)) is not None and admitted.sizes[d] >= LONGEST:
                 yield admitted
 
@@ -184,14 +192,14 @@ def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
     longest = max(draw.sizes, key=lambda d: draw.sizes[d])
     measured = []
     for n in _PROBED:
-        small = fitting(checked, spec, [replace(draw, sizes={**draw.sizes, longest: n})])[0]
+        small = select_fitting(checked, spec, [replace(draw, sizes={**draw.sizes, longest: n})])[0]
         if not small or small[0].sizes[longest] == draw.sizes[longest]:
             return False
         sizes = _Sizes()
         try:
-            launch = function_launch(checked, spec, small[0])
+            launch = make_function_launch(checked, spec, small[0])
             with sizes:
-                spec.exact(readable(checked, launch), list(launch.before))
+                spec.exact(collect_readable(checked, launch), list(launch.before))
         except CuirError:
             return False
         measured.append((sizes.largest, small[0].sizes[longest]))

@@ -177,7 +177,7 @@ def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Te
     return _perturb_by(x, generator, most + _ABSOLUTE_ERROR if name in _ABSOLUTE else most)
 
 
-def _kernel_operation(name: str, args: Sequence[Any]) -> str:
+def _get_kernel_operation(name: str, args: Sequence[Any]) -> str:
     """Return the operation that a kernel would use: a small power is products."""
     return "mul" if name in ("pow", "pow_") and len(args) > 1 and args[1] in (2, 3, 4) else name
 
@@ -294,11 +294,11 @@ class _MarkOrderOverflow(_ReplayDecisions):
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _SUMS:
             return self._change(func, args, result, None)
-        most = func(*map(_magnitude, args), **(kwargs or {}))
+        most = func(*map(_compute_magnitude, args), **(kwargs or {}))
         return self._change(func, args, result, lambda x: torch.where(most.isinf(), torch.nan, x))
 
 
-def _magnitude(x: Any) -> Any:
+def _compute_magnitude(x: Any) -> Any:
     """Return the magnitude of finite numbers; 0 for others."""
     return x.abs().nan_to_num(0.0, 0.0, 0.0) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
@@ -317,7 +317,7 @@ class _PerturbOperations(_ReplayDecisions):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
-        name = _kernel_operation(func.overloadpacket.__name__, args)
+        name = _get_kernel_operation(func.overloadpacket.__name__, args)
         if self.jumped and jumps_in_torch(name, args, kwargs or {}, result) and _is_float(result):
             index, self.jumps = self.jumps, self.jumps + 1
             if index < len(self.jumped) and self.jumped[index].shape == result.shape:
@@ -328,8 +328,8 @@ class _PerturbOperations(_ReplayDecisions):
             return self._change(func, args, result, lambda x: _perturb_evenly(x, self.generator, self.unit))
         # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
         if name in _SUMS:
-            most = func(*map(_magnitude, args), **(kwargs or {}))
-            return self._change(func, args, result, lambda x: _perturb_by(x, self.generator, most * _order_error(name, args, x)))
+            most = func(*map(_compute_magnitude, args), **(kwargs or {}))
+            return self._change(func, args, result, lambda x: _perturb_by(x, self.generator, most * _compute_order_error(name, args, x)))
         exact = name in _EXACT or func.is_view
         return self._change(func, args, result, None if exact else lambda x: _perturb(x, self.generator, name))
 
@@ -359,7 +359,7 @@ class _RoundFactors(_ReplayDecisions):
         return _perturb_evenly(a, self.generator, _TF32), _perturb_evenly(b, self.generator, _TF32)
 
 
-def _order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
+def _compute_order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
     """Return the error of a sum relative to its terms' magnitudes.
 
     n roundings, one by one and in either direction, add up to about sqrt(n) / 6 units in the last place of the sum.

@@ -11,7 +11,7 @@ from cuir.spec.user_calls import limit_calls
 from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import CuirError
 from cuir.verification.soundness import require_usable
-from cuir.verification.spec_dispatch import number_cases, prepared
+from cuir.verification.spec_dispatch import make_number_cases, prepare_specification
 from cuir.verification.stages import BUDGET
 
 from ..further import supplied
@@ -29,8 +29,8 @@ def require_usable_target(origin: Program, kernel: str, target: AnySpecification
     with limit_calls(BUDGET):
         try:
             checked = check(program, kernel, consts)
-            spec = prepared(target, checked.origin, program, checked.consts)
-            cases = number_cases(checked, spec, [], level)
+            spec = prepare_specification(target, checked.origin, program, checked.consts)
+            cases = make_number_cases(checked, spec, [], level)
         except CuirError as error:
             if error.diagnostics[0].code.startswith("X1") and error.diagnostics[0].code not in _OF_THE_KERNEL:
                 raise

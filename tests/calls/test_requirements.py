@@ -25,7 +25,7 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
 from cuir.verification import verify
-from cuir.verification.lengths import all_draws
+from cuir.verification.lengths import make_all_draws
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 FILES = sorted([*(CORPUS / "programs").glob("*.cuir"), *(CORPUS / "kernels").glob("*.cuir")])
@@ -136,7 +136,7 @@ def test_padded_tensors_are_admitted(shape: list[int], dtype: str) -> None:
 def test_verification_draws_lengths_that_are_admitted() -> None:
     checked = move("M, N")
     spec = FunctionSpecification("same", lambda X: X)
-    draws = all_draws(checked, spec, "full")
+    draws = make_all_draws(checked, spec, "full")
     assert all(d.sizes["N"] % 8 == 0 for d in draws) and any(d.sizes["N"] % 64 for d in draws) and any(d.sizes["M"] % 8 for d in draws)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
-from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
 
 QUERIES = ("flash_fwd_sm90", "flash_fwd_f32", "flash_bwd_dq_sm90", "flash_bwd_dq_f32")
 KEYS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_f32")  # whose units are blocks of keys, of key heads
@@ -32,7 +32,7 @@ def order(name: str, B: int, H: int, HK: int, M: int, N: int, D: int, DV: int, B
     """[units, 3]: (b, head, tile) of each unit."""
     program, kernel = LOADED[name]
     dims = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
-    names = kernel_names(kernel, dims, {"D": D, "DV": DV, "BM": BM, "BN": BN, "L2": L2}, {})
+    names = collect_kernel_values(kernel, dims, {"D": D, "DV": DV, "BM": BM, "BN": BN, "L2": L2}, {})
     units = B * (H if name in QUERIES else HK) * (-(-M // BM) if name in QUERIES else -(-N // BN))
     return np.stack([np.broadcast_to(x, units) for x in Evaluator(program, names).call("tile", np.arange(units))], 1)
 

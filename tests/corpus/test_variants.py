@@ -16,7 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from cuir.variants import transfer
 from cuir.verification import Problem, check_contracts, check_mask
-from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 SINGLE = parse(corpus.kernels()["flash_fwd_f32"].read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def test_no_block_is_visited_in_vain(name: str) -> None:
     kernel, at, BM, BN = result.program.kernels()["flash_fwd"], Lengths(1, 1, 1, 96, 91), 8, 6
     consts = {"D": 64, "BM": BM, "BN": BN}
     values = {"scale": 1.0, **result.arguments(at, consts=consts)}
-    names = kernel_names(kernel, {"B": 1, "H": 1, "HK": 1, "M": at.M, "N": at.N}, consts, values)
+    names = collect_kernel_values(kernel, {"B": 1, "H": 1, "HK": 1, "M": at.M, "N": at.N}, consts, values)
     tiles, blocks = at.M // BM, -(-at.N // BN)
     partial, n = (
         np.broadcast_to(np.asarray(x), (tiles,)) for x in Evaluator(result.program, names).call("kv_count", 0, 0, np.arange(tiles))

@@ -10,7 +10,7 @@ from hypothesis import given
 from cuir.explore import dpor as module
 from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
-from cuir.explore.shortest import shortest, smallest
+from cuir.explore.shortest import find_shortest, find_smallest
 from cuir.explore.skeleton import Skeleton
 from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
 from tests.strategies.effort import examples
@@ -44,9 +44,9 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
         assert set(classes.values()) == {1} and found.counts.classes == len(classes)
     else:
         assert found.faulty is not None
-        short = shortest(found.faulty, 5.0)
+        short = find_shortest(found.faulty, 5.0)
         assert short.least and len(short.schedule) == min(steps_to_a_fault(r) for r in everything if r.faults)
-        for agents in (short.schedule, smallest(found.faulty)[1]):
+        for agents in (short.schedule, find_smallest(found.faulty)[1]):
             again = Execution(k)
             for agent in agents:
                 assert again.enabled(agent) and not again.faults

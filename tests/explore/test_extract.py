@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.explore import explore
-from cuir.explore.extract import skeletons
-from cuir.explore.intervals import box_coordinates, box_intervals, element_intervals
+from cuir.explore.extract import extract_skeletons
+from cuir.explore.intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from cuir.explore.skeleton import Touch
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import checked_text, tensors
@@ -118,7 +118,7 @@ def test_steps_are_the_points_of_a_worker() -> None:
         sync_b = 0
 """
     checked = checked_text(HEAD + body)
-    (skeleton,) = skeletons(checked, tensors(checked))
+    (skeleton,) = extract_skeletons(checked, tensors(checked))
     a, c = skeleton.workers
     assert [s.kind for s in a.steps] == ["arrive", "copy"] and a.steps[0].value == 64 * 64 * 4
     assert [s.kind for s in c.steps] == ["wait", "point", "point"]
@@ -135,10 +135,10 @@ def test_boxes_as_intervals(shape: list[int], data: st.DataObject) -> None:
     """The intervals are the elements of the box that lie inside, and as few as there can be."""
     starts = [data.draw(st.integers(-3, n + 1)) for n in shape]
     sizes = [data.draw(st.integers(1, 5)) for _ in shape]
-    found = box_intervals(shape, starts, sizes)
+    found = compute_box_intervals(shape, starts, sizes)
     mark = torch.zeros(shape, dtype=torch.bool)
     mark[tuple(slice(max(0, s), max(0, s + n)) for s, n in zip(starts, sizes))] = True
     covered = [x for lo, hi in found for x in range(lo, hi)]
     assert covered == torch.nonzero(mark.reshape(-1)).reshape(-1).tolist()
     assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
-    assert found == element_intervals(shape, box_coordinates(starts, sizes), None)
+    assert found == compute_element_intervals(shape, compute_box_coordinates(starts, sizes), None)

@@ -16,8 +16,8 @@ from cuir.explore import explore
 from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
 from cuir.explore.explore import name_steps
-from cuir.explore.extract import skeletons
-from cuir.explore.shortest import shortest, smallest
+from cuir.explore.extract import extract_skeletons
+from cuir.explore.shortest import find_shortest, find_smallest
 from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker
@@ -84,14 +84,14 @@ def test_every_faulty_program_is_found_and_replays(path: Path) -> None:
 @pytest.mark.parametrize("path", [p for p in SCHEDULED if p.stem[:4] not in ("D401", "R402")], ids=lambda p: p.stem)
 def test_no_step_of_a_failing_schedule_can_be_left_out(path: Path) -> None:
     checked, given = faulty(path)
-    skeleton = next(iter(skeletons(checked, given, 1))).at_once()
+    skeleton = next(iter(extract_skeletons(checked, given, 1))).at_once()
     run = search(skeleton, Budget()).faulty
     assert run is not None
-    fault, schedule = smallest(run)
+    fault, schedule = find_smallest(run)
     assert shows(skeleton, schedule) == fault.code
     for left_out in range(len(schedule)):
         assert shows(skeleton, schedule[:left_out] + schedule[left_out + 1 :]) != fault.code
-    least = shortest(run, 60.0)
+    least = find_shortest(run, 60.0)
     assert least.least and len(least.schedule) <= len(schedule)
 
 
@@ -289,7 +289,7 @@ def test_every_program_of_the_corpus_is_explored() -> None:
 
 def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
     """A complete execution of the first cluster, every step drawn from the seed."""
-    whole = next(iter(skeletons(checked, given, grid)))
+    whole = next(iter(extract_skeletons(checked, given, grid)))
     skeleton = whole if lockstep else whole.at_once()
     rng, execution, agents = random.Random(seed), Execution(skeleton), []
     while able := execution.agents():

@@ -10,7 +10,7 @@ import torch
 
 import cuir
 from cuir.flex.backward_kernels import RequestedGradients
-from cuir.verification.inputs import added
+from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 
 from .test_gradients import both, causal, close, documents, softcap, tensors
@@ -40,7 +40,7 @@ def test_the_same_bits_under_every_schedule(step: str) -> None:
     q, k, v = tensors(1, 2, 1, 140, 140, 64)
     attention = cuir.attention(causal, dtype=torch.float16, head_dim=64, verify="off")
     checked = attention.gradients(RequestedGradients(in_order=True)).plan.steps[step].checked
-    assert not added(checked) and added(attention.gradients().plan.steps["flash_bwd"].checked) == {"dQ"}
+    assert not find_accumulated(checked) and find_accumulated(attention.gradients().plan.steps["flash_bwd"].checked) == {"dQ"}
     given = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
     outputs = {"dK": k.clone(), "dV": v.clone(), "dQ": torch.zeros(1, 2, 140, 64)}
     if step == "flash_bwd_dq":  # which makes the rows itself

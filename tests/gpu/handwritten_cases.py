@@ -12,9 +12,9 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.spec.loading import load_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import DTYPES
-from cuir.verification.function_problems import draws
+from cuir.verification.function_problems import make_draws
 from cuir.verification.functions import judge_function
-from cuir.verification.inputs import function_launch
+from cuir.verification.inputs import make_function_launch
 
 ENTRIES = {e["file"]: e for e in programs(sources()) if e["right"]}
 
@@ -27,9 +27,9 @@ def judged(file: str) -> int:
     checked = check(program, e["kernel"], consts)
     spec = load_any(str(e["folder"] / e["against"]))
     assert isinstance(spec, FunctionSpecification)
-    kernel, cases = compile(checked), draws(checked, spec, "quick")
+    kernel, cases = compile(checked), make_draws(checked, spec, "quick")
     for case in cases:
-        given = function_launch(checked, spec, case)
+        given = make_function_launch(checked, spec, case)
         there = {n: _placed(x) if isinstance(x, torch.Tensor) else x for n, x in given.arguments().items()}
         kernel(**there)
         torch.cuda.synchronize()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cuir.runtime.nvcc import compile_cuda
-from cuir.verification.sanitizer import diagnostics
+from cuir.verification.sanitizer import make_diagnostics
 from tests.gpu import sanitizer_cases
 
 SANITIZER = shutil.which("compute-sanitizer")
@@ -53,7 +53,7 @@ def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
         command, cwd=ROOT, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, timeout=300, check=False
     )
     text = log.read_text()
-    found = diagnostics(text, cuda.line_map)
+    found = make_diagnostics(text, cuda.line_map)
     assert found and all(d.code == "V404" and d.span == span for d in found), text[:4000]
 
 

@@ -19,7 +19,7 @@ from cuir.spec.specification import Lengths
 from cuir.syntax.types import DTYPES, F16
 from cuir.variants import transfer
 from cuir.verification import Case, check_numbers
-from cuir.verification.spec_dispatch import check_case, number_cases, prepared
+from cuir.verification.spec_dispatch import check_case, make_number_cases, prepare_specification
 from llm.answer import program_text, read
 from llm.cuda_source import annotate
 from llm.expert_source import read_expert_source
@@ -54,8 +54,8 @@ def test_what_was_lifted_from_other_sources_is_what_it_was(path: Path) -> None:
     )
     told = last.verdict["extra"]["orchestration"]
     assert checked.arch == task["arch"] and of_program(checked).lines() == told["program"]
-    spec = prepared(read_specification(task["spec"], tuple(task["parameters"])), checked.origin, program, checked.consts)
-    assert check_case(program, checked, spec, number_cases(checked, spec, [], "quick")[0])
+    spec = prepare_specification(read_specification(task["spec"], tuple(task["parameters"])), checked.origin, program, checked.consts)
+    assert check_case(program, checked, spec, make_number_cases(checked, spec, [], "quick")[0])
 
 
 def test_what_was_lifted_is_an_origin_of_variants() -> None:

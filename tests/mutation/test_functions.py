@@ -11,7 +11,7 @@ from cuir import parse
 from cuir.checking.checked import Const
 from cuir.mutation import Mutant, mutants
 from cuir.mutation.judging import Job, judge
-from cuir.mutation.trial import Trial, _same
+from cuir.mutation.trial import Trial, _is_same
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.printer import show
@@ -59,8 +59,8 @@ def test_launches_are_those_of_the_signature() -> None:
 def test_sums_in_any_order_are_compared_as_numbers() -> None:
     x = torch.randn(100, generator=torch.Generator().manual_seed(0))
     y = x * (1 + 2.0**-22)
-    assert not _same((x, True), (y, True)) and _same((x, False), (y, False)) and not _same((x, False), (x * 1.001, False))
-    assert not _same((x, False), (torch.full_like(x, torch.nan), False))
+    assert not _is_same((x, True), (y, True)) and _is_same((x, False), (y, False)) and not _is_same((x, False), (x * 1.001, False))
+    assert not _is_same((x, False), (torch.full_like(x, torch.nan), False))
 
 
 def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:

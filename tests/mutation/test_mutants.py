@@ -13,7 +13,7 @@ import corpus
 from cuir import CuirError, parse, show
 from cuir.cli.inputs import read_program
 from cuir.mutation import FAULTS, Mutant, chosen, mutants
-from cuir.mutation.places import Places, replace_node, sites
+from cuir.mutation.places import Places, list_sites, replace_node
 from cuir.syntax.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.syntax.walk import walk
 from tests.strategies.effort import examples
@@ -107,7 +107,7 @@ def test_a_choice_is_the_same_for_a_seed_and_of_all_classes() -> None:
 @given(st.data())
 def test_edits_stay_in_their_place(data: st.DataObject) -> None:
     program = of("gemm")[0]
-    found = list(sites(program))
+    found = list(list_sites(program))
     assert [s.node for s in found] == list(walk(program))
     site = data.draw(st.sampled_from(found[1:]))
     assert replace_node(program, site.path, site.node) == program

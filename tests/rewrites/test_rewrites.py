@@ -22,7 +22,7 @@ from cuir.rewrites import KINDS, Rewrite, apply, chain, rewrites
 from cuir.spec.functions import AnySpecification
 from cuir.syntax.nodes import Program
 from cuir.verification.problems import is_attention
-from cuir.verification.spec_dispatch import AnyCase, launch_of, number_cases, schedule_cases
+from cuir.verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, prepare_launch
 from tests.rewrites.small import TEXT, Bits, bits, same
 from tests.strategies.arguments import arguments
 from tests.strategies.effort import examples
@@ -188,7 +188,7 @@ def of_corpus(name: str, kernel: str) -> tuple[Program, dict[str, Const], AnySpe
     program, consts = read_program(name), settings_of(name, kernel)
     spec = read_specification(COMPUTES[name][kernel].specification, ())
     checked = check(program, kernel, consts)
-    cases = [*number_cases(checked, spec, [], "quick")[:2], *schedule_cases(checked, spec)[:1]]
+    cases = [*make_number_cases(checked, spec, [], "quick")[:2], *make_schedule_cases(checked, spec)[:1]]
     return program, consts, spec, cases, outputs(program, kernel, consts, spec, cases)
 
 
@@ -196,7 +196,7 @@ def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySp
     checked = check(program, kernel, consts)
     found = []
     for case in cases:
-        given = launch_of(program, checked, spec, case)
+        given = prepare_launch(program, checked, spec, case)
         run(checked, given.arguments(), schedule=Schedule.parse("adversarial:lockstep"))
         found.append({n: x.float() for n, x in given.outputs.items()})
     return found

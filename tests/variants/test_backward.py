@@ -26,7 +26,7 @@ from cuir.variants.learned import gradients_of
 from cuir.variants.ranges import traced_apart
 from cuir.verification import verify
 from cuir.verification.draws import Draw
-from cuir.verification.spec_dispatch import check_case, prepared
+from cuir.verification.spec_dispatch import check_case, prepare_specification
 
 TEXT = corpus.kernels()["flash_bwd_sm90"].read_text(encoding="utf-8")
 EXPERT = parse(TEXT, "flash_bwd_sm90.cuir")
@@ -190,7 +190,7 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
         program = parse(text, "learned.cuir")
         kernel = program.kernels()[KERNEL]
         assert gradients_of(kernel) == {"grad_GATE": "GATE", "grad_BIAS": "BIAS"}
-        asked, checked = prepared(spec, kernel, program, consts), check(program, KERNEL, consts)
+        asked, checked = prepare_specification(spec, kernel, program, consts), check(program, KERNEL, consts)
         sizes = dict.fromkeys(checked.dims, 3) | {"B": 1, "H": 2, "HK": 1, "M": 30, "N": 40, "MP": 128}
         return [str(row["output"]) for row in check_case(program, checked, asked, Draw("one", sizes))]
 

@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
 from cuir.variants import blocks, trace, transfer
 from cuir.verification import Problem, check_contracts
-from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
 from tests.strategies.effort import examples
 
 ORIGIN = """
@@ -119,12 +119,12 @@ def test_random_masks_meet_the_contracts(mask: str, w: int, cases: list[tuple[tu
 
 def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
     """(blocks visited with the mask, blocks visited) over all tiles of a mask."""
-    from cuir.verification.evaluate import Evaluator, kernel_names
+    from cuir.verification.evaluate import Evaluator, collect_kernel_values
 
     program, _ = origin()
     result = transfer(program, Specification("mask", mask_mod))
     kernel = result.program.kernels()["attention"]
-    names = kernel_names(kernel, {"B": 1, "H": 1, "HK": 1, "M": M, "N": N}, {"BM": BM, "BN": BN}, result.parameters)
+    names = collect_kernel_values(kernel, {"B": 1, "H": 1, "HK": 1, "M": M, "N": N}, {"BM": BM, "BN": BN}, result.parameters)
     counts = [Evaluator(result.program, names).call("kv_count", 0, 0, m) for m in range(-(-M // BM))]
     return sum(int(p) for p, _ in counts), sum(int(n) for _, n in counts)
 
@@ -190,7 +190,7 @@ def test_partly_empty_tiles_of_some_heads_come_at_the_end(B: int, H: int, M: int
     program, _ = origin()
     program = transfer(program, Specification("full")).program
     tiles, late = -(-M // BM), min(48, B * H) if M % BM else 0
-    names = kernel_names(program.kernels()["attention"], {"B": B, "H": H, "HK": 1, "M": M, "N": 8}, {"BM": BM, "BN": 8}, {})
+    names = collect_kernel_values(program.kernels()["attention"], {"B": B, "H": H, "HK": 1, "M": M, "N": 8}, {"BM": BM, "BN": 8}, {})
     order = np.stack([np.broadcast_to(x, B * H * tiles) for x in Evaluator(program, names).call("tile", np.arange(B * H * tiles))], 1)
     units = [(b, h, m) for b in range(B) for h in range(H) for m in range(tiles)]
     put_off = [u for i, u in enumerate(units) if i >= (B * H - late) * tiles and u[2] == tiles - 1]

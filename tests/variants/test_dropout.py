@@ -21,8 +21,8 @@ from cuir.variants.names import DROPOUT
 from cuir.variants.query_gradients import KERNEL as BY_QUERIES
 from cuir.variants.query_gradients import transfer_query_gradients
 from cuir.verification import Case, check_mask, check_numbers
-from cuir.verification.lengths import from_case
-from cuir.verification.spec_dispatch import check_case, prepared
+from cuir.verification.lengths import convert_case
+from cuir.verification.spec_dispatch import check_case, prepare_specification
 
 Consts = dict[str, Any]
 
@@ -70,9 +70,9 @@ def check_gradients(name: str, text: str, spec: Specification) -> None:
     kernel, consts = BACKWARD[name]
     program = parse(text, f"{name}.cuir")
     checked = cuir.check(program, kernel, consts)
-    against = prepared(spec, checked.origin, program, checked.consts)
+    against = prepare_specification(spec, checked.origin, program, checked.consts)
     assert isinstance(against, cuir.FunctionSpecification)
-    check_case(program, checked, against, from_case(checked, against, RAGGED))
+    check_case(program, checked, against, convert_case(checked, against, RAGGED))
 
 
 @pytest.mark.parametrize("origin", FORWARD)

@@ -11,9 +11,9 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.verification.column_contracts import check_columns, column_problems
-from cuir.verification.inputs import contract_problems
-from cuir.verification.spec_dispatch import prepared
+from cuir.verification.column_contracts import check_columns, make_column_problems
+from cuir.verification.inputs import make_contract_problems
+from cuir.verification.spec_dispatch import prepare_specification
 
 TEXT = corpus.kernels()["flash_bwd_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": F16, "D": 128, "BM": 64}
@@ -22,8 +22,8 @@ CONSTS = {"T": F16, "D": 128, "BM": 64}
 def pairs_of(text: str, name: str = "causal") -> int:
     program = parse(text, "flash_bwd_sm90.cuir")
     checked = check(program, KERNEL, CONSTS)
-    spec = prepared(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, CONSTS)
-    return check_columns(checked, contract_problems(checked, spec, column_problems(64, 128)))  # type: ignore[arg-type]
+    spec = prepare_specification(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, CONSTS)
+    return check_columns(checked, make_contract_problems(checked, spec, make_column_problems(64, 128)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
@@ -42,8 +42,8 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
     spec, consts = corpus.specification(name)(), {"D": 128}
     program = transfer_backward(origin, spec).program
     checked = check(program, KERNEL, consts)
-    asked = prepared(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, consts)
-    assert check_columns(checked, contract_problems(checked, asked, column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
+    asked = prepare_specification(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, consts)
+    assert check_columns(checked, make_contract_problems(checked, asked, make_column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("old", "new", "code"), [

@@ -15,7 +15,7 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.variants import transfer
 from cuir.verification import Problem
 from cuir.verification.contracts import check_contracts, describe_difference, has_splice_points
-from cuir.verification.sizes import few_problems, mask_integers, problems_for
+from cuir.verification.sizes import collect_mask_integers, make_few_problems, make_problems
 
 CAUSAL = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 SMALL = Problem(Lengths(1, 1, 1, 40, 56), 16, 8)
@@ -40,9 +40,9 @@ def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
     """At the full level one of three, whose problems hold those of the quick level."""
     spec = variant(name)
     result = transfer(parse(CAUSAL), spec)
-    problems = problems_for(spec, 64, 64, "quick", result.program)
+    problems = make_problems(spec, 64, 64, "quick", result.program)
     if name in sorted(corpus.variants())[::3]:
-        quick, problems = problems, problems_for(spec, 64, 64, "full", result.program)
+        quick, problems = problems, make_problems(spec, 64, 64, "full", result.program)
         assert {*quick} < {*problems}
     assert check_contracts(result.program, result.program.kernels()["flash_fwd"], spec, problems) > 10_000
 
@@ -120,7 +120,7 @@ def test_rows_are_asked_about_only_where_the_kernel_asks() -> None:
 
     def judged(text: str) -> None:
         program = parse(text)
-        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+        check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128, program=program))
 
     judged(text)
     with pytest.raises(CuirError) as caught:
@@ -227,7 +227,7 @@ def test_text_made_for_one_value_of_a_captured_number_is_found() -> None:
     assert d.code == "V102" and "prefix = 6" in d.notes[0].message
     rows = parse(transfer(parse(CAUSAL), spec).text.replace("max(prefix, r + 1) // BN", "max(256, r + 1) // BN"))
     with pytest.raises(CuirError) as caught:
-        check_contracts(rows, rows.kernels()["flash_fwd"], spec, few_problems(rows), changed={"prefix": 6})
+        check_contracts(rows, rows.kernels()["flash_fwd"], spec, make_few_problems(rows), changed={"prefix": 6})
     assert [d.code for d in caught.value.diagnostics] == ["V109"]
 
 
@@ -236,7 +236,7 @@ def test_far_edges_of_a_mask_are_looked_at(prefix: int, last: str) -> None:
     spec = as_specification(corpus.variant("prefix_lm"), "prefix_lm", {"prefix": prefix})
     program = parse(transfer(parse(CAUSAL), spec).text.replace("k < prefix)", "k <= prefix)"))
     with pytest.raises(CuirError) as caught:
-        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128))
+        check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128))
     assert caught.value.diagnostics[0].message.startswith(f"query 0 also attends to key {last}")
 
 
@@ -245,18 +245,18 @@ def test_a_number_that_the_mask_is_written_with_is_decisive(wrong: str, query: i
     """Not captured, so no parameter: the lengths that are tried follow the literals of the mask, too."""
     spec = Specification("literal", lambda b, h, q, k: (q >= k) & (q - k < 300))
     program = parse(transfer(parse(CAUSAL, "kernel.cuir"), spec).text.replace("q - k < 300", wrong, 1))
-    assert 300 in mask_integers(spec, None)
+    assert 300 in collect_mask_integers(spec, None)
     with pytest.raises(CuirError) as caught:
-        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+        check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128, program=program))
     assert any(d.code == "V107" and f"query {query} " in d.message for d in caught.value.diagnostics)
 
 
 def test_a_number_of_the_program_alone_is_decisive() -> None:
     spec = Specification("causal", lambda b, h, q, k: q >= k)
     program = parse(transfer(parse(CAUSAL, "kernel.cuir"), spec).text.replace("return q >= k", "return (q >= k) & (q - k < 900)", 1))
-    assert 900 in mask_integers(spec, program)
+    assert 900 in collect_mask_integers(spec, program)
     with pytest.raises(CuirError, match="query 900 does not attend to key 0"):
-        check_contracts(program, program.kernels()["flash_fwd"], spec, problems_for(spec, 128, 128, program=program))
+        check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128, program=program))
 
 
 @pytest.mark.parametrize(("value", "asked"), [(8, True), (4, True), (3, False), (1, False)])
@@ -265,7 +265,7 @@ def test_values_for_which_the_specification_divides_by_zero_are_not_asked(value:
     side = 16
     spec = Specification("tiles", lambda b, h, q, k: q // 4 % (side // 4) >= k // 4 % (side // 4))
     program = transfer(parse(CAUSAL), spec).program
-    at = few_problems(program)
+    at = make_few_problems(program)
     assert bool(check_contracts(program, program.kernels()["flash_fwd"], spec, at, changed={"side": value})) == asked
     near = Specification("near", lambda b, h, q, k: q - k <= side)
     wrong = parse(transfer(parse(CAUSAL), near).text.replace("return q - k <= side", "return q - k + 0 * (q // (side // 4)) <= side"))

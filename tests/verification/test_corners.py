@@ -24,9 +24,9 @@ from cuir.variants.ranges import traced_apart
 from cuir.verification import numbers_stage, verify
 from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
 from cuir.verification.draws import Draw
-from cuir.verification.inputs import function_launch
-from cuir.verification.lengths import all_draws
-from cuir.verification.spec_dispatch import check_case, make_corner_cases, prepared
+from cuir.verification.inputs import make_function_launch
+from cuir.verification.lengths import make_all_draws
+from cuir.verification.spec_dispatch import check_case, make_corner_cases, prepare_specification
 
 F = torch.nn.functional
 EXPERT = parse(corpus.kernels()["flash_bwd_sm90"].read_text(), "flash_bwd_sm90.cuir")
@@ -64,10 +64,10 @@ def judged(name: str) -> list[str]:
 
 def check_queries_of_zeros() -> None:
     spec, program, checked, problem = kernel_of("of the score")
-    asked = prepared(spec, checked.origin, program, CONSTS)
+    asked = prepare_specification(spec, checked.origin, program, CONSTS)
     assert isinstance(asked, FunctionSpecification)
-    (draw,) = (replace(problem, kind=d.kind, seed=d.seed) for d in all_draws(checked, asked, "quick") if d.kind == "zero")
-    assert not function_launch(checked, asked, draw).inputs["Q"].any()  # type: ignore[union-attr]
+    (draw,) = (replace(problem, kind=d.kind, seed=d.seed) for d in make_all_draws(checked, asked, "quick") if d.kind == "zero")
+    assert not make_function_launch(checked, asked, draw).inputs["Q"].any()  # type: ignore[union-attr]
     check_case(program, checked, asked, draw)
 
 
@@ -109,7 +109,7 @@ def test_verify_tries_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn numbers lie on no bound, so that another problem passes."""
     monkeypatch.setattr(functions, "attach_partials", lambda value, partials, *operands: value)
     spec, program, _, problem = kernel_of("clamp")
-    monkeypatch.setattr(numbers_stage, "number_cases", lambda *args: [problem])
+    monkeypatch.setattr(numbers_stage, "make_number_cases", lambda *args: [problem])
     report = verify(program, spec, kernel=KERNEL, consts=CONSTS, seeded=0, shrink=False)
     assert not report.ok and report.diagnostics[0].code == "V301"
     assert any("captured tensors at bounds" in note.message for note in report.diagnostics[0].notes)

@@ -6,7 +6,7 @@ import pytest
 
 from cuir import check, parse, verify
 from cuir.spec import FunctionSpecification
-from cuir.verification.counters import turns_of_counters, uses_of_rings
+from cuir.verification.counters import count_counter_turns, count_ring_uses
 
 TEXT = """\
 @kernel(arch="sm_90a")
@@ -69,4 +69,4 @@ def test_how_far(text: str, turns: int) -> None:
     checked = check(
         parse(TEXT.replace("store(Y[t * 64 : t * 64 + 64, :], x + x)", f"store(Y[t * 64 : t * 64 + 64, :], x + cast({text}, f32))"))
     )
-    assert turns_of_counters(checked) == turns and uses_of_rings(checked) == (7 if turns <= 6 else turns + 7)
+    assert count_counter_turns(checked) == turns and count_ring_uses(checked) == (7 if turns <= 6 else turns + 7)

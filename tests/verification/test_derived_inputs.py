@@ -9,7 +9,7 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.types import BF16, F16, DType
 from cuir.verification.derived_inputs import keeps_units
 from cuir.verification.draws import Draw
-from cuir.verification.function_problems import draws
+from cuir.verification.function_problems import make_draws
 
 from .coverage.planted import checked_of, doubled
 
@@ -32,4 +32,4 @@ def test_a_function_that_gives_no_inputs_keeps_all() -> None:
 
 @pytest.mark.parametrize("dtype, asked", [(BF16, False), (F16, True)])
 def test_far_numbers_are_asked_where_what_is_kept_of_them_says_something(dtype: DType, asked: bool) -> None:
-    assert any(d.kind == "largest" for d in draws(backward(dtype), causal_backward(), "quick")) is asked
+    assert any(d.kind == "largest" for d in make_draws(backward(dtype), causal_backward(), "quick")) is asked

@@ -15,7 +15,7 @@ from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.variants import transfer
 from cuir.verification.distances import LONGEST, check_distances
-from cuir.verification.spec_dispatch import mods_of
+from cuir.verification.spec_dispatch import get_mods
 
 CAUSAL = as_any(corpus.specification("causal"), "causal")
 TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
@@ -88,12 +88,12 @@ def test_a_threshold_of_the_mask() -> None:
     spec = near(3000)
     program = transfer(parse(TEXT, "flash.cuir"), spec).program
     right = check(program, "flash_fwd", {"T": F16, "D": 64})
-    assert check_distances(program, right, mods_of(spec, right), "quick").pairs > 7 * LONGEST
+    assert check_distances(program, right, get_mods(spec, right), "quick").pairs > 7 * LONGEST
     line = next(x for x in show(program.funcs()["keep"]).splitlines() if "return" in x)
     off_by_one = parse(show(program).replace(line, line.replace("<= most", "< most")), "flash.cuir")
     wrong = check(off_by_one, "flash_fwd", {"T": F16, "D": 64})
     with pytest.raises(CuirError) as caught:
-        check_distances(off_by_one, wrong, mods_of(spec, wrong), "quick")
+        check_distances(off_by_one, wrong, get_mods(spec, wrong), "quick")
     first = caught.value.diagnostics[0]
     assert first.code == "V107" and "3,000 apart" in first.message
 
@@ -108,7 +108,7 @@ def test_what_grows_with_pairs_is_not_made() -> None:
     documents = as_any(corpus.specification("document"), "document")
     program = transfer(parse(TEXT, "flash.cuir"), documents).program
     checked = check(program, "flash_fwd", {"T": F16, "D": 64})
-    found = check_distances(program, checked, mods_of(documents, checked), "quick")
+    found = check_distances(program, checked, get_mods(documents, checked), "quick")
     assert found.pairs == 0 and "pairs" in found.reason
 
 
@@ -124,6 +124,6 @@ def test_gradients_are_asked_too() -> None:
         program = parse(text if keep is None else text.replace("return k <= q + (N - M)", f"return (k <= q + (N - M)){keep}"), "bwd.cuir")
         checked = check(program, "flash_bwd", {"T": F16, "D": 64, "BM": 128})
         try:
-            assert check_distances(program, checked, mods_of(CAUSAL, checked), "quick").blocks > 0 and not expected
+            assert check_distances(program, checked, get_mods(CAUSAL, checked), "quick").blocks > 0 and not expected
         except CuirError as error:
             assert error.diagnostics[0].code == expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
 
 
 def run(text: str, *arguments: object, **names: object) -> object:
@@ -90,9 +90,9 @@ def f(Q: Global[f16, batch, H, N, D], K: Global[f16, batch, HK, keys, D], spans:
     x = 0
 """
     kernel, dims = parse(text).kernels()["f"], {"B": 2, "H": 4, "HK": 1, "M": 7, "N": 9}
-    names = kernel_names(kernel, dims, {"D": 64, "WIDE": 4}, {"spans": np.zeros((2, 5, 3, 4))})
+    names = collect_kernel_values(kernel, dims, {"D": 64, "WIDE": 4}, {"spans": np.zeros((2, 5, 3, 4))})
     learned = torch.tensor([1.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
-    held = kernel_names(kernel, dims, {"D": 64}, {"learned": learned})["learned"]
+    held = collect_kernel_values(kernel, dims, {"D": 64}, {"learned": learned})["learned"]
     assert held.dtype == np.float32 and held.tolist() == [1.5, -2.0]  # NumPy has no bfloat16
     assert {n: names[n] for n in ("batch", "H", "N", "HK", "keys", "rows_", "D", "WIDE")} == {
         "batch": 2, "H": 4, "N": 7, "HK": 1, "keys": 9, "rows_": 5, "D": 64, "WIDE": 4,

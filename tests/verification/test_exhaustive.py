@@ -16,7 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.variants import transfer
 from cuir.verification import check_exhaustively, schedules_stage, stages, verify
-from cuir.verification.problems import small_attention_launches
+from cuir.verification.problems import make_small_attention_launches
 
 CONSTS = {"T": F16, "D": 64}
 PLAIN = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def kernel(name: str) -> tuple[Program, Checked, Specification]:
 def test_right_kernels(name: str) -> None:
     told: list[str] = []
     found = check_exhaustively(*kernel(name), progress=told.append)
-    assert [e.case for e in found] == [case for case, _ in small_attention_launches(128, 128, 2, 4, ring=2)]
+    assert [e.case for e in found] == [case for case, _ in make_small_attention_launches(128, 128, 2, 4, ring=2)]
     assert all(e.result.ok and e.result.alike for e in found) and len(told) > len(found)
 
 
@@ -59,7 +59,7 @@ def test_what_holds_for_three_blocks_need_not_for_four() -> None:
 
 def test_the_full_level_refuses_what_its_runs_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules_stage, "check_schedules", lambda *given, **more: 0)
-    monkeypatch.setattr(schedules_stage, "counted_jobs", lambda *given, **more: ())
+    monkeypatch.setattr(schedules_stage, "make_counted_jobs", lambda *given, **more: ())
     monkeypatch.setattr(stages, "check_contracts", lambda *given, **more: 0)
     program, _, spec = broken()
     report = verify(program, spec, consts=CONSTS, level="full")

@@ -21,11 +21,11 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.types import BF16, F16, F32
 from cuir.verification import Problem, check_contracts
 from cuir.verification.draws import Draw
-from cuir.verification.function_problems import draws
-from cuir.verification.inputs import contract_problems, function_launch, readable
+from cuir.verification.function_problems import make_draws
+from cuir.verification.inputs import collect_readable, make_contract_problems, make_function_launch
 from cuir.verification.mask import check_function_mask
-from cuir.verification.spec_dispatch import check_case, launch_of, number_cases, schedule_cases, simpler_draws
-from cuir.verification.steps import tile_of_dims
+from cuir.verification.spec_dispatch import check_case, list_simpler_draws, make_number_cases, make_schedule_cases, prepare_launch
+from cuir.verification.steps import find_tiles
 
 SCALED = """
 @kernel(arch="sm_80")
@@ -97,7 +97,7 @@ def test_programs_compute_their_functions(name: str, kernel: str) -> None:
     consts = {"T": F16, **computed.tested, **{n: v for n, v in SMALL[name].items() if n in params}}
     checked = check(program_of(name), kernel, consts)
     assert isinstance(spec, FunctionSpecification)
-    for case in draws(checked, spec, "quick")[:3]:
+    for case in make_draws(checked, spec, "quick")[:3]:
         rows = check_case(checked.program, checked, spec, case)
         assert rows and all(0 <= row["error / allowed"] <= 1 for row in rows)  # type: ignore[operator]
 
@@ -210,7 +210,7 @@ def test_scalars_that_a_function_admits_positive_are_made_so_and_told(reference:
     report = verify(program, spec, consts=consts, level="full", seeded=0)
     assert report.ok and report.stages[-1].reason.endswith("for a negative value: eps"), report.stages[-1].reason
     checked = check(program, "norm", consts)
-    drawn: list[dict[str, Any]] = [function_launch(checked, spec, d).inputs for d in draws(checked, spec, "full")]
+    drawn: list[dict[str, Any]] = [make_function_launch(checked, spec, d).inputs for d in make_draws(checked, spec, "full")]
     assert all(bool(((x["X"].double() ** 2).mean(-1) + 2 * min(0.0, x["eps"]) >= 0).all()) for x in drawn), "never near the edge"
     assert (
         any(x["gain"] < 0 for x in drawn)
@@ -225,7 +225,7 @@ def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:
     report = verify(wrong, FunctionSpecification("norm", normed), consts={"T": F16, "D": 32}, seeded=0, shrink=False)
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"])
     rooted = FunctionSpecification("rooted", lambda x, eps, gain: torch.where(x > 0, normed(x, abs(eps), gain), torch.nan))
-    given = function_launch(check(wrong, "norm", {"T": F16, "D": 32}), rooted, Draw("one", {"M": 17}, seed=4))
+    given = make_function_launch(check(wrong, "norm", {"T": F16, "D": 32}), rooted, Draw("one", {"M": 17}, seed=4))
     assert given.positive == () and min(given.inputs["eps"], given.inputs["gain"]) < 0, "NaN of both signs says nothing of the scalar"
 
 
@@ -300,19 +300,19 @@ def test_integers_need_inputs() -> None:
 def test_lengths_that_the_specification_refuses() -> None:
     _, checked = scaled()
     one = FunctionSpecification("one", right, sizes=lambda drawn: {"M": min(drawn["M"], 5)} if drawn["B"] == 1 else None)
-    found = draws(checked, one, "quick")
+    found = make_draws(checked, one, "quick")
     assert found and all(d.sizes["B"] == 1 and d.sizes["M"] <= 5 for d in found) and len({str(d) for d in found}) == len(found)
     for sizes in (lambda drawn: None, lambda drawn: {"Z": 1}, lambda drawn: {"M": -1}, lambda drawn: 7):
         with pytest.raises(CuirError):
-            draws(checked, FunctionSpecification("none", right, sizes=sizes), "quick")
+            make_draws(checked, FunctionSpecification("none", right, sizes=sizes), "quick")
     with pytest.raises(CuirError, match=r"X108.*`[XY]` has [\d,]+ elements in the problem .*M=300000.* at most 6,000,000"):
-        draws(checked, FunctionSpecification("large", right, sizes=lambda drawn: {"M": 300_000}), "quick")
+        make_draws(checked, FunctionSpecification("large", right, sizes=lambda drawn: {"M": 300_000}), "quick")
 
 
 def test_tiles_are_read_off_the_program() -> None:
     gemm = check(program_of("gemm"), "gemm", {"T": F16})
-    assert tile_of_dims(gemm) == {"M": 128, "K": 64, "N": 256}
-    assert tile_of_dims(scaled()[1]) == {"B": 0, "M": 16}
+    assert find_tiles(gemm) == {"M": 128, "K": 64, "N": 256}
+    assert find_tiles(scaled()[1]) == {"B": 0, "M": 16}
 
 
 @given(st.sampled_from(["gemm", "flash_bwd"]), st.integers(0, 30), st.sampled_from(["quick", "full"]))
@@ -321,7 +321,7 @@ def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
     checked = check(program_of(name), name, {"T": F16} if name == "gemm" else {"T": F16, "D": 64})
     spec = as_any(corpus.specification(COMPUTES[name][name].specification), name)
     assert isinstance(spec, FunctionSpecification)
-    found, tiles = draws(checked, spec, level), tile_of_dims(checked)
+    found, tiles = make_draws(checked, spec, level), find_tiles(checked)
     case = found[index % len(found)]
     assert case.sizes.get("H", 1) % case.sizes.get("HK", 1) == 0
     for dim in (d for d in tiles if tiles[d]):
@@ -333,20 +333,20 @@ def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
 def test_simpler_problems_are_smaller() -> None:
     _, checked = scaled()
     spec = FunctionSpecification("scaled", right)
-    for case in draws(checked, spec, "quick"):
-        for less in simpler_draws(checked, spec, case):
+    for case in make_draws(checked, spec, "quick"):
+        for less in list_simpler_draws(checked, spec, case):
             assert sum(less.sizes.values()) < sum(case.sizes.values()) or (less.kind, less.seed) != (case.kind, case.seed)
 
 
 def test_inputs_are_those_of_the_seed_and_outputs_are_poisoned() -> None:
     _, checked = scaled()
     spec = FunctionSpecification("scaled", right)
-    one, other = (function_launch(checked, spec, Draw("one", {"B": 2, "M": 33}, "strided", 5)) for _ in range(2))
+    one, other = (make_function_launch(checked, spec, Draw("one", {"B": 2, "M": 33}, "strided", 5)) for _ in range(2))
     assert torch.equal(one.inputs["X"], other.inputs["X"]) and one.inputs["X"].stride()[-1] == 1  # type: ignore[arg-type, union-attr]
-    assert one.outputs["Y"].isnan().all() and set(readable(checked, one)) == {"X", "factor", "B", "M", "D"}
+    assert one.outputs["Y"].isnan().all() and set(collect_readable(checked, one)) == {"X", "factor", "B", "M", "D"}
     bwd = check(program_of("flash_bwd"), "flash_bwd", {"T": F16, "D": 64})
     backward = as_any(corpus.specification("causal_backward"), "causal_backward")
-    given_ = launch_of(bwd.program, bwd, backward, number_cases(bwd, backward, [], "quick")[0])
+    given_ = prepare_launch(bwd.program, bwd, backward, make_number_cases(bwd, backward, [], "quick")[0])
     assert (given_.outputs["dQ"] == 0).all() and given_.outputs["dK"].isnan().all()  # dQ is added to
 
 
@@ -377,7 +377,7 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
     problems = [Problem(Lengths(1, 1, 1, M, N), BM, BN) for M, N in ((61, 61), (40, 70)) for BM, BN in ((16, 8), (8, 16))]
     spec = as_any(corpus.specification("causal_document_spans"), "causal_document_spans", {"length": 20})
     assert isinstance(spec, FunctionSpecification) and spec.inputs is not None
-    given = contract_problems(checked, spec, problems)
+    given = make_contract_problems(checked, spec, problems)
     assert check_contracts(checked.program, checked.origin, None, given, checked.consts, extra_values=given.__getitem__)
     late = {p: {**values, "span": values["span"] + 1} for p, values in given.items()}  # type: ignore[operator]
     with pytest.raises(CuirError, match="V101"):
@@ -387,7 +387,7 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
 def test_schedules_use_rings_over_and_over() -> None:
     gemm = check(program_of("gemm"), "gemm", {"T": F16})
     spec = as_any(corpus.specification("gelu_gemm"), "gelu_gemm")
-    found = schedule_cases(gemm, spec)
+    found = make_schedule_cases(gemm, spec)
     assert {d.name for d in found} == {"long M", "long K", "long N", "short rows"}
     assert any(isinstance(d, Draw) and d.sizes["K"] // 64 > 4 for d in found)
 
@@ -404,9 +404,9 @@ def test_float32_kernels_are_judged_in_float32() -> None:
 
 def test_lengths_of_0_are_tried_where_the_function_says_something() -> None:
     _, checked = scaled()
-    assert any(d.sizes["M"] == 0 for d in draws(checked, FunctionSpecification("scaled", right), "quick"))
+    assert any(d.sizes["M"] == 0 for d in make_draws(checked, FunctionSpecification("scaled", right), "quick"))
     most = FunctionSpecification("most", lambda x, factor: x * factor + 0 * x.amax(1, keepdim=True))  # fails without a query
-    assert not any(d.sizes["M"] == 0 for d in draws(checked, most, "quick"))
+    assert not any(d.sizes["M"] == 0 for d in make_draws(checked, most, "quick"))
     report = verify(scaled()[0], FunctionSpecification("scaled", right), consts={"T": F16, "D": 32}, shrink=False)
     assert report.diagnostics[0].code == "V302" and any("M=0" in n.message for n in report.diagnostics[0].notes)  # nobody stores S
 

@@ -13,7 +13,7 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.verification import VerifyReport, verify
-from cuir.verification.schedules import MANY, other_grids
+from cuir.verification.schedules import MANY, list_other_grids
 
 PIPE = """
 @kernel(arch="sm_90a")
@@ -90,7 +90,7 @@ def test_faults_of_some_grid_are_refused(name: str, dynamic: bool) -> None:
 
 @given(st.integers(0, 300))
 def test_grids_give_none_one_two_and_unequal_shares(units: int) -> None:
-    grids = other_grids(units)
+    grids = list_other_grids(units)
     shares = {tuple(len(range(c, units, g)) for c in range(g)) for g in grids}
     assert all(g > 2 or g > units for g in grids) and len(grids) == len(set(grids)) <= 3
     if 0 < units <= MANY:

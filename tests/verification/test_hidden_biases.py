@@ -13,7 +13,7 @@ import corpus
 from cuir import CuirError, FunctionSpecification, Specification, check, parse, transfer
 from cuir.syntax.types import F16
 from cuir.verification.hidden_biases import make_hidden_biases
-from cuir.verification.inputs import special_plan
+from cuir.verification.inputs import get_special_plan
 from cuir.verification.spec_dispatch import check_case, make_hidden_cases
 from cuir.verification.special_problems import make_special_draws
 
@@ -78,7 +78,7 @@ def test_a_bias_that_a_function_asks_for_is_hidden_at_both_ends() -> None:
     for text, wanted in ((EXPERT, set()), (EXPERT.replace(GUARD, "new"), {"V302"})):
         program = transfer(parse(text, "flash_fwd.cuir"), Specification("biased", None, SCORES["a bias of keys"])).program
         checked, spec = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 64}), FunctionSpecification("biased", biased)
-        plan, codes = special_plan(checked, spec), set[str]()
+        plan, codes = get_special_plan(checked, spec), set[str]()
         assert plan.hidden == ("BIAS",)
         for draw in make_special_draws(checked, spec, plan, "quick"):
             try:

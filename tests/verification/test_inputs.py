@@ -8,8 +8,8 @@ import torch
 from cuir import FunctionSpecification, check, parse, verify
 from cuir.syntax.types import BF16, F16, F32, DType
 from cuir.verification.draws import Draw
-from cuir.verification.function_problems import draws
-from cuir.verification.inputs import applicable, function_launch, readable, small_scalars
+from cuir.verification.function_problems import make_draws
+from cuir.verification.inputs import collect_readable, get_small_scalars, list_applicable_kinds, make_function_launch
 from tests.verification.small_kernels import KERNELS
 
 CONSTS = {"T": F16, "D": 32}
@@ -102,8 +102,8 @@ def test_what_is_written_in_place_and_not_given_is_a_finding() -> None:
 )
 def test_what_a_kernel_adds_to_has_the_contents_that_the_function_asks_for(asked: object, code: str | None) -> None:
     spec, checked = FunctionSpecification("add", asked), check(parse(ADDED), "add", {"D": 32})  # type: ignore[arg-type]
-    given = function_launch(checked, spec, Draw("one", {"M": 5}))
-    assert bool(given.before["Y"].any()) == ("Y" in readable(checked, given))
+    given = make_function_launch(checked, spec, Draw("one", {"M": 5}))
+    assert bool(given.before["Y"].any()) == ("Y" in collect_readable(checked, given))
     report = verify(parse(ADDED), spec, consts={"D": 32}, seeded=0, shrink=False)
     assert [d.code for d in report.diagnostics] == ([code] if code else []), report.summary()
 
@@ -111,11 +111,11 @@ def test_what_a_kernel_adds_to_has_the_contents_that_the_function_asks_for(asked
 def test_a_scalar_below_a_root_is_small_and_positive() -> None:
     small = KERNELS["layer_norm"]
     checked, spec = check(parse(small.text), "kernel", CONSTS), FunctionSpecification("norm", small.reference)
-    assert small_scalars(checked, spec) == {"eps": True}
-    values = {function_launch(checked, spec, d).inputs["eps"] for d in draws(checked, spec, "quick")}
+    assert get_small_scalars(checked, spec) == {"eps": True}
+    values = {make_function_launch(checked, spec, d).inputs["eps"] for d in make_draws(checked, spec, "quick")}
     assert {1e-12, 1e-5, 1e-3, 1.0} <= values and all(1e-12 <= v <= 1 for v in values)  # type: ignore[operator]
     gain = FunctionSpecification("gain", lambda w, g, v, rate: step(w, g, v, rate))
-    assert small_scalars(check(parse(IN_PLACE), "step", CONSTS), gain) == {}
+    assert get_small_scalars(check(parse(IN_PLACE), "step", CONSTS), gain) == {}
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
@@ -123,7 +123,9 @@ def test_a_scalar_below_a_root_is_small_and_positive() -> None:
 def test_rows_far_from_0_are_as_said(dtype: object, seed: int) -> None:
     small = KERNELS["variance"]
     checked = check(parse(small.text), "kernel", {"T": dtype, "D": 64})  # type: ignore[dict-item]
-    x = function_launch(checked, FunctionSpecification("variance", small.reference), Draw("one", {"M": 40}, "offset", seed)).inputs["X"]
+    x = make_function_launch(checked, FunctionSpecification("variance", small.reference), Draw("one", {"M": 40}, "offset", seed)).inputs[
+        "X"
+    ]
     assert isinstance(x, torch.Tensor)
     rows = x.double()
     ratio = rows.mean(-1).abs() / rows.std(-1)
@@ -135,7 +137,7 @@ def test_rows_far_from_0_are_as_said(dtype: object, seed: int) -> None:
 
 def draw_largest(name: str, dtype: DType) -> torch.Tensor:
     checked = check(parse(KERNELS[name].text), "kernel", {"T": dtype, "D": 64})
-    x = function_launch(checked, FunctionSpecification(name, KERNELS[name].reference), Draw("one", {"M": 40}, "largest")).inputs["X"]
+    x = make_function_launch(checked, FunctionSpecification(name, KERNELS[name].reference), Draw("one", {"M": 40}, "largest")).inputs["X"]
     assert isinstance(x, torch.Tensor)
     return x
 
@@ -165,15 +167,15 @@ def test_a_group_norm_may_add_in_f32_what_pytorch_adds_in_double_precision() -> 
 def test_kinds_that_do_not_apply_are_left_out() -> None:
     small = KERNELS["softmax"]
     checked, spec = check(parse(small.text), "kernel", CONSTS), FunctionSpecification("softmax", small.reference)
-    found = applicable(checked, spec)
+    found = list_applicable_kinds(checked, spec)
     assert not {"faint", "scaled", "strided"} & set(found) and {"offset", "equal", "growing", "huge", "onehot"} <= set(found)
-    plain = function_launch(checked, spec, Draw("one", {"M": 20})).inputs["X"]
+    plain = make_function_launch(checked, spec, Draw("one", {"M": 20})).inputs["X"]
     for kind in found[1:]:
-        x = function_launch(checked, spec, Draw("one", {"M": 20}, kind)).inputs["X"]
+        x = make_function_launch(checked, spec, Draw("one", {"M": 20}, kind)).inputs["X"]
         assert isinstance(x, torch.Tensor) and isinstance(plain, torch.Tensor) and not torch.equal(x, plain), kind
-    assert {d.kind for d in draws(checked, spec, "quick")} <= set(found)
+    assert {d.kind for d in make_draws(checked, spec, "quick")} <= set(found)
     given = FunctionSpecification("given", small.reference, lambda sizes, generator: {"X": torch.zeros(sizes["M"], sizes["D"])})
-    assert applicable(checked, given) == ("normal",)
+    assert list_applicable_kinds(checked, given) == ("normal",)
 
 
 @pytest.mark.parametrize(("shift", "ok"), [("seed", True), ("min(seed, 5)", False)])

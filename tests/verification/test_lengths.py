@@ -15,8 +15,8 @@ from cuir.spec.loading import as_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import VerifyReport, verify
-from cuir.verification.function_problems import draws
-from cuir.verification.steps import steps_of_dims, tile_of_dims
+from cuir.verification.function_problems import make_draws
+from cuir.verification.steps import find_steps, find_tiles
 
 SUMS = """
 @func
@@ -75,8 +75,8 @@ def test_steps_are_found_in_any_words(loop: str) -> None:
     checked = check(parse(SUMS.replace(LOOP, LOOPS[loop])))
     spec = FunctionSpecification("sums", reference)
     wide = {"a wide turn of narrow loads": 256, "columns one by one": 16}.get(loop, 64)
-    assert steps_of_dims(checked, spec) == {"B": 0, "H": 0, "M": 16, "N": wide}
-    found = draws(checked, spec, "quick")
+    assert find_steps(checked, spec) == {"B": 0, "H": 0, "M": 16, "N": wide}
+    found = make_draws(checked, spec, "quick")
     assert max(d.sizes["N"] for d in found) > 8 * wide and max(d.sizes["M"] for d in found) > 8 * 16
     assert max(d.sizes["B"] for d in found) > 4 and max(d.sizes["H"] for d in found) > 8
     assert any(wide < d.sizes["N"] < 3 * wide for d in found) and {1, wide + 1} <= {d.sizes["N"] for d in found}
@@ -206,10 +206,10 @@ def sums(X: Global[f32, A, B, C, N], Y: Global[f32, A, B, C, N]):
             i = t * 4 + rows(32) // 8
             store(Y[i, rows(32) % 8, 0, cols(16)], X[i, rows(32) % 8, 0, cols(16)])
 """
-    assert tile_of_dims(check(parse(text))) == {"A": 4, "B": 8, "C": 0, "N": 16}
+    assert find_tiles(check(parse(text))) == {"A": 4, "B": 8, "C": 0, "N": 16}
 
 
 def test_steps_of_the_corpus() -> None:
     gemm = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"), "gemm.cuir")
     checked = check(gemm, "gemm", {"T": F16})
-    assert steps_of_dims(checked, as_any(corpus.specification("gelu_gemm"), "gelu_gemm")) == {"M": 128, "K": 64, "N": 256}
+    assert find_steps(checked, as_any(corpus.specification("gelu_gemm"), "gelu_gemm")) == {"M": 128, "K": 64, "N": 256}

@@ -16,7 +16,7 @@ import torch
 import corpus
 from cuir import attention
 from cuir.checking.checker import check
-from cuir.mutation.places import replace_node, sites
+from cuir.mutation.places import list_sites, replace_node
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Binary, Literal, Program, Subscript
@@ -26,7 +26,7 @@ from cuir.syntax.types import F16
 from cuir.variants import captured_arguments, transfer
 from cuir.variants.rebuilt import bounded
 from cuir.verification import check_mask
-from cuir.verification.evaluate import Evaluator, kernel_names
+from cuir.verification.evaluate import Evaluator, collect_kernel_values
 from tests.verification.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
@@ -50,7 +50,7 @@ def kernel(name: str) -> Program:
 def off_by_one(name: str) -> Iterator[tuple[str, Program]]:
     """The kernel of a variant with a comparison of its mask strict or not, or a gather from the next place."""
     program = kernel(name)
-    for site in sites(program):
+    for site in list_sites(program):
         func = site.parents[1] if len(site.parents) > 1 else None
         if getattr(func, "name", "") != "keep":
             continue
@@ -68,7 +68,7 @@ def keeps(program: Program, spec: Specification) -> np.ndarray:
     kernel = next(iter(program.kernels().values()))
     dims = {"B": AT.B, "H": AT.H, "HK": AT.HK, "M": AT.M, "N": AT.N}
     captured = captured_arguments(program, kernel, spec, AT, consts=CONSTS)
-    run = Evaluator(program, kernel_names(kernel, dims, CONSTS, {"scale": 0.125, **captured}))
+    run = Evaluator(program, collect_kernel_values(kernel, dims, CONSTS, {"scale": 0.125, **captured}))
     found = run.call("keep", 0, 0, np.arange(AT.M)[:, None], np.arange(AT.N)[None])
     return np.broadcast_to(np.asarray(found, bool), (AT.M, AT.N))
 

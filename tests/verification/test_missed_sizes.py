@@ -12,8 +12,8 @@ import torch
 from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.draws import Draw
 from cuir.verification.spec_dispatch import AnyCase, check_case
-from cuir.verification.step_counts import counted_cases
-from cuir.verification.user_sizes import user_cases
+from cuir.verification.step_counts import make_counted_cases
+from cuir.verification.user_sizes import make_user_cases
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def find_fault(missed: Missed, fill: str) -> str:
     """The code of the first fault that problems of level quick show, of those whose names have the part; "" if none does."""
     program = parse(missed.text.format(fill), "missed.cuir")
     checked, spec = check(program), FunctionSpecification("missed", missed.reference, missed.inputs, missed.sizes)
-    cases: list[AnyCase] = [*counted_cases(checked, spec, "quick"), *user_cases(checked, spec, "quick")]
+    cases: list[AnyCase] = [*make_counted_cases(checked, spec, "quick"), *make_user_cases(checked, spec, "quick")]
     asked = [c for c in cases if missed.part in c.name]
     assert asked and all(isinstance(c, Draw) for c in asked)
     for case in asked:

@@ -9,7 +9,7 @@ from cuir import FunctionSpecification, parse, verify
 from cuir.checking.checker import check
 from cuir.ops.meaning.tiles import NARROW_STEP, NARROW_SUM_BITS, narrow_sum_error
 from cuir.syntax.types import DTYPES
-from cuir.verification.narrow_products import narrow_sums
+from cuir.verification.narrow_products import find_narrow_sums
 from tests.gpu.float8_cases import PRODUCT
 
 ONE = """\
@@ -58,7 +58,7 @@ def test_halves_have_no_note() -> None:
 def test_a_sum_over_a_loop_is_as_long_as_the_loop_turns() -> None:
     """And may be longer for other lengths, so more is said."""
     checked = check(parse(PRODUCT), consts={"T": DTYPES["f8e4m3"]})
-    (before,) = narrow_sums(checked)
+    (before,) = find_narrow_sums(checked)
     assert before.open and before.k == 128
     report = verify(parse(PRODUCT), FunctionSpecification("k", lambda A, B: A @ B.mT), consts={"T": DTYPES["f8e4m3"]}, seeded=0)
     assert report.ok, report.diagnostics
@@ -80,7 +80,7 @@ FRESH = (
 def test_products_of_one_sum_count_together_and_others_apart() -> None:
     def found(change: tuple[str, str]) -> list[tuple[int, bool]]:
         assert change[0] in ONE
-        return [(n.k, n.open) for n in narrow_sums(check(parse(ONE.replace(*change)), consts={"T": DTYPES["f8e5m2"]}))]
+        return [(n.k, n.open) for n in find_narrow_sums(check(parse(ONE.replace(*change)), consts={"T": DTYPES["f8e5m2"]}))]
 
     assert found(CHAIN) == [(256, False)]
     assert found(FRESH) == [(128, False), (128, False)]

@@ -16,8 +16,8 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import check_schedules, verify
 from cuir.verification.exhaustive import check_exhaustively
-from cuir.verification.orders import orders
-from cuir.verification.spec_dispatch import ring_cases, schedule_cases
+from cuir.verification.orders import make_orders
+from cuir.verification.spec_dispatch import make_ring_cases, make_schedule_cases
 
 EXPERT = (Path(corpus.__file__).parent / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 CONSTS = {"T": F16, "D": 64}
@@ -55,10 +55,10 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 def test_tiles_come_in_other_orders() -> None:
     program = parse(EXPERT)
     checked = check(program, None, CONSTS)
-    found = list(orders(program, checked))
+    found = list(make_orders(program, checked))
     assert [o.name for o in found] == ["backwards", "from both ends in turn"]
     assert all(o.checked.tensors == checked.tensors and o.checked.roles != checked.roles for o in found)
-    assert not list(orders(parse(ROWS), check(parse(ROWS))))  # it has no `tile`
+    assert not list(make_orders(parse(ROWS), check(parse(ROWS))))  # it has no `tile`
 
 
 def test_a_line_that_only_another_order_reaches_is_judged() -> None:
@@ -66,10 +66,10 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
     place = EXPERT.index("# all behind the last query")
     wrong = EXPERT[:place] + EXPERT[place:].replace("ring(vi, STAGES)", "ring(vi, STAGES + 1)", 1)
     checked = check(parse(wrong), None, CONSTS)
-    (case,) = (c for c in schedule_cases(checked, CAUSAL) if c.name == "persistent tiles")
+    (case,) = (c for c in make_schedule_cases(checked, CAUSAL) if c.name == "persistent tiles")
     assert check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0) > 0  # nothing to find
     with pytest.raises(CuirError) as caught:
-        check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0, orders=list(orders(parse(wrong), checked)))
+        check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0, orders=list(make_orders(parse(wrong), checked)))
     note = caught.value.diagnostics[0].notes[-1].message
     assert "with the tiles backwards: @func def tile(t): return tile_0((cdiv(M, BM) * H * B) - 1 - t)" in note
 
@@ -92,7 +92,7 @@ def test_rings_of_an_attention_kernel_go_round() -> None:
     faulty = parse(EXPERT.replace("q_empty[x].wait(xphase ^ 1)", "x = x"))
     checked = check(faulty, None, {**CONSTS, "BN": 64, "QBUF": 4, "STAGES": 4})
     with pytest.raises(CuirError):
-        for case in ring_cases(checked, CAUSAL):
+        for case in make_ring_cases(checked, CAUSAL):
             check_schedules(faulty, checked, CAUSAL, case, "quick", few=True)
 
 

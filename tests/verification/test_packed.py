@@ -6,7 +6,7 @@ import torch
 
 import corpus
 import cuir
-from cuir.verification.packed import _places
+from cuir.verification.packed import _draw_places
 
 TEXT = corpus.kernels()["flash_fwd_varlen_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}
@@ -23,7 +23,7 @@ def test_rows_of_other_sequences_that_count_are_found() -> None:
 def test_places_are_of_sequences_in_their_order() -> None:
     gaps = empty = 0
     for seed in range(40):
-        start, end = _places(3, 20, torch.Generator().manual_seed(seed))
+        start, end = _draw_places(3, 20, torch.Generator().manual_seed(seed))
         assert bool((start <= end).all()) and bool((end[:-1] <= start[1:]).all()) and int(start[0]) >= 0 and int(end[-1]) <= 20
         assert int((end - start).sum()) > 0
         gaps, empty = gaps + int((end - start).sum() < 20), empty + int((end == start).any())

@@ -10,7 +10,7 @@ from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.spec.loading import as_any
 from cuir.syntax.types import F16
 from cuir.verification.draws import Draw
-from cuir.verification.inputs import function_launch
+from cuir.verification.inputs import make_function_launch
 from cuir.verification.spec_dispatch import check_case
 
 CONSTS = {"T": F16, "D": 32}
@@ -43,11 +43,11 @@ SPEC = FunctionSpecification("mean", reference, inputs)
 
 def test_what_lies_beyond_a_length_is_found() -> None:
     checked = check(parse(LENGTHS), "mean", CONSTS)
-    given = function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
+    given = make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
     beyond = torch.arange(9) >= given.inputs["length"][:, None]  # type: ignore[index]
     assert torch.equal(given.poisoned["W"], beyond) and torch.equal(given.poisoned["X"], beyond[..., None].expand(4, 9, 32))
     assert given.inputs["X"].isnan().sum() == beyond.sum() * 32 and not given.clean["X"].isnan().any()  # type: ignore[union-attr]
-    assert not function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3)).poisoned
+    assert not make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3)).poisoned
 
 
 def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
@@ -56,7 +56,7 @@ def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
         "weighed", lambda x, w, length: (x * (w * (torch.arange(x.shape[1]) < length[:, None]))[..., None]).sum(1), inputs
     )
     checked = check(parse(LENGTHS), "mean", CONSTS)
-    given = function_launch(checked, weighed, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
+    given = make_function_launch(checked, weighed, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
     assert not given.poisoned
     assert verify(parse(LENGTHS), SPEC, consts=CONSTS, seeded=0).ok
     assert SAFE in LENGTHS
@@ -78,7 +78,7 @@ def scaled(X: Global[T, B, M, D], Y: Global[T, B, M, D], factor: f32, *, T: cons
             store(Y[t, rows(16), cols(D)], X[t, rows(16), cols(D)])
 """.replace("        for t in tiles(B):", "        for t in work:").replace("    with", "    work = tiles(B)\n    with")
     checked = check(parse(text), "scaled", CONSTS)
-    assert not function_launch(checked, FunctionSpecification("f", function), Draw("one", {"B": 2, "M": 5}), poison=True).poisoned  # type: ignore[arg-type]
+    assert not make_function_launch(checked, FunctionSpecification("f", function), Draw("one", {"B": 2, "M": 5}), poison=True).poisoned  # type: ignore[arg-type]
 
 
 def test_padding_without_a_table_is_found_too() -> None:
@@ -86,7 +86,7 @@ def test_padding_without_a_table_is_found_too() -> None:
     checked = check(parse(text), "mean", CONSTS)
     spec = FunctionSpecification("five", lambda x, w: (x[:, :5] * w[:, :5, None]).sum(1))
     for _ in range(2):
-        given = function_launch(checked, spec, Draw("one", {"B": 2, "N": 9}), poison=True)
+        given = make_function_launch(checked, spec, Draw("one", {"B": 2, "N": 9}), poison=True)
         assert given.poisoned["X"][:, 5:].all() and not given.poisoned["X"][:, :5].any()
 
 

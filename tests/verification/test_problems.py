@@ -22,8 +22,8 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import transfer
 from cuir.verification import Case, check_numbers, verify
-from cuir.verification.problems import GROWTHS, Kind, Launch, cases, draw, launch, simpler
-from cuir.verification.spec_dispatch import smallest
+from cuir.verification.problems import GROWTHS, Kind, Launch, draw, list_simpler_cases, make_attention_launch, make_cases
+from cuir.verification.spec_dispatch import shrink_error
 from cuir.verification.special_plan import SPECIAL
 
 CONSTS = {"T": F16, "D": 64}
@@ -34,7 +34,7 @@ CHECKED = check(PROGRAM, None, CONSTS)
 
 
 def drawn(kind: Kind, lengths: Lengths, seed: int = 0) -> Launch:
-    return launch(PROGRAM, CHECKED, CAUSAL, Case("x", lengths, kind, seed))
+    return make_attention_launch(PROGRAM, CHECKED, CAUSAL, Case("x", lengths, kind, seed))
 
 
 def logits(given: Launch) -> torch.Tensor:
@@ -95,7 +95,7 @@ def test_a_wrong_rescale_is_found_by_the_quick_cases(old: str, new: str) -> None
     assert old in EXPERT
     program = parse(EXPERT.replace(old, new))
     checked, codes = check(program, None, CONSTS), []
-    for case in cases(CAUSAL, 128, 128, [], "quick"):
+    for case in make_cases(CAUSAL, 128, 128, [], "quick"):
         try:
             check_numbers(program, checked, CAUSAL, case)
         except CuirError as error:
@@ -107,7 +107,7 @@ def test_a_wrong_rescale_is_found_by_the_quick_cases(old: str, new: str) -> None
 def test_drawn_cases_come_from_their_seed() -> None:
     first, again, other = ([draw(random.Random(s), "x", 64, 64) for _ in range(3)] for s in (1, 1, 2))
     assert first == again != other
-    full = cases(CAUSAL, 64, 64, [], "full")
+    full = make_cases(CAUSAL, 64, 64, [], "full")
     assert max(c.lengths.N for c in full) >= 8192 <= max(c.lengths.M for c in full)
     assert {c.kind for c in full} == set(get_args(Kind)) - {"faint", *SPECIAL} and len({c.name for c in full}) == len(full)
     assert all(str(c.seed) in str(c) for c in full if c.seed)
@@ -118,7 +118,7 @@ def test_simpler_cases_end(seed: int) -> None:
     case = draw(random.Random(seed), "x", 128, 64)
     size = lambda c: (c.lengths.B * c.lengths.H * c.lengths.M * c.lengths.N + c.lengths.HK, c.kind != "normal", c.seed)  # noqa: E731
     assert case.lengths.H % case.lengths.HK == 0
-    while (following := list(simpler(case))) != []:
+    while (following := list(list_simpler_cases(case))) != []:
         for c in following:
             assert c != case and c.lengths.H % c.lengths.HK == 0 and min(c.lengths.M, c.lengths.N) > 0
             assert size(c) < size(case) or c.kind == "normal" or c.seed == 0
@@ -133,7 +133,7 @@ def test_the_smallest_failing_case_is_shown() -> None:
     checked, case = check(program, None, CONSTS), Case("large", Lengths(2, 4, 2, 150, 300), "strided", 7)
     with pytest.raises(CuirError) as caught:
         check_numbers(program, checked, CAUSAL, case)
-    found = smallest(program, checked, CAUSAL, case, caught.value, 20.0)
+    found = shrink_error(program, checked, CAUSAL, case, caught.value, 20.0)
     assert found.diagnostics[0].code == "V301"
     notes = " / ".join(n.message for n in found.diagnostics[0].notes)
     assert "B=1, H=1, HK=1, M=1," in notes and "N=71, normal inputs" in notes and "first seen in the case large: B=2" in notes
@@ -141,7 +141,7 @@ def test_the_smallest_failing_case_is_shown() -> None:
 
 def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "cuir.verification.numbers_stage.smallest", functools.partial(smallest, seconds=2.0)
+        "cuir.verification.numbers_stage.shrink_error", functools.partial(shrink_error, seconds=2.0)
     )  # the first simpler one will do
     program = parse(EXPERT.replace("(top + log2(total)) * LN2", "(top + log2(total)) * 0.6932"))
     shown, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))

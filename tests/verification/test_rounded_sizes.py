@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cuir import FunctionSpecification, check, parse, verify
-from cuir.verification.rounded_sizes import NAME, rounded_size_cases
+from cuir.verification.rounded_sizes import NAME, make_rounded_size_cases
 
 RESIZE = """\
 @kernel(arch="sm_90a")
@@ -42,7 +42,7 @@ def part(X: torch.Tensor) -> torch.Tensor:
 
 
 def cases(text: str, spec: FunctionSpecification) -> list[dict[str, int]]:
-    found = rounded_size_cases(check(parse(text)), spec, "quick")
+    found = make_rounded_size_cases(check(parse(text)), spec, "quick")
     assert all(d.name.startswith(NAME) for d in found)
     return [dict(d.sizes) for d in found]
 

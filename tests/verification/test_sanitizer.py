@@ -12,7 +12,7 @@ from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.sass import find_disassembler, read_line_chains, read_lines_of_cubin
 from cuir.syntax.types import F16
-from cuir.verification.sanitizer import diagnostics, read_reports
+from cuir.verification.sanitizer import make_diagnostics, read_reports
 
 MEMCHECK = """========= COMPUTE-SANITIZER
 result: noise of the program itself
@@ -51,7 +51,7 @@ def from_statement(cuda: Cuda, words: str) -> int:
 def test_an_illegal_access_names_the_statement_once(cuda: Cuda) -> None:
     line = from_statement(cuda, "O[")
     text = "".join(MEMCHECK.format(thread=t, line=line) for t in range(3)) + "========= ERROR SUMMARY: 3 errors\n"
-    (found,) = diagnostics(text, cuda.line_map)
+    (found,) = make_diagnostics(text, cuda.line_map)
     assert (
         found.code == "V404"
         and found.span == cuda.line_map[line]
@@ -64,7 +64,7 @@ def test_an_illegal_access_names_the_statement_once(cuda: Cuda) -> None:
 
 def test_a_race_names_both_statements(cuda: Cuda) -> None:
     write, read = from_statement(cuda, "O["), from_statement(cuda, "LSE[")
-    (found,) = diagnostics(RACECHECK.format(write=write, read=read), cuda.line_map)
+    (found,) = make_diagnostics(RACECHECK.format(write=write, read=read), cuda.line_map)
     assert found.span == cuda.line_map[write] and found.notes[0].span == cuda.line_map[read]
     assert "Race reported: the write is here" in found.message and "read is here" in found.notes[0].message
 
@@ -72,9 +72,9 @@ def test_a_race_names_both_statements(cuda: Cuda) -> None:
 def test_without_a_line_the_offset_counts_and_without_both_it_is_said(cuda: Cuda) -> None:
     text = MEMCHECK.format(thread=0, line=1).replace(" in /tmp/tmpab/flash_fwd.cu:1", "")
     line = from_statement(cuda, "O[")
-    (found,) = diagnostics(text, cuda.line_map, {0x530: (2, line)})
+    (found,) = make_diagnostics(text, cuda.line_map, {0x530: (2, line)})
     assert found.span == cuda.line_map[line]
-    (found,) = diagnostics(text, cuda.line_map, {}, cuda.checked.origin.span)
+    (found,) = make_diagnostics(text, cuda.line_map, {}, cuda.checked.origin.span)
     assert found.span == cuda.checked.origin.span and "no statement gave the code at" in found.notes[0].message
 
 

@@ -145,9 +145,9 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_verify_tries_scores_at_corners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers_stage, "number_cases", lambda *args: [])
-    monkeypatch.setattr(schedules_stage, "schedule_cases", lambda *args: [Case("one", Lengths(1, 1, 1, 16, 16))])
-    for module, name in ((schedules_stage, "empty_cases"), (schedules_stage, "ring_cases"), (stages, "readout_lengths")):
+    monkeypatch.setattr(numbers_stage, "make_number_cases", lambda *args: [])
+    monkeypatch.setattr(schedules_stage, "make_schedule_cases", lambda *args: [Case("one", Lengths(1, 1, 1, 16, 16))])
+    for module, name in ((schedules_stage, "make_empty_cases"), (schedules_stage, "make_ring_cases"), (stages, "choose_readout_lengths")):
         monkeypatch.setattr(module, name, lambda *args: [])
     right, wrong = VALUES["step"]
     for mod in (right, wrong):

@@ -16,7 +16,7 @@ from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.parser import parse
 from cuir.verification import VerifyReport, numbers_stage, schedules_stage, side_processes, verify
-from cuir.verification.side_processes import SideProcesses, usable_processes
+from cuir.verification.side_processes import SideProcesses, count_usable_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -157,9 +157,9 @@ def test_a_machine_says_how_many_are_usable(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("CUIR_PROCESSES", raising=False)
     for cores, processes in ((1, 1), (2, 2), (4, 3), (64, side_processes.MOST)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, n=cores: set(range(n)), raising=False)
-        assert usable_processes() == processes
+        assert count_usable_processes() == processes
     monkeypatch.setenv("CUIR_PROCESSES", "1")
-    assert usable_processes() == 1
+    assert count_usable_processes() == 1
 
 
 # ---- of a verification
@@ -169,10 +169,10 @@ def test_a_machine_says_how_many_are_usable(monkeypatch: pytest.MonkeyPatch) -> 
 def few_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixth of what level quick asks."""
     for module, name, kept in (
-        (schedules_stage, "schedule_cases", slice(1, 2)),
-        (schedules_stage, "counted_cases", slice(0, 60, 9)),
-        (numbers_stage, "number_cases", slice(0, 8)),
-        (numbers_stage, "user_cases", slice(0, 1)),
+        (schedules_stage, "make_schedule_cases", slice(1, 2)),
+        (schedules_stage, "make_counted_cases", slice(0, 60, 9)),
+        (numbers_stage, "make_number_cases", slice(0, 8)),
+        (numbers_stage, "make_user_cases", slice(0, 1)),
     ):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, real=real, kept=kept: real(*given)[kept])

@@ -10,7 +10,7 @@ from cuir import check, parse
 from cuir.spec import FunctionSpecification
 from cuir.text.diagnostics import CuirError
 from cuir.verification import spec_dispatch
-from cuir.verification.spec_dispatch import wider_cases
+from cuir.verification.spec_dispatch import find_wider_cases
 
 TEXT = """\
 @kernel(arch="sm_90a")
@@ -33,4 +33,4 @@ def test_a_longer_problem_beyond_the_time_limit_is_left_out(code: str, kept: boo
         raise CuirError.of(code, "as a slow machine, or a fault, would have it")
 
     monkeypatch.setattr(spec_dispatch, "run", fail)
-    assert bool(wider_cases(program, check(program), FunctionSpecification("copy", lambda X: X))) is kept
+    assert bool(find_wider_cases(program, check(program), FunctionSpecification("copy", lambda X: X))) is kept

@@ -11,8 +11,8 @@ import torch
 from cuir import FunctionSpecification, check, parse
 from cuir.syntax.types import F16, F32
 from cuir.verification.draws import Draw
-from cuir.verification.inputs import applicable, function_launch, special_plan
-from cuir.verification.special_plan import SPECIAL, SpecialPlan, integer_edges
+from cuir.verification.inputs import get_special_plan, list_applicable_kinds, make_function_launch
+from cuir.verification.special_plan import SPECIAL, SpecialPlan, list_integer_edges
 from cuir.verification.special_problems import make_special_draws
 from tests.verification.small_kernels import KERNELS, rows
 
@@ -21,7 +21,7 @@ TEXT = rows("Bias: Global[f32, M, D], Y: Global[f32, M, D], p: f32, n: i32", "st
 
 
 def planned(reference: Callable[..., Any], text: str = TEXT) -> SpecialPlan:
-    return special_plan(check(parse(text), "kernel", CONSTS), FunctionSpecification("f", reference))
+    return get_special_plan(check(parse(text), "kernel", CONSTS), FunctionSpecification("f", reference))
 
 
 def test_summands_of_a_softmax_may_be_hidden() -> None:
@@ -52,9 +52,9 @@ def test_scalars_have_values_that_the_function_admits() -> None:
 
 
 def test_integers_lie_at_edges() -> None:
-    assert {0, 1, 99, 100, 16, 15, 17, 64} <= set(integer_edges(100, ()))
-    assert all(0 <= n <= 100 for n in integer_edges(100, (7, 1000))) and -1 not in integer_edges(100, (7,))
-    assert {-1, 0} <= set(integer_edges(100, (-1,)))
+    assert {0, 1, 99, 100, 16, 15, 17, 64} <= set(list_integer_edges(100, ()))
+    assert all(0 <= n <= 100 for n in list_integer_edges(100, (7, 1000))) and -1 not in list_integer_edges(100, (7,))
+    assert {-1, 0} <= set(list_integer_edges(100, (-1,)))
     assert planned(lambda x, n: x if n == -1 else x * n).integers == ("n",)
 
 
@@ -63,13 +63,15 @@ def test_problems_of_each_kind_differ_and_say_something(name: str) -> None:
     small = KERNELS[name]
     checked = check(parse(small.text), "kernel", CONSTS)
     spec = FunctionSpecification(name, small.reference, small.inputs, small.sizes)
-    plan = special_plan(checked, spec)
+    plan = get_special_plan(checked, spec)
     quick, full = (make_special_draws(checked, spec, plan, level) for level in ("quick", "full"))
     kinds = {d.kind for d in quick}
-    assert kinds == {k for k in SPECIAL if plan.count(k)} == set(applicable(checked, spec)) & set(SPECIAL) and len(quick) <= len(full)
+    assert kinds == {k for k in SPECIAL if plan.count(k)} == set(list_applicable_kinds(checked, spec)) & set(SPECIAL) and len(quick) <= len(
+        full
+    )
     assert len({(d.kind, d.seed) for d in quick}) == len(quick)
     for draw in full:
-        given = function_launch(checked, spec, draw)
+        given = make_function_launch(checked, spec, draw)
         assert given.special and given.exact is not None
         assert all(x.isfinite().any() for x in given.exact.values())
 
@@ -77,7 +79,7 @@ def test_problems_of_each_kind_differ_and_say_something(name: str) -> None:
 def test_pairs_are_large_at_once() -> None:
     checked = check(parse(TEXT), "kernel", {"T": F32, "D": 64})
     spec = FunctionSpecification("f", lambda x, bias: x + bias)
-    given = function_launch(checked, spec, Draw("one", {"M": 20}, "both"))
+    given = make_function_launch(checked, spec, Draw("one", {"M": 20}, "both"))
     assert all(given.inputs[n].abs().max() > 60 for n in ("X", "Bias"))  # type: ignore[union-attr]
 
 
@@ -86,5 +88,5 @@ def test_a_problem_without_room_is_a_normal_one() -> None:
     checked = check(parse(TEXT), "kernel", CONSTS)
     spec = FunctionSpecification("f", lambda x, bias: (x + bias).softmax(-1))
     for seed in range(9):
-        given = function_launch(checked, spec, Draw("one", {"M": 1}, "hidden", seed))
+        given = make_function_launch(checked, spec, Draw("one", {"M": 1}, "hidden", seed))
         assert given.exact is None or given.exact["Y"].isfinite().all()

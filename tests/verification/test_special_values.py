@@ -15,7 +15,7 @@ from cuir import FunctionSpecification, parse, verify
 from cuir.checking.checked import Const
 from cuir.syntax.types import F16, F32
 from cuir.verification.report import VerifyReport
-from cuir.verification.special_values import hide, make_close, make_near, make_vast, scatter, with_neighbours
+from cuir.verification.special_values import hide, list_neighbours, make_close, make_near, make_vast, scatter
 from tests.verification.small_kernels import rows
 
 
@@ -201,6 +201,6 @@ def test_values_stay_in_the_dtype(drawn: tuple[int, int, torch.dtype, int]) -> N
 def test_neighbours_compare_alike_in_float32_and_float64(number: float, dtype: torch.dtype) -> None:
     """A literal that float32 does not hold is not drawn where the two precisions disagree."""
     single = torch.tensor(number, dtype=torch.float32)
-    for value in with_neighbours(number, dtype):
+    for value in list_neighbours(number, dtype):
         x = torch.tensor(value, dtype=dtype)
         assert (bool(x.double() > number), bool(x.double() == number)) == (bool(x.float() > single), bool(x.float() == single))

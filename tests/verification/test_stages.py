@@ -23,7 +23,7 @@ from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.variants import transfer
 from cuir.verification import Case, VerifyReport, check_mask, check_numbers, check_schedules, verify
-from cuir.verification.schedules import schedules
+from cuir.verification.schedules import make_schedules
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 EXPERT, PLAIN = (
@@ -88,7 +88,7 @@ def test_a_variant_in_clusters_is_verified() -> None:
     program, _, spec = kernel("document", origin=EXPERT)
     report = verify(program, spec, consts=IN_CLUSTERS)
     assert report.ok, report.as_markdown()
-    starved = {s.seed for s in schedules(check(program, None, IN_CLUSTERS), "quick") if s.policy == "starve"}
+    starved = {s.seed for s in make_schedules(check(program, None, IN_CLUSTERS), "quick") if s.policy == "starve"}
     assert starved == set(range(2 * 3))  # each worker of both CTAs
 
 
@@ -294,7 +294,7 @@ def test_a_checked_program_has_its_consts() -> None:
 
 def test_seeded_schedules_can_be_asked_for() -> None:
     program, checked, spec = kernel("causal")
-    by_level, asked = schedules(checked, "quick"), schedules(checked, "quick", 9)
+    by_level, asked = make_schedules(checked, "quick"), make_schedules(checked, "quick", 9)
     assert len(asked) - len(by_level) == 9 - 5 and len({str(s) for s in asked}) == len(asked)
     assert check_schedules(program, checked, spec, Case("small", Lengths(1, 1, 1, 64, 64)), "quick", seeded=9) == len(asked)
 

@@ -14,8 +14,8 @@ from cuir.syntax.types import F16
 from cuir.verification import step_counts
 from cuir.verification.draws import Draw
 from cuir.verification.problems import Case
-from cuir.verification.step_counts import COUNTS, counted_cases, far_cases, unit_dims
-from cuir.verification.steps import steps_of_dims
+from cuir.verification.step_counts import COUNTS, find_unit_dims, make_counted_cases, make_far_cases
+from cuir.verification.steps import find_steps
 
 PRODUCT = """
 @kernel(arch="sm_90a")
@@ -107,21 +107,21 @@ def checked_product() -> Checked:
 
 def test_every_dim_makes_every_count_of_steps() -> None:
     checked = checked_product()
-    steps = steps_of_dims(checked, SPEC)
-    cases = [c for c in counted_cases(checked, SPEC, "quick") if isinstance(c, Draw)]
+    steps = find_steps(checked, SPEC)
+    cases = [c for c in make_counted_cases(checked, SPEC, "quick") if isinstance(c, Draw)]
     for d in checked.dims:
         assert {-(-c.sizes[d] // steps[d]) for c in cases} >= set(COUNTS)
     assert sum(min(-(-c.sizes[d] // steps[d]) for d in checked.dims) > 3 for c in cases) > 4  # both long at once
-    assert unit_dims(checked) == {"M"}
+    assert find_unit_dims(checked) == {"M"}
 
 
 def test_attention_makes_every_count_of_steps() -> None:
     tree = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash.cuir")
     checked = check(tree, "flash_fwd", {"T": F16, "D": 64})
     spec = as_any(corpus.specification("causal"), "causal")
-    at = [c.lengths for c in counted_cases(checked, spec, "quick") if isinstance(c, Case)]
+    at = [c.lengths for c in make_counted_cases(checked, spec, "quick") if isinstance(c, Case)]
     assert {-(-x.N // 128) for x in at} >= set(COUNTS) and {-(-x.M // 128) for x in at} >= set(COUNTS) and {x.H for x in at} >= set(COUNTS)
-    assert max(c.lengths.H for c in far_cases(checked, spec) if isinstance(c, Case)) == 300
+    assert max(c.lengths.H for c in make_far_cases(checked, spec) if isinstance(c, Case)) == 300
 
 
 @pytest.mark.parametrize(("seconds", "ways"), [(0.0, 1), (1e9, 12)])
@@ -137,6 +137,6 @@ def test_further_ways_end_with_the_time(seconds: float, ways: int, monkeypatch: 
     cases = [Draw(f"steps: {i}", {"M": 64, "K": 64}) for i in range(5)]
     monkeypatch.setattr(step_counts, "_run", note)
     monkeypatch.setattr(step_counts, "_SECONDS", seconds)
-    monkeypatch.setattr(step_counts, "far_cases", lambda *_: [])
-    assert sum(job() for job in step_counts.counted_jobs(checked, SPEC, cases, "full")) == len(seen) == len(set(seen)) == 5 * ways
+    monkeypatch.setattr(step_counts, "make_far_cases", lambda *_: [])
+    assert sum(job() for job in step_counts.make_counted_jobs(checked, SPEC, cases, "full")) == len(seen) == len(set(seen)) == 5 * ways
     assert {name for name, *_ in seen} == {c.name for c in cases}

@@ -14,9 +14,9 @@ from cuir import FunctionSpecification, check, parse, verify
 from cuir.checking.checked import Const
 from cuir.syntax.types import F16, F32
 from cuir.verification.draws import Draw
-from cuir.verification.function_problems import says_something, with_applicable_kinds
+from cuir.verification.function_problems import restrict_kinds, says_something
 from cuir.verification.report import VerifyReport
-from cuir.verification.together import Meeting, empty_rows, make_steep, meet
+from cuir.verification.together import Meeting, make_steep, meet, put_empty_rows
 from tests.verification.small_kernels import rows
 
 _TILED = """
@@ -180,7 +180,7 @@ def test_whole_rows_are_empty_in_both_tensors(drawn: tuple[int, int, torch.dtype
     made = meet(Meeting({"X": (-math.inf,)}, ("X", "Y")), {"X": x, "Y": y}, turn, torch.Generator().manual_seed(turn))
     both = [(made[n] == -torch.inf).all(-1) for n in ("X", "Y")]  # type: ignore[union-attr]
     assert bool((both[0] & both[1]).any()) and made["X"].dtype == dtype  # type: ignore[union-attr]
-    assert bool((empty_rows(x, turn) == x).all(-1).any())
+    assert bool((put_empty_rows(x, turn) == x).all(-1).any())
 
 
 @given(SHAPES)
@@ -199,7 +199,7 @@ def test_kinds_that_leave_no_number_are_left_out() -> None:
     text = rows("Mask: Global[f32, M, D], Y: Global[f32, M, D]", "store(Y[q, cols(D)], where(Mask[q, cols(D)] > 0.5, x, -inf))")
     checked = check(parse(text), "kernel", {"T": F16, "D": 64})
     spec = FunctionSpecification("f", lambda x, mask: x.masked_fill(~(mask > 0.5), -torch.inf).softmax(-1))
-    made = with_applicable_kinds(checked, spec, [Draw(k, {"M": 20}, k, seed) for k in ("tiny", "zero", "wide") for seed in range(2)])  # type: ignore[arg-type]
+    made = restrict_kinds(checked, spec, [Draw(k, {"M": 20}, k, seed) for k in ("tiny", "zero", "wide") for seed in range(2)])  # type: ignore[arg-type]
     kinds = {(d.name, d.seed): d.kind for d in made}
     assert kinds["tiny", 0] == "normal" and "normal" in (kinds["zero", 0], kinds["zero", 1]) and kinds["wide", 0] == "wide"
     assert any(kinds["zero", seed] == "zero" for seed in range(2)), "zeros in the other tensor say something"

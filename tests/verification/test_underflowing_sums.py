@@ -8,9 +8,9 @@ import torch
 from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.checking.checked import Checked
 from cuir.verification.draws import Draw
-from cuir.verification.inputs import added
+from cuir.verification.inputs import find_accumulated
 from cuir.verification.spec_dispatch import check_case
-from cuir.verification.underflow_problems import underflow_draws
+from cuir.verification.underflow_problems import make_underflow_draws
 from cuir.verification.underflowing_sums import make_underflowing
 
 ADDED = """\
@@ -46,7 +46,7 @@ def plain(g: torch.Tensor) -> torch.Tensor:
 
 def problems(text: str, reference: object) -> tuple[Checked, FunctionSpecification, list[Draw]]:
     checked, spec = check(parse(text)), FunctionSpecification("k", reference)  # type: ignore[arg-type]
-    return checked, spec, underflow_draws(checked, spec, added(checked))
+    return checked, spec, make_underflow_draws(checked, spec, find_accumulated(checked))
 
 
 def test_additions_lose_tiny_squares() -> None:

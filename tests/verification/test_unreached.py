@@ -14,7 +14,7 @@ from cuir.spec.loading import as_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import stages, verify
-from cuir.verification.unreached import forget_entered, unreached
+from cuir.verification.unreached import find_unreached, forget_entered
 
 TEXT = """\
 @kernel(arch="sm_90a")
@@ -40,7 +40,7 @@ def reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tu
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": twice})
     forget_entered(checked)
     run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
-    return unreached(checked)
+    return find_unreached(checked)
 
 
 def test_lines_of_branches_and_loops_that_were_not_entered() -> None:
@@ -53,10 +53,10 @@ def test_lines_of_branches_and_loops_that_were_not_entered() -> None:
 def test_runs_add_up() -> None:
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": True})
     forget_entered(checked)
-    assert unreached(checked) == ([], [(6, 16)])
+    assert find_unreached(checked) == ([], [(6, 16)])
     for m, left in ((32, [(11, 13)]), (71, []), (32, [])):
         run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
-        assert unreached(checked) == ([], left)
+        assert find_unreached(checked) == ([], left)
 
 
 def test_the_report_says_so() -> None:

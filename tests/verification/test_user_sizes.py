@@ -14,8 +14,8 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
 from cuir.verification.draws import Draw
 from cuir.verification.problems import Case
-from cuir.verification.spec_dispatch import check_case, prepared
-from cuir.verification.user_sizes import choose_wide_grid, is_user_case, user_cases
+from cuir.verification.spec_dispatch import check_case, prepare_specification
+from cuir.verification.user_sizes import choose_wide_grid, is_user_case, make_user_cases
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 HEAD = "hk = h // (H // HK)"
@@ -23,7 +23,7 @@ CAUSAL = as_any(corpus.specification("causal"), "causal")
 
 
 def refused(program: Program, checked: Checked, spec: AnySpecification, level: str = "quick") -> bool:
-    for case in user_cases(checked, spec, level):
+    for case in make_user_cases(checked, spec, level):
         assert is_user_case(case)
         try:
             check_case(program, checked, spec, case, grid=choose_wide_grid)
@@ -37,7 +37,7 @@ def flash(old: str, new: str) -> tuple[Program, Checked, AnySpecification]:
     assert old in FLASH
     program = parse(FLASH.replace(old, new), "flash.cuir")
     checked = check(program, "flash_fwd", {"T": F16, "D": 64})
-    return program, checked, prepared(CAUSAL, checked.origin, program, checked.consts)
+    return program, checked, prepare_specification(CAUSAL, checked.origin, program, checked.consts)
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_right_rows_pass(parts: dict[str, str]) -> None:
 
 def test_full_comes_to_131_072() -> None:
     _, checked, spec = rows()
-    cases = [c for c in user_cases(checked, spec, "full") if isinstance(c, Draw)]
+    cases = [c for c in make_user_cases(checked, spec, "full") if isinstance(c, Draw)]
     assert max(c.sizes["M"] for c in cases) > 131_072 and max(c.sizes["B"] for c in cases) == 1025
     _, checked, spec = flash(HEAD, HEAD)
-    at = [c.lengths for c in user_cases(checked, spec, "full") if isinstance(c, Case)]
+    at = [c.lengths for c in make_user_cases(checked, spec, "full") if isinstance(c, Case)]
     assert max(x.M for x in at) > 131_072 < max(x.N for x in at) and max(x.B for x in at) == 1025 and max(x.H for x in at) == 128
     assert {x.H // x.HK for x in at} >= {1, 3, 5, 6, 7, 12, 32}
 
@@ -141,10 +141,10 @@ def k(X: Global[f32, L, 32], Y: Global[f32, L, 32]):
 """
     checked = check(parse(text, "k.cuir"))
     square = FunctionSpecification("square", lambda x: (torch.ones(len(x), len(x), dtype=x.dtype) * torch.eye(len(x), dtype=x.dtype)) @ x)
-    lengths = [c.sizes["L"] for c in user_cases(checked, square, "full") if isinstance(c, Draw)]
+    lengths = [c.sizes["L"] for c in make_user_cases(checked, square, "full") if isinstance(c, Draw)]
     assert max(lengths, default=0) < 10_000
     plain = FunctionSpecification("plain", lambda x: x * 1.0)
-    assert max(c.sizes["L"] for c in user_cases(checked, plain, "full") if isinstance(c, Draw)) > 131_072
+    assert max(c.sizes["L"] for c in make_user_cases(checked, plain, "full") if isinstance(c, Draw)) > 131_072
 
 
 def test_a_function_that_fails_for_many_heads_is_no_fault_of_the_kernel() -> None:
@@ -173,7 +173,10 @@ def test_rows_of_a_product(old: str, new: str) -> None:
         assert old in text or expected
         program = parse(text, "gemm.cuir")
         checked = check(program, "gemm", {"T": F16, "BM": 64, "BN": 64})
-        assert refused(program, checked, prepared(corpus.specification("gelu_gemm"), checked.origin, program, checked.consts)) == expected
+        assert (
+            refused(program, checked, prepare_specification(corpus.specification("gelu_gemm"), checked.origin, program, checked.consts))
+            == expected
+        )
 
 
 @pytest.mark.parametrize(
@@ -188,5 +191,5 @@ def test_heads_and_batches_of_decoding(old: str, new: str) -> None:
     program = parse(DECODE.replace(old, new), "decode.cuir")
     checked = check(program, "decode", {"T": F16, "D": 64, "G": 4, "PAGE": 16})
     assert old in DECODE and refused(
-        program, checked, prepared(corpus.specification("paged_decode"), checked.origin, program, checked.consts)
+        program, checked, prepare_specification(corpus.specification("paged_decode"), checked.origin, program, checked.consts)
     )

@@ -79,8 +79,8 @@ class Condition:
     def source_text(self) -> str:
         """Text of the condition as its author wrote it, without the names that inlining makes."""
         if not isinstance(self.node, For):
-            return source_text(self.node)
-        head = _without_comment(self.node.span.text()).removesuffix(":")
+            return read_source_text(self.node)
+        head = _strip_comment(self.node.span.text()).removesuffix(":")
         return head if head.startswith("for ") else self.text
 
     def describe(self, side: int) -> str:
@@ -90,11 +90,11 @@ class Condition:
             return f"`{text}` is {self.sides[side]}" + (" somewhere" if self.tile else "")
         if self.kind == "turns":
             return f"`{text}` makes {self.sides[side]}"
-        operand = f"`{source_text(self.operands[0])}`"
+        operand = f"`{read_source_text(self.operands[0])}`"
         if self.kind == "quotient":
             return f"`{text}` is {self.sides[side]}"
         if self.kind == "extremum":
-            return f"`{source_text(self.operands[side])}` is alone what `{text}` gives"
+            return f"`{read_source_text(self.operands[side])}` is alone what `{text}` gives"
         return f"{operand} is {self.sides[side]} in `{text}`"
 
     def sides_of(self, result: Any, operands: Sequence[Any]) -> int:
@@ -103,7 +103,7 @@ class Condition:
         operands: their values, where the kind needs them (`reads`).
         """
         if self.tile:
-            result, operands = _array(result), [_array(x) for x in operands]
+            result, operands = _to_array(result), [_to_array(x) for x in operands]
         return _SIDES_OF[self.kind](self, result, operands)
 
     @property
@@ -112,26 +112,26 @@ class Condition:
         return self.operands if self.kind == "extremum" else self.operands[:1] if self.kind in ("remainder", "bits", "flips") else ()
 
 
-def source_text(e: Expr) -> str:
+def read_source_text(e: Expr) -> str:
     """Read the text of an expression as its author wrote it."""
     span = e.span
     if span.end_line == span.line:
         text = span.text()
     else:
         lines = [span.source.line(n) for n in range(span.line, span.end_line + 1)]
-        text = " ".join(map(_without_comment, (lines[0][span.column - 1 :], *lines[1:-1], lines[-1][: span.end_column - 1])))
+        text = " ".join(map(_strip_comment, (lines[0][span.column - 1 :], *lines[1:-1], lines[-1][: span.end_column - 1])))
     return " ".join(text.split()) or show(e)
 
 
-def _without_comment(line: str) -> str:
+def _strip_comment(line: str) -> str:
     return line.split("#")[0].strip()
 
 
-def _array(x: Any) -> Any:
+def _to_array(x: Any) -> Any:
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
 
 
-def _either(holds: Any) -> int:
+def _make_side_mask(holds: Any) -> int:
     """Return a mask: bit 0 where something holds, bit 1 where something does not."""
     if holds.__class__ is np.ndarray:
         return (1 if holds.any() else 0) | (0 if holds.all() else 2)
@@ -139,24 +139,24 @@ def _either(holds: Any) -> int:
 
 
 def _truth(c: Condition, result: Any, operands: Sequence[Any]) -> int:
-    return _either(result)
+    return _make_side_mask(result)
 
 
 def _remainder(c: Condition, result: Any, operands: Sequence[Any]) -> int:
-    return _either(result == operands[0])
+    return _make_side_mask(result == operands[0])
 
 
 def _quotient(c: Condition, result: Any, operands: Sequence[Any]) -> int:
-    return _either(result <= (1 if c.op is not None and c.op.traits.rounds == "up" else 0))
+    return _make_side_mask(result <= (1 if c.op is not None and c.op.traits.rounds == "up" else 0))
 
 
 def _bits(c: Condition, result: Any, operands: Sequence[Any]) -> int:
-    inside, outside = _either(result == 0), _either(result == operands[0])
+    inside, outside = _make_side_mask(result == 0), _make_side_mask(result == operands[0])
     return inside | (4 if outside & 2 else 0)
 
 
 def _flips(c: Condition, result: Any, operands: Sequence[Any]) -> int:
-    return _either((operands[0] & c.by) == 0)
+    return _make_side_mask((operands[0] & c.by) == 0)
 
 
 def _extremum(c: Condition, result: Any, operands: Sequence[Any]) -> int:
@@ -236,7 +236,7 @@ class _Collector:
                 self.inside(stmt.body, level, *(stmt.iter.args if isinstance(stmt.iter, Call) else ()))
                 self.loops = before
             else:
-                for part in evaluated_nodes(stmt):
+                for part in list_evaluated_nodes(stmt):
                     self.expression(part)
 
     def inside(self, body: Sequence[Stmt], level: int, *guards: Expr) -> None:
@@ -270,7 +270,7 @@ class _Collector:
         operation = entry(self.checked, e) if isinstance(e, Expr) else None
         lazy = operation is not None and bool(operation[0].traits.lazy)
         before = self.guards
-        for position, child in enumerate(evaluated_nodes(e)):
+        for position, child in enumerate(list_evaluated_nodes(e)):
             if lazy and position == 1 and operation is not None:
                 self.guards = (*before, operation[1][0])
             if not isinstance(child, Slice):
@@ -288,7 +288,7 @@ class _Collector:
             self.operation(e, op, operands, tile)
 
     def operation(self, e: Expr, op: Op, operands: Sequence[Expr], tile: bool) -> None:
-        kind = kind_of(op, e, operands)
+        kind = classify_operation(op, e, operands)
         if kind is None:
             return
         number = next((int(x.value) for x in reversed(operands) if isinstance(x, Number)), 0)
@@ -302,7 +302,7 @@ class _Collector:
         self.add(kind, e, sides, self.reader.level(e), op=op, operands=ordered, tile=tile, by=number)
 
 
-def kind_of(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None:
+def classify_operation(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None:
     """Classify an operation on scalars or index tiles as a kind of condition; None if it is none."""
     numbers = [x for x in operands if isinstance(x, Number)]
     operator = op.traits
@@ -336,7 +336,7 @@ def get_reader(checked: Checked, role: Role | None) -> Reader:
     return reader
 
 
-def evaluated_nodes(node: Node) -> Iterator[Node]:
+def list_evaluated_nodes(node: Node) -> Iterator[Node]:
     """Yield the child nodes that are evaluated: no names of functions, arrays or dtypes."""
     if isinstance(node, Subscript):
         if root_name(node) is not None and not isinstance(node.value, Name):
@@ -363,7 +363,7 @@ def map_parents(checked: Checked) -> dict[IdentityKey, Node]:
         pending += [checked.tiles.count] if checked.tiles is not None else []
         while pending:
             node = pending.pop()
-            for child in evaluated_nodes(node):
+            for child in list_evaluated_nodes(node):
                 parents[IdentityKey(child)] = node
                 pending.append(child)
         checked.cache[map_parents] = parents
@@ -371,7 +371,7 @@ def map_parents(checked: Checked) -> dict[IdentityKey, Node]:
     return result
 
 
-def boundary(c: Condition) -> list[int]:
+def list_boundary_numbers(c: Condition) -> list[int]:
     """Return the numbers of the text with which values are compared, by which they are divided or bounded."""
     numbers = [int(x.value) for x in c.operands if isinstance(x, Number) and not isinstance(x.value, float)]
     return [n for n in numbers if abs(n) < 2**31] + (
@@ -379,4 +379,13 @@ def boundary(c: Condition) -> list[int]:
     )
 
 
-__all__ = ["DECLARATIONS", "WORK", "Condition", "boundary", "collect_conditions", "evaluated_nodes", "get_reader", "kind_of"]
+__all__ = [
+    "DECLARATIONS",
+    "WORK",
+    "Condition",
+    "classify_operation",
+    "collect_conditions",
+    "get_reader",
+    "list_boundary_numbers",
+    "list_evaluated_nodes",
+]

@@ -18,7 +18,7 @@ from ...variants import STANDARD, captured_arguments
 from ..draws import Draw
 from ..memory import require_memory
 from ..problems import Case
-from ..spec_dispatch import check_case, launch_of, smallest
+from ..spec_dispatch import check_case, prepare_launch, shrink_error
 from ..synchronisation import run_synchronisation
 from .drive import Coverage, Driver
 from .observed import Observed
@@ -55,7 +55,7 @@ class Cover:
         if isinstance(self.spec, Specification) and isinstance(case, Case) and name not in STANDARD:
             require_memory(self.checked, asdict(case.lengths))
             return captured_arguments(self.program, self.checked.origin, self.spec, case.lengths, consts=self.checked.consts)
-        return launch_of(self.program, self.checked, self.spec, case).arguments()
+        return prepare_launch(self.program, self.checked, self.spec, case).arguments()
 
     def run(self, progress: Callable[[str], None]) -> None:
         """Run the problems. Raises CuirError for the first fault."""
@@ -87,7 +87,7 @@ class Cover:
         except CuirError as error:
             if error.diagnostics[0].code in LEFT_OUT or not self.shrink:
                 raise
-            raise smallest(self.program, self.checked, self.spec, case, error, grid=grid) from None
+            raise shrink_error(self.program, self.checked, self.spec, case, error, grid=grid) from None
 
     def described(self) -> str:
         """Describe the runs so far; "" if there were none."""

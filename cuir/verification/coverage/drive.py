@@ -20,7 +20,7 @@ from .ranges import Ranges
 from .scalar_program import ScalarProgram, Unknown
 from .solve import Search, Solution, choose, solve
 from .space import Problem, Space
-from .targets import Target, boundary_targets, unseen_remainders, unseen_sides
+from .targets import Target, list_boundary_targets, list_unseen_remainders, list_unseen_sides
 
 LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
@@ -60,7 +60,7 @@ class Coverage:
     def list_unseen(self) -> list[Target]:
         """List sides that no run has taken, and that are not known to be impossible."""
         excluded = [mask | impossible for mask, impossible in zip(self.observed.masks(), self.impossible)]
-        return unseen_sides(self.observed.conditions, excluded)
+        return list_unseen_sides(self.observed.conditions, excluded)
 
 
 class Driver:
@@ -88,12 +88,12 @@ class Driver:
 
         The caller reports each by `ran` or `refuse`.
         """
-        sides = unseen_sides(self.coverage.observed.conditions, self.coverage.observed.masks())
+        sides = list_unseen_sides(self.coverage.observed.conditions, self.coverage.observed.masks())
         if sides:
             self._exclude(sides)
             sides = self.coverage.list_unseen()
-        remainders = unseen_remainders(self.checked, self.coverage.observed.counts())
-        near = [t for t in boundary_targets(self.coverage.observed.conditions) if any(s.condition is t.condition for s in sides)]
+        remainders = list_unseen_remainders(self.checked, self.coverage.observed.counts())
+        near = [t for t in list_boundary_targets(self.coverage.observed.conditions) if any(s.condition is t.condition for s in sides)]
         targets = [*sides, *remainders, *near]
         search, space = Search(self.effort.operations), Space(self.checked, self.spec)
         if targets:

@@ -42,14 +42,14 @@ class Observed:
 
     def start_comparing(self) -> None:
         """Discard the sides seen by runs whose results were not compared; keep their loop trip counts."""
-        self.earlier = {key: set(counts) for key, counts in counts_of_loops(self.checked).items()}
+        self.earlier = {key: set(counts) for key, counts in collect_trip_counts(self.checked).items()}
         for turns in list_loop_turns(self.checked):
             turns.counts.clear()
         self.forget()
 
     def counts(self) -> dict[IdentityKey, set[int]]:
         """Return the trip counts of each loop in all runs."""
-        now = counts_of_loops(self.checked)
+        now = collect_trip_counts(self.checked)
         return {key: now.get(key, set()) | self.earlier.get(key, set()) for key in (*now, *self.earlier)}
 
     def narrow(self) -> None:
@@ -122,7 +122,7 @@ class Observed:
     # ---- called by verification
     def masks(self) -> list[int]:
         """Return the sides seen of each condition; of loops by their trip counts."""
-        counts = counts_of_loops(self.checked)
+        counts = collect_trip_counts(self.checked)
         masks = list(self.seen)
         for c in self.conditions:
             if isinstance(c.node, For):
@@ -136,7 +136,7 @@ class Observed:
             self.seen[number] |= mask
 
 
-def counts_of_loops(checked: Checked) -> dict[IdentityKey, set[int]]:
+def collect_trip_counts(checked: Checked) -> dict[IdentityKey, set[int]]:
     """Return the trip counts of each loop in some run."""
     counts: dict[IdentityKey, set[int]] = {}
     for turns in list_loop_turns(checked):

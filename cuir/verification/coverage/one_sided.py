@@ -10,7 +10,7 @@ from ...text.source import Source
 from .conditions import Condition
 from .drive import Coverage
 from .figure import Figure, OneSided
-from .sides import Side, collect_sides, place_of
+from .sides import Side, collect_sides, make_place_key
 from .waivers import MARK, collect_waivers, describe_useless_waivers
 
 
@@ -19,7 +19,7 @@ def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[
     waivers, sides = collect_waivers(_collect_sources(checked, coverage)), collect_sides(coverage)
     counted = [s for s in sides if s.is_seen or not waivers.get(_line_of(s.condition))]
     plain, of_data = [s for s in counted if not s.by_data], [s for s in counted if s.by_data]
-    places = {place_of(s.condition) for s in sides}
+    places = {make_place_key(s.condition) for s in sides}
     unseen = describe_unseen(coverage, sides, waivers)
     messages = describe_useless_waivers(waivers, (_line_of(s.condition) for s in sides if s.unseen))
     return Figure(

@@ -119,7 +119,7 @@ class Reader:
         op, operands = operation
         if op.traits.index_of:
             return True
-        return op.traits.pure and op.traits.elementwise and op.evaluate is not None and all(map(self.is_index, _values(operands)))
+        return op.traits.pure and op.traits.elementwise and op.evaluate is not None and all(map(self.is_index, _drop_dtype_names(operands)))
 
     def varies(self, e: Expr) -> bool:
         """Return whether the value may differ between launches, units or loop turns."""
@@ -130,14 +130,14 @@ class Reader:
         operation = entry(self.checked, e)
         if operation is None:
             return True
-        return not operation[0].traits.index_of and any(map(self.varies, _values(operation[1])))
+        return not operation[0].traits.index_of and any(map(self.varies, _drop_dtype_names(operation[1])))
 
 
-def _values(operands: Sequence[Expr]) -> list[Expr]:
+def _drop_dtype_names(operands: Sequence[Expr]) -> list[Expr]:
     """Return the operands without names of dtypes."""
     return [e for e in operands if e.type is None or isinstance(e.type, (Scalar, TileType))]
 
 
-def names_bound(body: Iterable[Stmt]) -> set[str]:
+def list_bound_names(body: Iterable[Stmt]) -> set[str]:
     """Return the names that a block binds."""
     return {n.targets[0] if isinstance(n, Assign) else n.target for s in body for n in walk(s) if isinstance(n, (Assign, For))}

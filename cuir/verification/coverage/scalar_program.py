@@ -19,7 +19,7 @@ from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stm
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
 from ...syntax.walk import IdentityKey
-from .conditions import WORK, Condition, collect_conditions, evaluated_nodes, get_reader, map_parents
+from .conditions import WORK, Condition, collect_conditions, get_reader, list_evaluated_nodes, map_parents
 from .origins import RUN
 
 TURNS = 400_000  # of all loops of one evaluation
@@ -81,7 +81,7 @@ class ScalarProgram:
                 self.names |= self.needed
                 uses_units |= any(isinstance(s, For) and isinstance(s.iter, Name) for s in role.body)
         self.names |= counted if uses_units else set()
-        self.names |= declared if self.names & declared_names(checked) else set()
+        self.names |= declared if self.names & list_declared_names(checked) else set()
 
     def _ancestors(self) -> set[IdentityKey]:
         """Return the nodes that contain a requested condition."""
@@ -163,7 +163,7 @@ class ScalarProgram:
                 frame[name] = value(frame)
 
             return [bind]
-        return [a for e in evaluated_nodes(stmt) for a in self._roots(e)]
+        return [a for e in list_evaluated_nodes(stmt) for a in self._roots(e)]
 
     def _branch(self, stmt: If, needed: set[str]) -> list[Action]:
         then, otherwise = self._block(stmt.body, needed), self._block(stmt.orelse, needed)
@@ -218,7 +218,7 @@ class ScalarProgram:
             operation = entry(self.checked, e)
             if IdentityKey(e) in self.by_node or (operation is not None and operation[0].traits.lazy):
                 return [self._value(e)]
-        return [a for child in evaluated_nodes(e) for a in self._roots(child)]
+        return [a for child in list_evaluated_nodes(e) for a in self._roots(child)]
 
     # ---- expressions
     def _value(self, e: Expr) -> Value:
@@ -261,21 +261,21 @@ class ScalarProgram:
             return _unknown
         values = [self._value(x) for x in operands]
         if op.traits.lazy:
-            return _lazy(op, values)
+            return _compile_lazy(op, values)
         dtype = _dtype(operands[-1]) or I32
         function = op.evaluate.scalar(dtype)
         if function is None:
             return _unknown
         if c is not None:
             return self._record(
-                c, _fold(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
+                c, _fold_operands(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
             )
         if len(values) == 2:
             x, y = values
-            if isinstance(e, Binary) and dtype == I32 and (quick := _unreduced(op)) is not None:
+            if isinstance(e, Binary) and dtype == I32 and (quick := _get_unreduced(op)) is not None:
                 function = quick
             return lambda frame: function(x(frame), y(frame))
-        folded = _fold(op, function, len(operands))
+        folded = _fold_operands(op, function, len(operands))
         return lambda frame: folded(*(v(frame) for v in values))
 
     def _record(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
@@ -322,7 +322,7 @@ class ScalarProgram:
         return lambda frame: cast(value(frame), source, target)
 
 
-def declared_names(checked: Checked) -> set[str]:
+def list_declared_names(checked: Checked) -> set[str]:
     """Return the names that the declarations bind."""
     return {s.targets[0] for s in checked.declarations if isinstance(s, Assign)}
 
@@ -335,7 +335,7 @@ def _no_tensors(name: str) -> Any:
     raise Unknown
 
 
-def _lazy(op: Op, values: Sequence[Value]) -> Value:
+def _compile_lazy(op: Op, values: Sequence[Value]) -> Value:
     """Compile a choice, a conjunction or a disjunction, one side of which may be skipped."""
     if op.traits.chooses is not None:
         cond, x, y = values
@@ -349,7 +349,7 @@ def _lazy(op: Op, values: Sequence[Value]) -> Value:
     return either
 
 
-def _unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
+def _get_unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
     """Return sums and differences without a reduction to 32 bits.
 
     A launch in which an index would overflow is refused.
@@ -359,7 +359,7 @@ def _unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
     return (lambda a, b: a - b) if op.traits.linear == (1, -1) else None
 
 
-def _fold(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
+def _fold_operands(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
     """Extend an operation of two values to more."""
     if op.traits.extremum is None or operands == 2:
         return function

@@ -48,20 +48,20 @@ def collect_sides(coverage: Coverage) -> list[Side]:
         possible = c.all_sides & ~(coverage.impossible[c.number] & ~masks[c.number])
         for side in range(len(c.sides)):
             if possible >> side & 1:
-                instances.setdefault((*place_of(c), side), []).append(Target("side", c, side))
-    return [Side(tuple(targets), _unseen_instances(coverage, masks, targets)) for targets in instances.values()]
+                instances.setdefault((*make_place_key(c), side), []).append(Target("side", c, side))
+    return [Side(tuple(targets), _list_unseen_instances(coverage, masks, targets)) for targets in instances.values()]
 
 
-def _unseen_instances(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
+def _list_unseen_instances(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
     unseen = [t for t in targets if not masks[t.condition.number] >> t.number & 1]
     with_problem = [t for t in unseen if coverage.case_of(t) is not None]
     return tuple(with_problem or unseen) if with_problem or len(unseen) == len(list(targets)) else ()
 
 
-def place_of(c: Condition) -> Place:
+def make_place_key(c: Condition) -> Place:
     """Return the key of the place in the text of a condition, the same for all inlined copies."""
     span = c.span
     return span.source, span.line, span.column, span.end_line, span.end_column, c.kind
 
 
-__all__ = ["Side", "collect_sides", "place_of"]
+__all__ = ["Side", "collect_sides", "make_place_key"]

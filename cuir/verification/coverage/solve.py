@@ -18,10 +18,10 @@ from ...syntax.nodes import Call, Expr, For
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import BOOL, F32
 from ...syntax.walk import walk
-from .conditions import DECLARATIONS, WORK, Condition, boundary, collect_conditions
+from .conditions import DECLARATIONS, WORK, Condition, collect_conditions, list_boundary_numbers
 from .scalar_program import TURNS, Masks, ScalarProgram, Unknown
 from .space import Problem, Space
-from .targets import Target, names_behind, period
+from .targets import Target, compute_period, trace_names
 
 LONGEST = 131_072  # the largest dim that is tried
 NUMBERS = 12  # numbers of the text for one target
@@ -104,7 +104,7 @@ class _Solver:
         self.condition = targets[0].condition
         numbers = {n for t in targets for n in (t.condition.number, t.loop) if n is not None}
         self.program = ScalarProgram(checked, [c for c in collect_conditions(checked) if c.number in numbers])
-        self.numbers = _numbers(self.condition, _trace_expressions(checked, self.condition), self.open_targets)
+        self.numbers = _collect_numbers(self.condition, _trace_expressions(checked, self.condition), self.open_targets)
         self.names = self._find_influences()
         self.most = search.operations
         self.tried: set[tuple[tuple[str, Any], ...]] = set()
@@ -254,17 +254,17 @@ def _trace_expressions(checked: Checked, c: Condition) -> list[Expr]:
     bound_values = definitions(checked.declarations)
     if c.role not in (DECLARATIONS, WORK):
         bound_values = {**bound_values, **definitions(checked.roles[c.role].body)}
-    names = sorted(set().union(*(names_behind(e, bound_values) for e in roots)) if roots else set())
+    names = sorted(set().union(*(trace_names(e, bound_values) for e in roots)) if roots else set())
     return [*roots, *(e for n in names for e in bound_values.get(n, []))]
 
 
-def _numbers(c: Condition, expressions: Sequence[Expr], targets: Sequence[Target]) -> list[int]:
+def _collect_numbers(c: Condition, expressions: Sequence[Expr], targets: Sequence[Target]) -> list[int]:
     """Return numbers of the text for lengths, those of the condition first."""
-    numbers = [abs(n) for n in boundary(c)]
+    numbers = [abs(n) for n in list_boundary_numbers(c)]
     for t in targets:
         if t.kind == "remainder":
             numbers += [t.divisor + t.number, 2 * t.divisor + t.number]
-    if (divisor := period(c)) > 1:
+    if (divisor := compute_period(c)) > 1:
         numbers += [divisor, 2 * divisor]
     for e in expressions:
         for node in walk(e):
@@ -274,7 +274,7 @@ def _numbers(c: Condition, expressions: Sequence[Expr], targets: Sequence[Target
         1 << int(x.value)
         for e in expressions
         for n in walk(e)
-        if (op := _tested(n)) is not None
+        if (op := _get_tested_bit(n)) is not None
         for x in op
         if isinstance(x, Number) and 0 <= x.value < 20
     ]
@@ -284,7 +284,7 @@ def _numbers(c: Condition, expressions: Sequence[Expr], targets: Sequence[Target
     return list(dict.fromkeys([*unique[:NUMBERS], *products[:4], *sums[:4]]))
 
 
-def _tested(node: object) -> tuple[Expr, ...] | None:
+def _get_tested_bit(node: object) -> tuple[Expr, ...] | None:
     """Return the operands of a test of a bit, else None."""
     match = operation(node) if isinstance(node, Expr) else None
     return tuple(match[1]) if match is not None and match[0].traits.tests_bit else None

@@ -10,9 +10,9 @@ from ...checking.checked import Checked
 from ...spec.functions import AnySpecification, FunctionSpecification
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.types import BOOL, F32, I32, DType
-from ..draws import MOST_ELEMENTS, Draw, elements_of, fitting, known_sizes
+from ..draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 from ..problems import Case, Kind, is_attention
-from ..steps import steps_of_dims, tile_of_dims, with_heads
+from ..steps import align_heads, find_steps, find_tiles
 
 NAME = "for a condition"
 _HEADS = ("H", "HK")
@@ -38,14 +38,14 @@ class Space:
         self.checked, self.spec = checked, spec
         function = isinstance(spec, FunctionSpecification)
         self.dims = tuple(checked.dims) if function else LENGTHS
-        self.steps = steps_of_dims(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
+        self.steps = find_steps(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
         self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
-        self.integer_consts = known_sizes(checked)
+        self.integer_consts = get_integer_consts(checked)
         # so that state carried between blocks matters
         self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"
 
     def _tiles(self) -> dict[str, int]:
-        tiles = tile_of_dims(self.checked)
+        tiles = find_tiles(self.checked)
         BM, BN = (self.checked.consts.get(n) for n in ("BM", "BN"))
         return {**dict.fromkeys(LENGTHS, 0), "M": int(BM or tiles.get("M") or 0), "N": int(BN or tiles.get("N") or 0)}  # type: ignore[arg-type]
 
@@ -71,13 +71,13 @@ class Space:
 
     def problem(self, sizes: Mapping[str, Any]) -> Problem | None:
         """Return the problem of these lengths and scalars, as admitted by the specification, or None."""
-        lengths = with_heads({d: int(sizes[d]) for d in self.dims})
+        lengths = align_heads({d: int(sizes[d]) for d in self.dims})
         if min(lengths.values(), default=1) < 1 or max(lengths.values(), default=1) >= 2**31:
             return None
         scalars = {n: self._scalar(n, sizes[n]) for n in self.scalars if n in sizes}
         if isinstance(self.spec, FunctionSpecification):
             draw = Draw(NAME, lengths, self.kind, scalars=tuple(scalars.items()))
-            admitted, large = fitting(self.checked, self.spec, [draw])
+            admitted, large = select_fitting(self.checked, self.spec, [draw])
             chosen = admitted[0] if admitted else large[0][2] if large else None
             if chosen is None:
                 return None
@@ -93,4 +93,4 @@ class Space:
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
         all_sizes = {**dict.fromkeys(self.checked.dims, 1), **self.integer_consts, **sizes}
-        return sum(elements_of(t, all_sizes) for t in self.checked.tensors if not t.scratch)
+        return sum(count_elements(t, all_sizes) for t in self.checked.tensors if not t.scratch)

@@ -13,7 +13,7 @@ from ...syntax.nodes import Assign, Binary, Call, Expr, For, Name
 from ...syntax.nodes import Literal as Number
 from ...syntax.printer import show
 from ...syntax.walk import IdentityKey, names_read, walk
-from .conditions import Condition, boundary, collect_conditions
+from .conditions import Condition, collect_conditions, list_boundary_numbers
 from .scalar_program import Masks
 
 ALL_REMAINDERS = 16  # every remainder of divisors up to this; 0, 1 and the last of larger ones
@@ -54,12 +54,12 @@ class Target:
         return any(n >= self.divisor and n % self.divisor == self.number for n in counts)
 
 
-def unseen_sides(conditions: Sequence[Condition], masks: Sequence[int]) -> list[Target]:
+def list_unseen_sides(conditions: Sequence[Condition], masks: Sequence[int]) -> list[Target]:
     """List sides that no run has taken."""
     return [Target("side", c, side) for c in conditions for side in range(len(c.sides)) if not masks[c.number] >> side & 1]
 
 
-def unseen_remainders(checked: Checked, counts: Mapping[IdentityKey, set[int]]) -> list[Target]:
+def list_unseen_remainders(checked: Checked, counts: Mapping[IdentityKey, set[int]]) -> list[Target]:
     """List remainders that no trip count of a loop has left.
 
     counts: the trip counts of each loop, in all runs.
@@ -67,10 +67,10 @@ def unseen_remainders(checked: Checked, counts: Mapping[IdentityKey, set[int]]) 
     conditions, missing = collect_conditions(checked), dict[tuple[str, int, int], Target]()
     numbers = {IdentityKey(c.node): c.number for c in conditions if isinstance(c.node, For)}
     for c in conditions:
-        divisor = period(c)
+        divisor = compute_period(c)
         if not 2 <= divisor <= LARGEST_DIVISOR or c.tile:
             continue
-        for loop in loops_that_count(checked, c):
+        for loop in find_counting_loops(checked, c):
             number = numbers.get(IdentityKey(loop)) if isinstance(loop.iter, Call) else None
             if number is None and isinstance(loop.iter, Call):
                 continue  # the trip count is constant
@@ -81,14 +81,14 @@ def unseen_remainders(checked: Checked, counts: Mapping[IdentityKey, set[int]]) 
     return list(missing.values())
 
 
-def boundary_targets(conditions: Sequence[Condition]) -> Iterator[Target]:
+def list_boundary_targets(conditions: Sequence[Condition]) -> Iterator[Target]:
     """Yield differences of -1, 0 and 1 from the number in a comparison."""
     for c in conditions:
-        if c.kind == "comparison" and not c.tile and boundary(c):
+        if c.kind == "comparison" and not c.tile and list_boundary_numbers(c):
             yield from (Target("near", c, d) for d in (-1, 0, 1))
 
 
-def period(c: Condition) -> int:
+def compute_period(c: Condition) -> int:
     """Return after how many steps of a counter a condition repeats; 0 if the text does not tell."""
     if c.kind == "bits":
         return c.by + 1 if c.by > 0 and c.by & c.by + 1 == 0 else 0
@@ -100,7 +100,7 @@ def period(c: Condition) -> int:
     return divisor
 
 
-def loops_that_count(checked: Checked, c: Condition) -> list[For]:
+def find_counting_loops(checked: Checked, c: Condition) -> list[For]:
     """Return the enclosing loops whose counters the condition's operand is computed from.
 
     Only by sums, multiples and quotients by numbers.
@@ -108,26 +108,26 @@ def loops_that_count(checked: Checked, c: Condition) -> list[For]:
     if not c.loops or not c.operands or c.role < 0:
         return []
     bound_values = definitions(checked.roles[c.role].body)
-    names = _counters(c.operands[0], bound_values)
-    return [loop for loop in c.loops if loop.target in names or names & _carried(loop)]
+    names = _find_counters(c.operands[0], bound_values)
+    return [loop for loop in c.loops if loop.target in names or names & _find_carried_names(loop)]
 
 
-def _counters(e: Expr, bound_values: Mapping[str, Sequence[Expr]], depth: int = 8) -> set[str]:
+def _find_counters(e: Expr, bound_values: Mapping[str, Sequence[Expr]], depth: int = 8) -> set[str]:
     """Return the names of which an expression is a sum, a multiple or a quotient by a number.
 
     Empty where it is anything else.
     """
     if isinstance(e, Name):
         bound = bound_values.get(e.id, [])
-        return {e.id, *(_counters(bound[0], bound_values, depth - 1) if len(bound) == 1 and depth else ())}
+        return {e.id, *(_find_counters(bound[0], bound_values, depth - 1) if len(bound) == 1 and depth else ())}
     if isinstance(e, Binary) and isinstance(e.right, Number) and (traits(e).linear or traits(e).multiplies or traits(e).rounds):
-        return _counters(e.left, bound_values, depth)
+        return _find_counters(e.left, bound_values, depth)
     if isinstance(e, Binary) and traits(e).linear:
-        return _counters(e.left, bound_values, depth) | _counters(e.right, bound_values, depth)
+        return _find_counters(e.left, bound_values, depth) | _find_counters(e.right, bound_values, depth)
     return set()
 
 
-def names_behind(e: Expr, bound_values: Mapping[str, Sequence[Expr]]) -> set[str]:
+def trace_names(e: Expr, bound_values: Mapping[str, Sequence[Expr]]) -> set[str]:
     """Return the names that an expression reads, and those that these are computed from."""
     names, pending = set[str](), [e]
     while pending:
@@ -137,9 +137,17 @@ def names_behind(e: Expr, bound_values: Mapping[str, Sequence[Expr]]) -> set[str
     return names
 
 
-def _carried(loop: For) -> set[str]:
+def _find_carried_names(loop: For) -> set[str]:
     """Return loop-carried names: a turn computes them from their previous value."""
     return {n.targets[0] for s in loop.body for n in walk(s) if isinstance(n, Assign) and n.targets[0] in names_read(n.value)}
 
 
-__all__ = ["Target", "boundary_targets", "loops_that_count", "names_behind", "period", "unseen_remainders", "unseen_sides"]
+__all__ = [
+    "Target",
+    "compute_period",
+    "find_counting_loops",
+    "list_boundary_targets",
+    "list_unseen_remainders",
+    "list_unseen_sides",
+    "trace_names",
+]

@@ -3,7 +3,7 @@ import pytest
 import cuir
 from cuir.checking.checker import check
 from cuir.verification.coverage.conditions import collect_conditions
-from cuir.verification.coverage.targets import period
+from cuir.verification.coverage.targets import compute_period
 
 from .planted import checked_of, text_of
 
@@ -68,4 +68,4 @@ def test_sides() -> None:
 
 def test_period() -> None:
     c = next(c for c in collect_conditions(checked_of("f = 2.0 + cast(n // 3 % 2, f32)")) if c.text == "n // 3 % 2")
-    assert period(c) == 6
+    assert compute_period(c) == 6

@@ -4,7 +4,7 @@ from cuir.spec.functions import FunctionSpecification
 from cuir.verification.coverage.conditions import collect_conditions
 from cuir.verification.coverage.solve import Search, choose, solve
 from cuir.verification.coverage.space import Space
-from cuir.verification.coverage.targets import Target, unseen_remainders, unseen_sides
+from cuir.verification.coverage.targets import Target, list_unseen_remainders, list_unseen_sides
 
 from .planted import checked_of, doubled
 
@@ -15,7 +15,7 @@ def search_for(
     body: str, text: str, spec: FunctionSpecification = SPEC, more: str = "", operations: int = 1_500_000
 ) -> tuple[list[Target], Search]:
     checked = checked_of(body, more)
-    wanted = [t for t in unseen_sides(collect_conditions(checked), [0] * 99) if t.condition.text == text]
+    wanted = [t for t in list_unseen_sides(collect_conditions(checked), [0] * 99) if t.condition.text == text]
     search = Search(operations)
     solve(checked, Space(checked, spec), wanted, search, lambda problem: {}.__getitem__)
     return wanted, search
@@ -60,6 +60,6 @@ def test_a_search_ends() -> None:
 
 def test_each_remainder_of_the_number_of_units_is_wanted() -> None:
     checked = checked_of("f = 3.0 if n % 4 == 3 else 2.0")
-    left = unseen_remainders(checked, {})
+    left = list_unseen_remainders(checked, {})
     assert {(t.divisor, t.number) for t in left} == {(4, r) for r in range(4)}
     assert all(t.is_met_by_counts({4 + t.number}) and not t.is_met_by_counts({t.number}) for t in left)
