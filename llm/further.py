@@ -16,7 +16,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
 from cuir.variants.names import names_of, reserved
 from cuir.variants.parameter import Parameter, Value
-from cuir.variants.splice import declared, reachable, with_parameters
+from cuir.variants.splice import declare_parameter, reachable, with_parameters
 from cuir.variants.trace import SAMPLE
 
 
@@ -34,7 +34,7 @@ def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Val
         parameters = trace(target, names_of(origin) | reserved()).parameters
     except CuirError:  # a model is asked since mods cannot be traced: verification knows their values by name
         parameters = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
-    return tuple((declared(p), p.value) for p in parameters)
+    return tuple((declare_parameter(p), p.value) for p in parameters)
 
 
 def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:

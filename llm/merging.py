@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cuir.syntax.nodes import Definition, Kernel, Program
 from cuir.text.diagnostics import CuirError
-from cuir.variants.splice import alive
+from cuir.variants.splice import drop_unreachable
 
 
 def merged(origin: Program, kernel: str, answer: Program) -> Program:
@@ -35,4 +35,4 @@ def merged(origin: Program, kernel: str, answer: Program) -> Program:
     functions = [item for item in new.values() if item.name in answer.funcs()]
     items[place:place] = functions
     constants = [item for item in new.values() if item.name not in answer.funcs()]
-    return replace(origin, items=tuple(alive([*constants, *items], origin)))
+    return replace(origin, items=tuple(drop_unreachable([*constants, *items], origin)))

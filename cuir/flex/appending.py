@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from .eight_bit import DTYPE as EIGHT_BITS
-from .eight_bit import quantised
+from .eight_bit import quantise
 from .inputs import wrong
 
 
@@ -22,7 +22,7 @@ def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, l
     if cache.dtype != EIGHT_BITS:
         cache[page, :, row] = new
         return
-    numbers, token_scales = quantised(new, scale)
+    numbers, token_scales = quantise(new, scale)
     # PyTorch writes 8-bit floats in fewer ways than bytes
     cache.view(torch.uint8)[page, :, row] = numbers.view(torch.uint8)
     if token_scales is not None and scale is not None:

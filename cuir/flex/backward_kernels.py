@@ -29,7 +29,7 @@ from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
 from ..variants.arguments import Cache, sources_of
-from ..variants.backward import KERNEL, read_by_gradients, transfer_backward, uneven
+from ..variants.backward import KERNEL, has_uneven_work, read_by_gradients, transfer_backward
 from ..variants.derivative import dscore
 from ..variants.query_gradients import KERNEL as BY_QUERIES
 from ..variants.query_gradients import transfer_query_gradients
@@ -70,7 +70,7 @@ class RequestedGradients:
         keys: dK and dV.
         learned: gradients of these captured tensors, by their index among the captured parameters.
         in_order: deterministic, bit for bit.
-        spread: dK and dV of a key head are added up from a CTA for each of its query heads (`spreads`).
+        spread: dK and dV of a key head are added up from a CTA for each of its query heads (`deals_heads`).
         separate_queries: dQ comes from a kernel of its own (few_keys.py).
         of_lse: LSE has a gradient as well, which a kernel of dQ alone does not take.
     """
@@ -227,7 +227,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     return Plan(steps, by_keys, by_queries, adds, spread)
 
 
-def spreads(attention: Attention, at: Lengths) -> bool:
+def deals_heads(attention: Attention, at: Lengths) -> bool:
     """Decide whether the query heads of a key head are dealt to separate CTAs.
 
     This pays where blocks of keys have different numbers of queries: CTAs that walk all heads of a group drift to
@@ -237,7 +237,7 @@ def spreads(attention: Attention, at: Lengths) -> bool:
     """
     if at.H == at.HK or at.M * int(attention.fixed["D"]) < LEAST_SPREAD:  # type: ignore[arg-type]
         return False
-    return uneven(attention.traced)
+    return has_uneven_work(attention.traced)
 
 
 def setting_by_keys(keys: int, values: int, queries: bool = True, sloped: bool = False) -> dict[str, Const]:
@@ -310,4 +310,4 @@ def origin(name: str) -> Program:
     return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
-__all__ = ["BY_QUERIES", "KERNEL", "Attention", "Part", "Plan", "RequestedGradients", "Step", "plan_gradients", "spreads"]
+__all__ = ["BY_QUERIES", "KERNEL", "Attention", "Part", "Plan", "RequestedGradients", "Step", "deals_heads", "plan_gradients"]

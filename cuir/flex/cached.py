@@ -33,11 +33,11 @@ from .inputs import (
 )
 from .kernels import Level
 from .mods import make_capture_key
-from .operator import define, entered_mods
+from .operator import define, restore_mods
 from .ordering import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
 from .packing import pack_rows, strides_fit
-from .per_sequence import entered_in_graph, launch_attention, lookup_rule_attention, mask_of, places, rule
+from .per_sequence import launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
 
 Layout = Literal["NHD", "HND"]
 
@@ -119,7 +119,7 @@ def attention_with_kv_cache(
     scale, sink = plain_number(scale), plain_number(sink)
     lengths_and_scales = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     mask_mod = mask_of(block_mask)
-    mods = entered_in_graph(mask_mod, score_mod, normalize, sink, -2, (q, k_cache))
+    mods = register_in_graph(mask_mod, score_mod, normalize, sink, -2, (q, k_cache))
     if mods is not None:
         o, lse = _in_graph(q, k_cache, v_cache, k, v, *lengths_and_scales, *mods, causal, scale, layout, max_seqlen, backend, verify)
     else:
@@ -304,7 +304,7 @@ def _run(
     *rest: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
-    mask_mod, score_mod, weights = entered_mods(handle, captured)
+    mask_mod, score_mod, weights = restore_mods(handle, captured)
     causal, scale, layout, max_seqlen, *how = rest
     arguments = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     return _attended(*arguments, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)

@@ -63,7 +63,7 @@ FEW = 6  # ... and with so few work items for each multiprocessor the longest ma
 IN_FLIGHT = 128 * 1024  # bytes of keys and values
 
 
-def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
+def runs_on_decode_kernel(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Return True if a call in half precision runs on the decode kernel.
 
     Its queries of a key head fit one tile, and its keys are many enough to be split.
@@ -72,7 +72,7 @@ def decodes(query: torch.Tensor, key: torch.Tensor) -> bool:
     return query.element_size() == 2 and 0 < query.shape[2] * (heads // key_heads) <= ROWS and key.shape[2] >= LEAST_KEYS
 
 
-def packs(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
+def can_pack_heads(traced: Traced, program: Program, fixed: Mapping[str, Const]) -> bool:
     """Decide whether query heads of one key head may share a tile.
 
     The blocks to visit must not depend on the head, and the mods must not need the head as a scalar.
@@ -277,4 +277,4 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-__all__ = ["CACHE_ORIGIN", "EIGHT_BIT_ORIGIN", "ORIGIN", "consts_for", "decodes", "packs"]
+__all__ = ["CACHE_ORIGIN", "EIGHT_BIT_ORIGIN", "ORIGIN", "can_pack_heads", "consts_for", "runs_on_decode_kernel"]

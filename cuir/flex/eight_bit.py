@@ -67,7 +67,7 @@ def for_kernel(scale: torch.Tensor | None, heads: int, device: torch.device) -> 
     return scale[None, :, None] if scale.dim() == 1 else scale
 
 
-def quantised(x: torch.Tensor, scale: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+def quantise(x: torch.Tensor, scale: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Quantise new tokens [B, N, HK, D] to numbers of the cache.
 
     Returns these numbers, and their scales [B, N, HK] where each token has one, else None.
@@ -90,4 +90,4 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-LARGEST, LARGEST).to(DTYPE)
 
 
-__all__ = ["DTYPE", "LARGEST", "check_scales", "for_kernel", "quantised"]
+__all__ = ["DTYPE", "LARGEST", "check_scales", "for_kernel", "quantise"]

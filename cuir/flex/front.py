@@ -18,9 +18,9 @@ from ..syntax.plain_numbers import plain_number
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..variants import Traced, TransferResult
-from ..variants.ranges import traced_apart
+from ..variants.ranges import trace_without_clashes
 from . import operator
-from .decoding import decodes
+from .decoding import runs_on_decode_kernel
 from .dispatched import check_local, has_no_numbers, is_dispatched
 from .experts import Kind
 from .inputs import (
@@ -32,17 +32,17 @@ from .inputs import (
     check_tensors,
     check_wrapped,
     dtype_of,
+    make_scale_positive,
     need_warm,
     parts_for,
     precision,
-    seeded,
-    signed,
+    prepare_dropout,
     stand_for_others,
     wrong,
 )
 from .kernels import Attention, Level, Ready, make_attention, name_of, traced_with
 from .made_inside import read_mods
-from .masks import LazyBlockMask, check_mask, mod_of
+from .masks import LazyBlockMask, check_mask, get_mask_mod
 from .mods import CaptureKey, MutationGuard, make_capture_key
 from .operator import OPERATOR, WITH_MAX_SCORES, sink_of
 from .packing import autocast, autocasts
@@ -200,12 +200,12 @@ def flex_attention(
                 dropout_seed=dropout_seed,
             )
     if scale is not None:
-        query, scale = signed(query, plain_number(scale))
+        query, scale = make_scale_positive(query, plain_number(scale))
     dropout: Seeded | None = None
     weights: tuple[Any, ...] = ()
     if sink is not None or most or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
         sink = plain_number(sink)
-        dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, query)
+        dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
         if dropout is not None:
             weights = (normalize, sink, most, True)
         elif sink is not None or most or normalize != "softmax":
@@ -241,7 +241,7 @@ def flex_attention(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, normalize, sink, most, dropout
             )
             return _format_outputs(traced, return_lse, return_aux)
-        mask_mod = mod_of(block_mask)
+        mask_mod = get_mask_mod(block_mask)
         check_mask(block_mask, lengths_of(query, key))
         ready = prepare(query, key, value, mask_mod, score_mod, scale, enable_gqa, backend, verify, block_mask, weights)
         outputs = ready.with_dropout(dropout)(query, key, value)
@@ -315,7 +315,7 @@ def _dispatched(
     else:
         check_options(scale, backend, verify)
         check_tensors(query, key, value, enable_gqa)
-    mask_mod = mod_of(block_mask)
+    mask_mod = get_mask_mod(block_mask)
     at = lengths_of(query, key)
     check_mask(block_mask, at)
     stand = None if block_mask is None or (isinstance(block_mask, LazyBlockMask) and block_mask.unmade) else block_mask
@@ -483,7 +483,7 @@ def _mask_mod_from_blocks(
         else:
             traces.append(traced_with(_specification(block_mask.mask_mod, score_mod, weights), capture_key))
             mask_trace = traces[0].of_mask(p.value for p in traces[0].parameters)
-        return traced_apart(Specification("mask", block_mask.mask_mod)) if mask_trace is None else mask_trace
+        return trace_without_clashes(Specification("mask", block_mask.mask_mod)) if mask_trace is None else mask_trace
 
     with _LOCK:
         mod = mask_mod_from_blocks(block_mask, lengths_of(query, key), query.device, alone)
@@ -496,7 +496,7 @@ def _specification(mask_mod: Any, score_mod: Any, weights: tuple[Any, ...]) -> S
 
 
 def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: bool) -> Form:
-    kind: Kind = "decode" if decodes(query, key) and not dropout else "forward"
+    kind: Kind = "decode" if runs_on_decode_kernel(query, key) and not dropout else "forward"
     return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
 
 

@@ -26,12 +26,12 @@ from ..variants.evaluate import evaluate
 from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
 from . import backward_kernels
-from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, plan_gradients, spreads
+from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_heads, plan_gradients
 from .differentiated_once import GradientError, differentiated_once
 from .few_keys import has_few_keys
 from .inputs import need_gradients, need_hopper, need_warm, wrong
 from .made import DeviceArguments
-from .packing import as_it_lies, autocasts, made_as_it_lies, output_for, pack_rows, stand_in, strides_fit, without_room
+from .packing import as_it_lies, autocasts, made_as_it_lies, make_placeholder, output_for, pack_rows, strides_fit, without_room
 from .progress import Progress
 from .settings import Settings
 
@@ -190,7 +190,7 @@ class Gradients:
             runs[step].launch(arguments)
 
         L, DL = _floats(q, 2, *q.shape[:2], padded_rows(at.M))
-        dq = _sums(q) if plan.adds else stand_in(q, torch.float32)
+        dq = _sums(q) if plan.adds else make_placeholder(q, torch.float32)
         if "prepare" in plan.steps:
             launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
@@ -210,7 +210,7 @@ class Gradients:
             if plan.spread:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
             else:
-                dk, dv = (stand_in(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
+                dk, dv = (make_placeholder(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
             sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
             launch(KERNEL, {**inputs, **sums, "dK": dk, "dV": dv, **captured_values, **learned})
             gradients = plan.by_keys.by_place(learned)
@@ -358,7 +358,7 @@ def choose_gradients(
     Raises CuirError U410 where deterministic gradients are requested and none exist.
     """
     in_order, keys = torch.are_deterministic_algorithms_enabled(), needed[1] or needed[2]
-    spread = spreads(attention, at)
+    spread = deals_heads(attention, at)
     separate = needed[0] and keys and not in_order and few(spread)
     of_lse = of_lse and needed[0] and (separate or in_order or not keys)  # one plan for all that need not know
     gradients = attention.gradients(
@@ -492,7 +492,7 @@ def check_unwritten(ready: Ready, versions: tuple[int, ...]) -> None:
             )
 
 
-def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def run_differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the outputs of a call, with gradients.
 
     Raises CuirError U410, X109 where there are none.
@@ -507,7 +507,7 @@ def differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, value: 
     return outputs
 
 
-def learnable(data: TransferResult | None) -> Learnable:
+def collect_learnable(data: TransferResult | None) -> Learnable:
     """Return the captured tensors that may have gradients: those of floats, each once."""
     places: dict[int, tuple[torch.Tensor, tuple[int, ...]]] = {}
     for i, p in enumerate(data.captured if data is not None else ()):
@@ -516,7 +516,7 @@ def learnable(data: TransferResult | None) -> Learnable:
     return tuple(places.values())
 
 
-def read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
+def collect_read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
     """Return the captured tensors whose writes PyTorch counts, each once, with their names in the mods."""
     if ready.data is None or ready.attention is None:
         return ()
@@ -527,4 +527,14 @@ def read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
     return tuple(tensors.values())
 
 
-__all__ = ["Attention", "Gradients", "Learnable", "Ready", "backward", "choose_gradients", "differentiable", "learnable", "read_tensors"]
+__all__ = [
+    "Attention",
+    "Gradients",
+    "Learnable",
+    "Ready",
+    "backward",
+    "choose_gradients",
+    "collect_learnable",
+    "collect_read_tensors",
+    "run_differentiable",
+]

@@ -287,7 +287,7 @@ def plain_integer(x: Any) -> Any:
         return x
 
 
-def signed(query: Any, scale: Any) -> tuple[Any, Any]:
+def make_scale_positive(query: Any, scale: Any) -> tuple[Any, Any]:
     """Return another query and scale of the same scores where scale is not positive or is 0 in float32.
 
     Kernels take the score of the largest product for the largest score. Unusable arguments are returned unchanged.
@@ -317,7 +317,7 @@ def check_sink(weights: tuple[Any, ...], heads: int) -> None:
 Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of its mask
 
 
-def seeded(p: Any, seed: Any, query: Any) -> Seeded | None:
+def prepare_dropout(p: Any, seed: Any, query: Any) -> Seeded | None:
     """Check the options of dropout, and draw a seed by default; None where nothing is dropped.
 
     Raises CuirError U407, U413.
@@ -422,13 +422,13 @@ __all__ = [
     "check_ranks",
     "check_tensors",
     "check_wrapped",
+    "make_scale_positive",
     "need_gradients",
     "need_hopper",
     "need_warm",
     "parts_for",
     "plain_integer",
-    "seeded",
-    "signed",
+    "prepare_dropout",
     "stand_for_others",
     "word",
     "wrong",

@@ -27,12 +27,12 @@ from ..variants.dropout import arguments_of
 from ..variants.lists import TooLarge
 from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
-from ..variants.ranges import Reads, traced_apart
+from ..variants.ranges import Reads, trace_without_clashes
 from . import decoding
 from .backward_kernels import RequestedGradients
 from .dispatched import has_no_numbers, is_dispatched
 from .experts import Kind, expert, origin_of, space_of, starts_of
-from .gradients import Gradients, Learnable, differentiable, learnable, read_tensors
+from .gradients import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .inputs import (
     Seeded,
     capturing,
@@ -45,7 +45,7 @@ from .inputs import (
     need_warm,
     parts_for,
     plain_integer,
-    seeded,
+    prepare_dropout,
 )
 from .made import DeviceArguments
 from .mods import CaptureKey, make_capture_key
@@ -94,17 +94,17 @@ class Ready:
 
         The outputs have gradients if an input requires one.
         """
-        return differentiable(self, query, key, value) if self.asks(query, key, value) else self.outputs(query, key, value)
+        return run_differentiable(self, query, key, value) if self.asks(query, key, value) else self.outputs(query, key, value)
 
     @functools.cached_property
     def learnable(self) -> Learnable:
         """The captured tensors of floats."""
-        return learnable(self.data)
+        return collect_learnable(self.data)
 
     @functools.cached_property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]:
         """The captured tensors of its mods, with their names."""
-        return read_tensors(self)
+        return collect_read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
         """Return True if a call of these tensors is to be differentiable."""
@@ -362,7 +362,7 @@ class Attention:
 
         Those that may have gradients come first; each is there once.
         """
-        first = [t for t, _ in learnable(data)]
+        first = [t for t, _ in collect_learnable(data)]
         tensors = {id(p.value): p.value for p in data.captured if isinstance(p.value, torch.Tensor)}
         return (*first, *(t for i, t in tensors.items() if i not in {id(x) for x in first}))
 
@@ -423,7 +423,7 @@ class Attention:
         return ready.with_dropout(self._seeded(query))(query, key, value)
 
     def _seeded(self, query: torch.Tensor) -> Seeded | None:
-        return None if self.spec.dropout is None else seeded(self.spec.dropout.p, None, query)
+        return None if self.spec.dropout is None else prepare_dropout(self.spec.dropout.p, None, query)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:
         """Raise CuirError for arguments that do not fit."""
@@ -628,7 +628,7 @@ def make_attention(
             settings_class = DecodeSettings if kind == "decode" else CacheSettings
             joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
             settings = settings_class(
-                transferred.program, fixed, decoding.packs(traced, transferred.program, fixed), joins, spec.score_mod is not None
+                transferred.program, fixed, decoding.can_pack_heads(traced, transferred.program, fixed), joins, spec.score_mod is not None
             )
         else:
             space = space_of(transferred.program, fixed) if origin is None else None
@@ -654,9 +654,9 @@ def traced_with(spec: Specification, capture_key: CaptureKey) -> Traced:
     Mods that write to what they read are traced once more: values of a trace that they keep are refused where they are
     used.
     """
-    traced = traced_apart(spec)
+    traced = trace_without_clashes(spec)
     if not capture_key.unwritten():
-        traced_apart(spec)
+        trace_without_clashes(spec)
     return traced
 
 

@@ -23,7 +23,7 @@ from .graph_errors import at_tracing
 from .graph_places import name_in_code, remember_places, span_of_error
 from .inputs import check_wrapped
 from .mods import make_capture_key
-from .operator import UNKNOWN, captured_now, entered, handle_of
+from .operator import UNKNOWN, collect_captured, handle_of, register_mods
 
 _NAME = "cuir_flex_attention_mods"
 TRIED = (2, 13)  # and later
@@ -76,8 +76,8 @@ def read_mods(
 def _from_outside(
     query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool, dropout_p: float
 ) -> tuple[list[torch.Tensor], str]:
-    handle = entered(mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
-    return captured_now(handle, (mask_mod, score_mod)), handle
+    handle = register_mods(mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
+    return collect_captured(handle, (mask_mod, score_mod)), handle
 
 
 @at_tracing

@@ -17,7 +17,7 @@ from ..variants.arguments import memory_of, state_of
 from .graph_errors import at_tracing
 from .inputs import plain_integer, wrong
 from .mods import make_capture_key
-from .operator import steady
+from .operator import mark_steady
 from .sizes import are_equal, have_equal_sizes, is_known
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
@@ -232,7 +232,7 @@ def create_block_mask(
         if mask_mod is None:
             wrong("X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None is the mask of all pairs")
         Specification("mask", mask_mod)
-        steady(make_capture_key(mask_mod).tensors)
+        mark_steady(make_capture_key(mask_mod).tensors)
     B, H, Q_LEN, KV_LEN = map(plain_integer, (B, H, Q_LEN, KV_LEN))
     rows, columns = BLOCK_SIZE if isinstance(BLOCK_SIZE, (tuple, list)) and len(BLOCK_SIZE) == 2 else (BLOCK_SIZE, BLOCK_SIZE)
     rows, columns = plain_integer(rows), plain_integer(columns)
@@ -275,7 +275,7 @@ def create_nested_block_mask(
     return create_block_mask(mask_mod, B, H, *lengths, **{"device": q_nt.device.type, **options})
 
 
-def mod_of(block_mask: Any) -> Callable[..., Any] | None:
+def get_mask_mod(block_mask: Any) -> Callable[..., Any] | None:
     """Return the mask_mod of a block mask, ours or PyTorch's; None without a mask.
 
     Raises CuirError U412.
@@ -322,4 +322,4 @@ def check_mask(block_mask: Any, at: Lengths) -> None:
             wrong("U412", f"the block mask is for a {name} of {expected}, found {actual}", hint="None if the mask does not depend on it")
 
 
-__all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "mod_of"]
+__all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "get_mask_mod"]

@@ -25,7 +25,7 @@ from ..text.diagnostics import CuirError
 from ..variants.arguments import memory_of, state_of
 from ..variants.pairs import Translate, translate_pairs
 from ..variants.parameter import Parameter
-from ..variants.rebuilt import rebuilt
+from ..variants.rebuilt import rebuild_mods
 from .differentiated_once import differentiated_once
 from .gradients import backward
 from .graph_errors import at_tracing, of_operator
@@ -98,7 +98,7 @@ class Handled:
     def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
         """Return (mask_mod, score_mod) with these captured tensors."""
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
-        spec = rebuilt(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
+        spec = rebuild_mods(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
         return spec.mask_mod, spec.score_mod
 
     def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
@@ -138,7 +138,7 @@ def prepare_with(prepare: Slow) -> None:
     _PREPARE[:] = [prepare]
 
 
-def steady(tensors: tuple[torch.Tensor, ...]) -> None:
+def mark_steady(tensors: tuple[torch.Tensor, ...]) -> None:
     """Register tensors that mods hold.
 
     Other tensors that reach the operator are results of the graph, which may reuse their memory.
@@ -148,7 +148,7 @@ def steady(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 @at_tracing
-def entered(
+def register_mods(
     mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
 ) -> str:
     """Register mods and return their handle; run when a graph is traced.
@@ -174,12 +174,12 @@ def entered(
             if isinstance(opaque, Number)
             else "make what the mod needs of it before, outside",
         )
-    steady(capture_key.tensors)
+    mark_steady(capture_key.tensors)
     key = capture_key.structure, capture_key.values, normalize, sink, max_scores, dropout_p
     if key not in _BY_MODS:
         name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
         stand_ins = {id(t): _nowhere(t) for t in capture_key.tensors}
-        spec = rebuilt(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
+        spec = rebuild_mods(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
         for t in make_capture_key(spec.mask_mod, spec.score_mod).tensors:
             if t.device.type != "meta" or not any(t is stand_in for stand_in in stand_ins.values()):
                 name = next(
@@ -220,7 +220,7 @@ def _named(*parts: Any) -> str:
     return handle if handle not in _HANDLED else next(h for n in itertools.count(2) if (h := f"{handle}_{n}") not in _HANDLED)
 
 
-def handled_of(handle: str) -> Handled:
+def get_handled(handle: str) -> Handled:
     """Return the mods of a handle.
 
     Raises CuirError U418 for a handle of another process.
@@ -281,7 +281,7 @@ def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
 
 
 @at_tracing
-def guarded(handle: str) -> tuple[Found, ...]:
+def collect_guarded(handle: str) -> tuple[Found, ...]:
     """Return the values of mods just entered that a graph has to guard.
 
     These are all that the mods capture, unless the graph itself made a mod. torch.compile makes such a mod only to pass
@@ -304,13 +304,13 @@ def guarded(handle: str) -> tuple[Found, ...]:
     return tuple(places)
 
 
-def captured_now(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
+def collect_captured(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
     """Return the tensors that mods just entered capture, as inputs of the graph.
 
     Everything else that they capture becomes a guard of it.
     """
     captured: list[torch.Tensor] = []
-    for kind, path, value_then in guarded(handle):
+    for kind, path, value_then in collect_guarded(handle):
         value_now = follow(mods, path)
         if kind == "tensor":
             if not any(value_now is c for c in captured):
@@ -379,7 +379,7 @@ def _ready(
     """Prepare a call; return its launch, with the seed of its dropout, and its captured tensors."""
     attention = ATTENTIONS.get(handle)
     dropout = attention.spec.dropout if attention is not None else None
-    p = handled_of(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
+    p = get_handled(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
     if not p:
         return _ready_undropped(query, key, value, captured, handle, *rest, forward=forward)
     ready, tensors = _ready_undropped(query, key, value, captured[:-1], handle, *rest, forward=forward)
@@ -411,7 +411,7 @@ def _ready_undropped(
         attention.check(query, key, value, scale, backend)
         ready = attention.ready(query, key, value, scale, backend)
         return ready, [t for t, _ in ready.learnable]  # the first of those that the graph passes
-    handled = handled_of(handle)
+    handled = get_handled(handle)
     signature = (
         query.shape,
         key.shape,
@@ -433,7 +433,7 @@ def _ready_undropped(
     lies = signature, *((t.shape, t.stride(), t.dtype, t.device) for t in captured)
     if forward and (bound := handled.bound.get(lies)) is not None:
         return bound.to(captured, query.device), captured
-    tensors, remembered = lasting(captured)
+    tensors, remembered = copy_graph_tensors(captured)
     mods, weights = handled.with_tensors(tensors), handled.with_sink(tensors)
     mask = handled.with_blocks(tensors, mods[0], (query.shape[2], key.shape[2]), block_size)
     with translate_pairs(handled.indices_of_user(tensors)):
@@ -449,7 +449,7 @@ def _ready_undropped(
     return ready, tensors
 
 
-def lasting(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+def copy_graph_tensors(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
     """Return captured tensors that a call may cache, and whether these are they.
 
     Tensors that the graph made are copied, as the graph may reuse their memory.
@@ -458,12 +458,12 @@ def lasting(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
     return (captured if remembered else [t.clone() for t in captured]), remembered
 
 
-def entered_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
+def restore_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
     """Return (mask_mod, score_mod, weights) of a handle with the tensors that a graph passes.
 
     This is for calls without a materialised block mask.
     """
-    handled, (tensors, _) = handled_of(handle), lasting(captured)
+    handled, (tensors, _) = get_handled(handle), copy_graph_tensors(captured)
     return *handled.with_tensors(tensors), handled.with_sink(tensors)
 
 
@@ -568,14 +568,14 @@ __all__ = [
     "UNKNOWN",
     "WITH_MAX_SCORES",
     "Handled",
-    "captured_now",
+    "collect_captured",
     "define",
-    "entered",
-    "entered_mods",
+    "get_handled",
     "handle_for",
     "handle_of",
-    "handled_of",
+    "mark_steady",
     "prepare_with",
+    "register_mods",
+    "restore_mods",
     "sink_of",
-    "steady",
 ]

@@ -20,7 +20,7 @@ from .graph_errors import at_tracing
 from .inputs import Seeded, capturing, check_differentiable
 from .kernels import Level
 from .masks import create_block_mask
-from .operator import OPERATOR, UNKNOWN, Handled, handle_for, handled_of
+from .operator import OPERATOR, UNKNOWN, Handled, get_handled, handle_for
 from .per_sequence import rule
 from .sizes import is_known
 
@@ -210,7 +210,7 @@ def lengths_named(handle: str) -> tuple[str, ...]:
     """Return the names of the lengths that the mods of a handle take by keyword."""
     if handle == UNKNOWN:
         return ()
-    spec = handled_of(handle).spec
+    spec = get_handled(handle).spec
     return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in requested_lengths(mod))
 
 
@@ -222,7 +222,7 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
     """
     if handle == UNKNOWN:
         return UNKNOWN
-    handled = handled_of(handle)
+    handled = get_handled(handle)
 
     def make() -> Handled:
         sizes = {"B": B, "H": H, "HK": HK}

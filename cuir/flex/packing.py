@@ -145,7 +145,7 @@ def _whole_order(x: torch.Tensor) -> list[int]:
     return order_from_outermost(x.stride())
 
 
-def stand_in(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def make_placeholder(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor of x's shape, one row in memory, for a kernel that neither reads nor writes it."""
     return _rows(x.new_empty(0, dtype=dtype), [1] * (x.dim() - 1), x.shape[-1]).expand(x.shape)
 
@@ -169,10 +169,10 @@ __all__ = [
     "autocasts",
     "empty_as",
     "made_as_it_lies",
+    "make_placeholder",
     "output_for",
     "pack_rows",
     "packed_copies",
-    "stand_in",
     "strides_fit",
     "without_room",
 ]

@@ -22,7 +22,7 @@ from .front import Form, KnownAttention, lookup_attention
 from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention, Level
 from .made_inside import read_mods
-from .masks import mod_of
+from .masks import get_mask_mod
 from .mods import CaptureKey, make_capture_key
 from .operator import sink_of
 from .shares import join_shares, launch_arguments, share_count
@@ -37,7 +37,7 @@ def mask_of(block_mask: Any) -> Mod | None:
 
     Raises CuirError U412.
     """
-    return block_mask if block_mask is None or (callable(block_mask) and not hasattr(block_mask, "mask_mod")) else mod_of(block_mask)
+    return block_mask if block_mask is None or (callable(block_mask) and not hasattr(block_mask, "mask_mod")) else get_mask_mod(block_mask)
 
 
 def rule(mask_mod: Mod | None, causal: bool) -> Mod | None:
@@ -206,7 +206,7 @@ def launch_attention(
     return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=False)
 
 
-def entered_in_graph(
+def register_in_graph(
     mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, tensors: tuple[Any, Any], nested: bool = False
 ) -> tuple[list[torch.Tensor], str] | None:
     """Return the tensors and the handle that a call's operator takes for its mods and its sink.
@@ -231,4 +231,4 @@ def entered_in_graph(
     return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
 
 
-__all__ = ["check_places", "clear_strangers", "entered_in_graph", "launch_attention", "lookup_rule_attention", "mask_of", "places", "rule"]
+__all__ = ["check_places", "clear_strangers", "launch_attention", "lookup_rule_attention", "mask_of", "places", "register_in_graph", "rule"]

@@ -23,7 +23,7 @@ from ..variants.lists import PAIRS, kept_pairs
 from .graph_errors import at_tracing
 from .inputs import wrong
 from .masks import LazyBlockMask
-from .operator import steady
+from .operator import mark_steady
 
 Mod = Callable[..., Any]
 MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
@@ -126,7 +126,7 @@ def mark_graph_inputs(mask: Any) -> bool:
 
     A mask that the graph makes has no fields yet.
     """
-    steady(tuple(t for n in BLOCKS if (t := vars(mask).get(n)) is not None))
+    mark_steady(tuple(t for n in BLOCKS if (t := vars(mask).get(n)) is not None))
     return True
 
 

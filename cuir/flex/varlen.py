@@ -28,16 +28,16 @@ from .inputs import (
     need_warm,
     plain_integer,
     precision,
-    seeded,
+    prepare_dropout,
     word,
     wrong,
 )
 from .kernels import Level
 from .mods import make_capture_key
-from .operator import define, entered_mods
+from .operator import define, restore_mods
 from .packed_training import differentiable_attention, differentiable_in_graph
 from .packing import autocast, autocasts, pack_rows, strides_fit
-from .per_sequence import check_places, clear_strangers, entered_in_graph, launch_attention, lookup_rule_attention, mask_of, places, rule
+from .per_sequence import check_places, clear_strangers, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
 from .serving_settings import longest_class
 from .sizes import are_equal, have_equal_sizes, is_known
 
@@ -103,11 +103,11 @@ def varlen_attention(
     """
     if autocasts(q):
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
-    dropout = None if dropout_p == 0.0 and dropout_seed is None else seeded(dropout_p, dropout_seed, q)
+    dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, q)
     bounds = cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k)
     scale, sink = plain_number(scale), plain_number(sink)
     mask_mod = mask_of(block_mask)
-    mods = entered_in_graph(mask_mod, score_mod, normalize, sink, 1, (q, k))
+    mods = register_in_graph(mask_mod, score_mod, normalize, sink, 1, (q, k))
     if mods is not None and (dropout is not None or _want_gradients(q, k, v, *mods[0])):
         places = _checked(q, k, v, *bounds, enable_gqa)
         q, k, v = (x.transpose(0, 1) for x in (q, k, v))
@@ -201,7 +201,7 @@ def _run(
     verify: Level,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
-    mask_mod, score_mod, weights = entered_mods(handle, captured)
+    mask_mod, score_mod, weights = restore_mods(handle, captured)
     return _packed(
         q,
         k,
@@ -285,7 +285,7 @@ def nested_attention(
             )
     if not key.shape[0] == query.shape[0] == value.shape[0]:
         wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
-    mods = entered_in_graph(mask_of(block_mask), score_mod, normalize, sink, 1, (query, key), nested=True)
+    mods = register_in_graph(mask_of(block_mask), score_mod, normalize, sink, 1, (query, key), nested=True)
     if mods is not None:
         return _nested_in_graph(query, key, value, *mods, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
     q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))

@@ -113,8 +113,16 @@ def rules_of(
 
 
 def attend(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: Batch, rules: Rules, scale: float, out: torch.Tensor, backend: str, verify: Level
-) -> None:  # fmt: skip
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    batch: Batch,
+    rules: Rules,
+    scale: float,
+    out: torch.Tensor,
+    backend: str,
+    verify: Level,
+) -> None:
     """Compute attention of a batch's queries [rows, H, D] over pages, into out [rows, H, DV].
 
     The pages are [NP, HK, page size, D] and [NP, HK, page size, DV]. Rows of no sequence are undefined. Raises
@@ -123,10 +131,22 @@ def attend(
     for part in batch.parts:
         queries = q[part.rows]
         o = attention_with_kv_cache(
-            queries if part.starts is not None else queries.unflatten(0, (-1, part.each)), k_cache, v_cache, cache_seqlens=part.lengths, page_table=part.table,
-            layout="HND", cu_seqlens_q=part.starts, max_seqlen_q=part.longest if part.starts is not None else None, score_mod=rules.score_mod,
-            block_mask=rules.mask_mod, causal=batch.causal, scale=scale, sink=rules.sink, backend=backend, verify=verify,
-        )  # fmt: skip
+            queries if part.starts is not None else queries.unflatten(0, (-1, part.each)),
+            k_cache,
+            v_cache,
+            cache_seqlens=part.lengths,
+            page_table=part.table,
+            layout="HND",
+            cu_seqlens_q=part.starts,
+            max_seqlen_q=part.longest if part.starts is not None else None,
+            score_mod=rules.score_mod,
+            block_mask=rules.mask_mod,
+            causal=batch.causal,
+            scale=scale,
+            sink=rules.sink,
+            backend=backend,
+            verify=verify,
+        )
         out[part.rows] = o if part.starts is not None else o.flatten(0, 1)
 
 

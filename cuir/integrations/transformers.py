@@ -78,9 +78,18 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
         if position_bias is not None:
             biases = (*biases, position_bias)
         o = flex_attention(
-            query, key, value, _score_mod(softcap, biases), block_mask, scaling, enable_gqa=True, backend=backend, verify=verify,
-            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1), dropout_p=dropout if module.training else 0.0,
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            _score_mod(softcap, biases),
+            block_mask,
+            scaling,
+            enable_gqa=True,
+            backend=backend,
+            verify=verify,
+            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1),
+            dropout_p=dropout if module.training else 0.0,
+        )
         return o.transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(NAME, attend)

@@ -157,10 +157,19 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
     """Attention of one layer."""
 
     def __init__(
-        self, num_heads: int, head_size: int, scale: float, num_kv_heads: int | None = None, alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None, kv_cache_dtype: str = "auto", logits_soft_cap: float | None = None, attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None, sinks: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
         """Store a layer's options.
 
         Raises NotImplementedError for what CuirAttentionBackend does not support.
@@ -177,9 +186,17 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
         self.slopes, self.sliding_window, self.logits_soft_cap, self.sinks = slopes, sliding_window, logits_soft_cap or 0.0, sinks
 
     def forward(
-        self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, attn_metadata: CuirMetadata | None,
-        output: torch.Tensor, output_scale: torch.Tensor | None = None, output_block_scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: CuirMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Compute attention of query [rows, H, D] into output [rows, H, D], and return it.
 
         kv_cache is [pages, HK, page size, 2 D], where `do_kv_cache_update` has written key and value. Without

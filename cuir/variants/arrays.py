@@ -342,7 +342,7 @@ def shaped(shape: Sequence[int], at: Callable[[Index], Any], follows: bool = Fal
     return Array(torch.Size(shape), at, follows) if len(shape) else at(())
 
 
-def joined_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
+def fold_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
     """Join one or more items two by two, so that the expression is not deep."""
     while len(items) > 1:
         items = [join(*items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
@@ -350,7 +350,7 @@ def joined_in_pairs(items: Sequence[Any], join: Callable[[Any, Any], Any]) -> An
 
 
 def _in_pairs(join: Callable[[Any, Any], Any]) -> Callable[[Sequence[Any]], Any]:
-    return lambda items: joined_in_pairs(items, join)
+    return lambda items: fold_in_pairs(items, join)
 
 
 def _along(at: int, start: int, step: int) -> Callable[[Index], Any]:
@@ -551,4 +551,4 @@ for _name in OPERATORS:  # Python's own == would compare the objects
 Array.__hash__ = object.__hash__  # type: ignore[method-assign]
 ROWS.append((operation, METHODS))
 
-__all__ = ["CONSTANT", "MOST", "Array", "array", "elementwise", "function", "joined_in_pairs", "number", "operation", "shaped", "whole"]
+__all__ = ["CONSTANT", "MOST", "Array", "array", "elementwise", "fold_in_pairs", "function", "number", "operation", "shaped", "whole"]

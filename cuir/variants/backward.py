@@ -23,10 +23,10 @@ from .blocks import blocks
 from .derivative import dscore
 from .dropout import with_dropout_gradients
 from .learned import PREFIX, captured_functions, gradient_of, local_names
-from .lists import column_lists_for, turned
+from .lists import column_lists_for, exchange_sides
 from .names import BACKWARD_POINTS, names_of, reserved
-from .ranges import traced_apart
-from .splice import TransferResult, declared, require_points, rest, spliced, unified
+from .ranges import trace_without_clashes
+from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
 from .tiles import Work
 from .traced import Traced
 
@@ -59,9 +59,9 @@ def transfer_backward(
     require_softmax(spec)
     target = origin.kernels()[KERNEL]
     require_points(origin, target, BACKWARD_POINTS)
-    traced = traced_apart(spec) if traced is None else traced
+    traced = trace_without_clashes(spec) if traced is None else traced
     traced = replace(traced, sink=None)  # LSE holds it
-    used_names = names_of(rest(origin, target, set(BACKWARD_POINTS), None))
+    used_names = names_of(without_functions(origin, target, set(BACKWARD_POINTS), None))
     traced = traced.named(used_names | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
 
     def fresh(name: str) -> str:
@@ -70,18 +70,18 @@ def transfer_backward(
         return name
 
     gradients = {name: fresh(PREFIX + name) for name in (traced.parameters[i].name for i in learned)}
-    closed_blocks = blocks(None if traced.keep is None else turned(traced.keep), fresh)
+    closed_blocks = blocks(None if traced.keep is None else exchange_sides(traced.keep), fresh)
     lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
     text = closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else ""
     new = _functions(traced, text) | captured_functions(traced, gradients)
     if "tile" in origin.funcs():
         new["tile"] = _ordered(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
     used = read_by_gradients(traced)
-    added = tuple(declared(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
+    added = tuple(declare_parameter(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
     gradient_names = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
     gradients = {name: gradient for name, gradient in gradients.items() if gradient in gradient_names}
-    added += tuple(gradient_of(declared(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
-    program = spliced(origin, target, new, added, BACKWARD_POINTS, "q_count")
+    added += tuple(gradient_of(declare_parameter(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
+    program = splice_functions(origin, target, new, added, BACKWARD_POINTS, "q_count")
     if spec.dropout is not None:
         program = with_dropout_gradients(program, program.kernels()[target.name])
     before, after = show(origin), show(program)
@@ -93,7 +93,7 @@ def transfer_backward(
     return TransferResult(
         program,
         after,
-        unified(before, after, target.name, spec.name),
+        diff_texts(before, after, target.name, spec.name),
         target.name,
         captured,
         replaced,
@@ -104,11 +104,11 @@ def transfer_backward(
     )
 
 
-def uneven(traced: Traced) -> bool:
+def has_uneven_work(traced: Traced) -> bool:
     """Return True if blocks of keys visit different numbers of blocks of queries."""
     if traced.keep is None:
         return False
-    closed_blocks = blocks(turned(traced.keep), lambda name: name)
+    closed_blocks = blocks(exchange_sides(traced.keep), lambda name: name)
     return closed_blocks is None or closed_blocks.work != "even"
 
 
@@ -162,4 +162,4 @@ def _ordered(tile: Func, work: Work) -> Func:
     return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
 
 
-__all__ = ["KERNEL", "read_by_gradients", "transfer_backward", "uneven"]
+__all__ = ["KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward"]

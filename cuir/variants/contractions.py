@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Any
 
-from .arrays import MOST, Array, Index, array, function, joined_in_pairs, shaped
+from .arrays import MOST, Array, Index, array, fold_in_pairs, function, shaped
 from .proxy import call
 from .refusal import refuse
 
@@ -76,8 +76,8 @@ def _contract(arrays: list[Array], labels: list[str], result: str | None = None)
             read = [
                 x.element(tuple(0 if n == 1 else at[label] for label, n in zip(letters, x.shape))) for x, letters in zip(arrays, labels)
             ]
-            terms.append(joined_in_pairs(read, lambda x, y: call("mul", (x, y), {})))
-        return joined_in_pairs(terms, lambda x, y: call("add", (x, y), {}))
+            terms.append(fold_in_pairs(read, lambda x, y: call("mul", (x, y), {})))
+        return fold_in_pairs(terms, lambda x, y: call("add", (x, y), {}))
 
     return shaped([sizes[label] for label in result], element)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .arrays import array, elementwise, function, joined_in_pairs
+from .arrays import array, elementwise, fold_in_pairs, function
 from .partials import attach_partials
 from .proxy import call, without_gradient
 from .refusal import refuse
@@ -23,7 +23,7 @@ def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
 
 
 def _log_of_sum(items: Sequence[Any]) -> Any:
-    most = without_gradient(joined_in_pairs(items, lambda x, y: call("maximum", (x, y), {})))
+    most = without_gradient(fold_in_pairs(items, lambda x, y: call("maximum", (x, y), {})))
     shift = _unless_infinite(most)
     total = _sum([call("exp", (call("sub", (x, shift), {}),), {}) for x in items])
     value = call("add", (call("log", (total,), {}), shift), {})
@@ -156,7 +156,7 @@ def _float(x: Any) -> Any:
 
 
 def _sum(items: Sequence[Any]) -> Any:
-    return joined_in_pairs(items, lambda x, y: call("add", (x, y), {}))
+    return fold_in_pairs(items, lambda x, y: call("add", (x, y), {}))
 
 
 __all__ = ["layer_norm", "log_softmax", "logsumexp", "rms_norm", "softmax", "std", "var"]

@@ -31,7 +31,7 @@ _HINT = "take an offset off before the call, in float64 (times - times.min()), a
 
 
 class Doubles:
-    """Captured float64 tensors of a variant from `traced_apart`."""
+    """Captured float64 tensors of a variant from `trace_without_clashes`."""
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters

@@ -30,7 +30,7 @@ VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")
 
 
-def factored(e: Expr, parameters: Iterable[Parameter], split: bool) -> tuple[Expr, Expr]:
+def factor_uniform(e: Expr, parameters: Iterable[Parameter], split: bool) -> tuple[Expr, Expr]:
     """Return (score, factor), whose product is the f32 expression of a mod.
 
     The factor costs nothing per pair; it is 1.0 unless it is certainly positive (`split`).

@@ -11,7 +11,7 @@ from ..ops.build import cast, where
 from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import BF16, F16, F32, I32, DType
 from ..syntax.walk import names_read
-from .proxy import PROMOTIONS, Proxy, lift, literal, promoted, to
+from .proxy import PROMOTIONS, Proxy, lift, literal, promote, to
 from .refusal import refuse
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
@@ -54,7 +54,7 @@ def kind_of(operands: tuple[Any, ...]) -> DType | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def joined(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def promote_operands(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Promote operands as PyTorch does.
 
     Integers beside half precision become it, and so do numbers that are compared with it.
@@ -80,11 +80,11 @@ def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
     return in_half(result, kind)
 
 
-def unified(*values: Any) -> list[Proxy]:
+def unify_dtypes(*values: Any) -> list[Proxy]:
     """Return values in one dtype, as PyTorch promotes tensors that it joins."""
-    ps = joined("cat", tuple(map(lift, values)))
+    ps = promote_operands("cat", tuple(map(lift, values)))
     kind = kind_of(ps)
-    return [p if kind is not None or p.element != F32 else in_f32(p) for p in promoted(*ps)]
+    return [p if kind is not None or p.element != F32 else in_f32(p) for p in promote(*ps)]
 
 
-PROMOTIONS.append((joined, rounded_like))
+PROMOTIONS.append((promote_operands, rounded_like))

@@ -12,7 +12,7 @@ import torch
 
 from ..syntax.types import I32
 from .arrays import MOST, Array, Index, array, function, shaped
-from .halves import unified
+from .halves import unify_dtypes
 from .proxy import Proxy, call, lift, literal
 from .refusal import refuse
 
@@ -91,7 +91,7 @@ def unified_parts(parts: Sequence[Array]) -> list[Array]:
         return list(parts)
 
     def convert(part: Array) -> Callable[[Index], Any]:
-        return lambda index: unified(part.element(index), *firsts)[0]
+        return lambda index: unify_dtypes(part.element(index), *firsts)[0]
 
     return [Array(p.shape, convert(p), p.follows) for p in parts]
 

@@ -131,20 +131,20 @@ class ColumnLists:
     They are the lists of the mask with exchanged sides.
     """
 
-    turned: Lists
+    exchanged: Lists
 
     def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
         """Return the lists for a problem, by parameter, as `Lists.values` does."""
-        return self.turned.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
+        return self.exchanged.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
 
     def text(self) -> str:
-        return self.turned.text()
+        return self.exchanged.text()
 
     def parameters(self) -> tuple[Param, ...]:
-        return self.turned.parameters()
+        return self.exchanged.parameters()
 
 
-def turned(keep: Expr) -> Expr:
+def exchange_sides(keep: Expr) -> Expr:
     """Return the mask with queries and keys exchanged."""
     return cast(Expr, rename_names(keep, _SIDES))
 
@@ -152,7 +152,7 @@ def turned(keep: Expr) -> Expr:
 def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
     """Return lists by columns whose names are free in a kernel."""
     count, blocks = (fresh(n) for n in LISTS[:2])
-    return ColumnLists(Lists(turned(keep), count, blocks, "", *(fresh(n) for n in ("tiles_n", "blocks_m", "units"))))
+    return ColumnLists(Lists(exchange_sides(keep), count, blocks, "", *(fresh(n) for n in ("tiles_n", "blocks_m", "units"))))
 
 
 def block_lists(
@@ -294,8 +294,8 @@ __all__ = [
     "block_bits",
     "block_lists",
     "column_lists_for",
+    "exchange_sides",
     "kept_pairs",
     "lists_for",
     "tile_order",
-    "turned",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..syntax.types import I32
-from .arrays import MOST, Array, Index, array, function, joined_in_pairs, shaped, whole
+from .arrays import MOST, Array, Index, array, fold_in_pairs, function, shaped, whole
 from .joins import constant
 from .proxy import Proxy, call, lift, without_gradient
 from .refusal import refuse
@@ -243,7 +243,7 @@ def _each(x: Any, element: Callable[[Any], Any]) -> Any:
 
 
 def _joined(name: str, items: list[Any], empty: Any) -> Any:
-    return joined_in_pairs(items, lambda x, y: call(name, (x, y), {})) if items else lift(empty)
+    return fold_in_pairs(items, lambda x, y: call(name, (x, y), {})) if items else lift(empty)
 
 
 def _int(x: Any) -> Proxy:

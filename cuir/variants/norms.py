@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .arrays import array, elementwise, function, joined_in_pairs, number
+from .arrays import array, elementwise, fold_in_pairs, function, number
 from .partials import attach_partials
 from .proxy import Proxy, Rows, call, lift
 from .refusal import refuse
@@ -96,7 +96,7 @@ def _of_order(order: float) -> Callable[[Sequence[Any]], Any]:
 
 
 def _sum(items: Sequence[Any]) -> Any:
-    return joined_in_pairs(items, lambda x, y: call("add", (x, y), {}))
+    return fold_in_pairs(items, lambda x, y: call("add", (x, y), {}))
 
 
 def _unless_zero(x: Any, change: Any) -> Any:

@@ -27,7 +27,7 @@ from .proxy import (
     lift,
     literal,
     make_proxy,
-    promoted,
+    promote,
     to,
     without_gradient,
 )
@@ -36,13 +36,13 @@ from .refusal import refuse
 
 @handles("add")
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
-    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    a, b = promote(x, y if alpha == 1 else _mul(y, alpha))
     return _made_or("|", a, b) if a.element == BOOL else make_proxy(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
 
 
 @handles("sub", "subtract")
 def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
-    a, b = promoted(x, y if alpha == 1 else _mul(y, alpha))
+    a, b = promote(x, y if alpha == 1 else _mul(y, alpha))
     if a.element == BOOL:
         refuse("a difference of two bools", "use ^ or & ~")
     return make_proxy(Binary("-", a.expr, b.expr), a.element, a, b, value=operator.sub)
@@ -50,7 +50,7 @@ def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
 
 @handles("mul", "multiply")
 def _mul(x: Any, y: Any) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element == BOOL:
         return _made_or("&", a, b)
     return make_proxy(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
@@ -70,7 +70,7 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
 
 @handles("floordiv", "floor_divide")
 def _floordiv(x: Any, y: Any) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element != F32:
         return _whole("//", a, b, operator.floordiv)
     rest = _fmod(a, b)  # as PyTorch computes it: the quotient without the remainder is a whole number up to rounding
@@ -82,7 +82,7 @@ def _floordiv(x: Any, y: Any) -> Proxy:
 
 @handles("mod", "remainder")
 def _mod(x: Any, y: Any) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element != F32:
         return _whole("%", a, b, operator.mod)
     rest = _fmod(a, b)
@@ -97,7 +97,7 @@ def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
 
 @handles("fmod")
 def _fmod(x: Any, y: Any) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element == F32:
         return make_proxy(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
     rest = _whole("%", a, b, operator.mod)
@@ -111,7 +111,7 @@ def _rounded_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
 
 
 def _quotient_to_zero(x: Any, y: Any) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element == F32:
         return _trunc(_div(a, b))
     quotient, rest = _whole("//", a, b, operator.floordiv), _whole("%", a, b, operator.mod)
@@ -119,7 +119,7 @@ def _quotient_to_zero(x: Any, y: Any) -> Proxy:
 
 
 def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element != I32:
         refuse(f"`{sign}` is of numbers, found {a.element}", ".to(torch.int32) converts")
     if b.value == 0:
@@ -217,7 +217,7 @@ def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
 
 def _bitwise(sign: str) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
-        a, b = promoted(x, y)
+        a, b = promote(x, y)
         if a.element == F32:
             refuse(f"`{sign}` is of bools and integers, found f32")
         return _made_or(sign, a, b)
@@ -273,7 +273,7 @@ def _logical_not(x: Any) -> Proxy:
 
 def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
-        a, b = promoted(x, y)
+        a, b = promote(x, y)
         if a.element == BOOL:
             op_traits = OPERATORS[sign].traits
             if not op_traits.commutative:
@@ -303,7 +303,7 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     c = to(lift(cond), BOOL)
     if c.value is not None:
         return lift(x if bool(c) else y)
-    a, b = promoted(x, y)
+    a, b = promote(x, y)
     if a.element == BOOL:
         return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
@@ -317,7 +317,7 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
 
 def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., Any]) -> Handler:
     def handle(x: Any, y: Any) -> Proxy:
-        a, b = promoted(x, y)
+        a, b = promote(x, y)
         if a.element == BOOL:
             return _made_or(of_bools, a, b)
         return make_proxy(call(a.expr, b.expr), a.element, a, b, value=value)
@@ -335,7 +335,7 @@ def _number_first(name: str, before: Handler, of_integers: Handler) -> None:
 
     @handles(name)
     def handle(x: Any, y: Any) -> Proxy:
-        a, b = promoted(x, y)
+        a, b = promote(x, y)
         if a.element != F32:
             return of_integers(a, b)
         return _where(_made_or("|", before(a, b), _comparison("!=", operator.ne)(b, b)), a, b)

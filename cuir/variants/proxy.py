@@ -462,7 +462,7 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles, size=p.size + 1)
 
 
-def promoted(*xs: Any) -> list[Proxy]:
+def promote(*xs: Any) -> list[Proxy]:
     """Return operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
     ps = [lift(x) for x in xs]
     top = max(ps, key=lambda p: _RANK[p.element]).element

@@ -17,8 +17,8 @@ from .backward import read_by_gradients
 from .derivative import dscore
 from .dropout import with_dropout_gradients
 from .names import names_of, reserved
-from .ranges import traced_apart
-from .splice import TransferResult, require_points, transfer, unified
+from .ranges import trace_without_clashes
+from .splice import TransferResult, diff_texts, require_points, transfer
 from .traced import Traced
 
 KERNEL = "flash_bwd_dq"
@@ -32,7 +32,7 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     """
     require_softmax(spec)
     require_points(origin, origin.kernels()[KERNEL], {"dscore": 5})
-    traced = traced_apart(spec) if traced is None else traced
+    traced = trace_without_clashes(spec) if traced is None else traced
     used = read_by_gradients(traced)
     # LSE holds a sink
     traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))
@@ -49,7 +49,7 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     before, after = show(origin), show(changed)
     program = parse(after, f"{spec.name}_dq.cuir")
     replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
-    return replace(result, program=program, text=after, diff=unified(before, after, KERNEL, spec.name), replaced=replaced, spec=spec)
+    return replace(result, program=program, text=after, diff=diff_texts(before, after, KERNEL, spec.name), replaced=replaced, spec=spec)
 
 
 __all__ = ["KERNEL", "transfer_query_gradients"]

@@ -33,7 +33,7 @@ MOST_KNOWN = 256  # size limit of the caches of checked problems
 _UNKNOWN = {"S", "scale"}  # a read may depend on these, but no index
 
 
-def traced_apart(spec: Specification) -> Traced:
+def trace_without_clashes(spec: Specification) -> Traced:
     """Trace a specification without name clashes.
 
     No captured value gets the name of an index, a length or anything else that an expression may read.
@@ -42,7 +42,7 @@ def traced_apart(spec: Specification) -> Traced:
 
 
 class Reads:
-    """The reads of a variant from `traced_apart`."""
+    """The reads of a variant from `trace_without_clashes`."""
 
     def __init__(self, traced: Traced):
         self.parameters = traced.parameters
@@ -323,7 +323,7 @@ def negative_read(spec: Specification) -> str:
     (Lengths for which a tensor was not made read outside in a right variant, too: few are such at 2.)
     """
     try:
-        reads = Reads(traced_apart(spec))
+        reads = Reads(trace_without_clashes(spec))
     except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
         return ""
     try:
@@ -335,4 +335,4 @@ def negative_read(spec: Specification) -> str:
     return ""
 
 
-__all__ = ["Reads", "negative_read", "traced_apart"]
+__all__ = ["Reads", "negative_read", "trace_without_clashes"]

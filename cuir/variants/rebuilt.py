@@ -18,14 +18,14 @@ from .arguments import sources_of
 from .evaluate import CONSTANTS, evaluate
 from .outside import Standin, attribute_read
 from .proxy import ELEMENTWISE
-from .ranges import traced_apart
+from .ranges import trace_without_clashes
 from .trace import _Tracer
 from .traced import Traced
 
 _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 
 
-def rebuilt(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
+def rebuild_mods(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
     """Return the same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
     mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
@@ -68,7 +68,7 @@ class _Rebuilder(_Tracer):
         return self.replacements[id(value)]
 
 
-def bounded(spec: Specification, learns: bool = False) -> Specification:
+def bound_reads(spec: Specification, learns: bool = False) -> Specification:
     """Return the variant over tensors on the CPU, for which reads outside give 0, as in a kernel.
 
     Verification tries lengths for which the user's tensors were not made. With `learns` floating tensors are float64
@@ -86,14 +86,14 @@ def bounded(spec: Specification, learns: bool = False) -> Specification:
             replacements[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())
         return replacements[id(x)][1]
 
-    variant = rebuilt(spec, replace_tensor)
+    variant = rebuild_mods(spec, replace_tensor)
     mods = [None if mod is None else Standin(mod, replace_tensor) for mod in (variant.mask_mod, variant.score_mod)]
     values = _Expressions(spec)
     values.variant = replace(variant, mask_mod=mods[0], score_mod=mods[1], evaluated=values)
     return values.variant
 
 
-def made_at(spec: Specification, lengths: Lengths) -> Specification:
+def fix_lengths(spec: Specification, lengths: Lengths) -> Specification:
     """Return a bounded variant for a problem of these lengths, whose captured values are computed once."""
     fixed = replace(spec, captured={n: v for n, v in spec.values(lengths).items() if n in spec.captured})
     if isinstance(spec.evaluated, _Expressions):
@@ -117,7 +117,7 @@ class _Expressions:
     def traced(self) -> Traced | None:
         """The trace of the mods, if they work on rows or views, computed on demand."""
         try:
-            traced = traced_apart(self.variant)
+            traced = trace_without_clashes(self.variant)
         except CuirError:  # a mod that no kernel can have: a program by hand is judged by its values alone
             return None
         return traced if traced.rows else None
@@ -180,7 +180,7 @@ class _Expressions:
         Raises CuirError X124.
         """
         lengths, learned = Lengths(2, 2, 1, 3, 3), _learned(traced)
-        parameters = [p for p in traced_apart(self.spec).parameters if p.name in learned]
+        parameters = [p for p in trace_without_clashes(self.spec).parameters if p.name in learned]
         variants = [
             (variant.mods(lengths)[1], [leaves_by_id[id(p.value)] for p in parameters], dtype)
             for dtype, (variant, leaves_by_id) in zip(_DTYPES, map(self.with_leaves, _DTYPES))
@@ -210,7 +210,7 @@ class _Expressions:
                 return x.detach().cpu() if not x.is_meta else x
             return leaves_by_id.setdefault(id(x), x.detach().cpu().to(dtype, copy=True).requires_grad_())
 
-        return rebuilt(self.spec, leaf), leaves_by_id
+        return rebuild_mods(self.spec, leaf), leaves_by_id
 
 
 _GRADIENTS = 2  # beside the mods, what is checked of expressions
@@ -296,4 +296,4 @@ class Bounded(torch.Tensor):
         return torch.where(inside, base[tuple(p.clamp(0, n - 1) for p, n in zip(places, base.shape))], zero)
 
 
-__all__ = ["Bounded", "bounded", "made_at", "rebuilt"]
+__all__ = ["Bounded", "bound_reads", "fix_lengths", "rebuild_mods"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .arrays import array, elementwise, function, joined_in_pairs, number
+from .arrays import array, elementwise, fold_in_pairs, function, number
 from .partials import attach_partials, share_evenly
 from .proxy import Proxy, Rows, call, lift
 
@@ -80,7 +80,7 @@ def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = Fals
         return call("where", (before, 1.0, 0.0), {}), call("where", (before, 0.0, 1.0), {})
 
     def fold(items: Sequence[Any]) -> Any:
-        value = joined_in_pairs(items, join)
+        value = fold_in_pairs(items, join)
         return value if first else share_evenly(value, items)
 
     return array(input).folded(dim, keepdim, "compared", fold, lift, None)
@@ -108,7 +108,7 @@ def _place(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
         return call(name, (x[0], y[0]), {}), call("where", (later, y[1], x[1]), {})
 
     def fold(items: Sequence[Any]) -> Any:
-        return lift(joined_in_pairs([(x, n) for n, x in enumerate(items)], join)[1])
+        return lift(fold_in_pairs([(x, n) for n, x in enumerate(items)], join)[1])
 
     return array(input).folded(dim, keepdim, "compared", fold, number, None)
 

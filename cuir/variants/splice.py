@@ -51,7 +51,7 @@ from .maxima import with_max_scores
 from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
 from .parameter import Parameter, Value, with_parameters
-from .ranges import traced_apart
+from .ranges import trace_without_clashes
 from .tiles import Work, tile_for
 from .traced import Traced, dim_name
 
@@ -156,7 +156,7 @@ def transfer(
 
     Args:
         spec: a Specification, a mask_mod or a score_mod.
-        traced: the result of `traced_apart`; by default the specification is traced here, once.
+        traced: the result of `trace_without_clashes`; by default the specification is traced here, once.
         bits: a mask that costs much for each pair may be read from bits of the blocks that need it, made once;
             otherwise it is always computed.
         tables: the same for terms of a score that depend on the distance alone.
@@ -171,7 +171,7 @@ def transfer(
     target = _kernel(origin, kernel)
     require_points(origin, target)
     tile = origin.funcs().get("tile")
-    traced = traced_apart(spec) if traced is None else traced
+    traced = trace_without_clashes(spec) if traced is None else traced
     lengths = _of_sequence(origin, target)
     read = bits and not lengths and not is_parted(origin.funcs()) and traced.keep is not None and per_pair(traced.keep) > WORTH_BITS
     work = _work(None if read else blocks(traced.named(reserved()).keep))
@@ -180,7 +180,7 @@ def transfer(
         "kv_rows",
         *normaliser(spec.normalize, Literal(0.0) if spec.sink is not None else None, origin.funcs(), target),
     }
-    remainder = rest(origin, target, replaced_points, tile_for(work, target, tile, "t") if tile is not None else None)
+    remainder = without_functions(origin, target, replaced_points, tile_for(work, target, tile, "t") if tile is not None else None)
     used_names = names_of(remainder)  # depends on which tile() stays, and that on the mask: so names are given twice
     traced = traced.named(used_names | reserved())
 
@@ -210,19 +210,19 @@ def transfer(
     }
     if tile is not None:
         new["tile"] = tile_for(work, target, tile, lists.order if lists is not None else "")
-    added = tuple(declared(p) for p in traced.parameters)
+    added = tuple(declare_parameter(p) for p in traced.parameters)
     added += tuple(table.parameter() for table in of_distance)
     if lists is not None:
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
-    program = spliced(origin, target, new, added)
+    program = splice_functions(origin, target, new, added)
     if spec.max_scores:
         program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
     if spec.dropout is not None:
         program = with_dropout(program, program.kernels()[target.name])
     before, after = show(origin), show(program)
     program = parse(after, f"{spec.name}.cuir")
-    diff = unified(before, after, target.name, spec.name)
+    diff = diff_texts(before, after, target.name, spec.name)
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     notes = (
@@ -246,7 +246,7 @@ def _of_sequence(origin: Program, kernel: Kernel) -> dict[str, Expr]:
     return {}
 
 
-def unified(before: str, after: str, kernel: str, variant: str) -> str:
+def diff_texts(before: str, after: str, kernel: str, variant: str) -> str:
     """Return the difference of two canonical texts of a kernel."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"{kernel} (origin)", f"{kernel} ({variant})", lineterm="", n=3)
     return "\n".join(lines)
@@ -322,7 +322,7 @@ def keep(b, h, q, k):                    # may query q attend to key k? (k < N i
     return parse(text, "splice points").funcs()
 
 
-def spliced(
+def splice_functions(
     origin: Program,
     target: Kernel,
     new: Mapping[str, Func],
@@ -345,25 +345,25 @@ def spliced(
             items.append(item)
     at = items.index(target)
     items[at:at] = [new[name] for name in new if name in POINTS and name not in origin.funcs()]
-    items = alive(items, origin)
+    items = drop_unreachable(items, origin)
     read = {name for i in items for name in _free(i)}
     missing = [Constant(n, Literal(v)) for n, v in CONSTANTS.items() if n in read and n not in origin.constants()]
     kernel = with_parameters(_without_dead(target, origin, read - {p.name for p in added}), added)
     return Program((*missing, *(kernel if i is target else i for i in items)), tail=origin.tail)
 
 
-def rest(origin: Program, target: Kernel, removed: set[str], tile: Func | None) -> Program:
+def without_functions(origin: Program, target: Kernel, removed: set[str], tile: Func | None) -> Program:
     """Return the remainder of a program without the functions `gone`, and with another `tile`.
 
     Helpers and parameters that only these use are dropped.
     """
     named = [tile if tile is not None and isinstance(i, Func) and i.name == "tile" else i for i in origin.items]
-    items = alive([i for i in named if not (isinstance(i, Func) and i.name in removed)], origin)
+    items = drop_unreachable([i for i in named if not (isinstance(i, Func) and i.name in removed)], origin)
     kernel = _without_dead(target, origin, {name for i in items for name in _free(i)} | set(_NEEDED))
     return Program(tuple(kernel if i is target else i for i in items))
 
 
-def alive(items: list[Definition], origin: Program) -> list[Definition]:
+def drop_unreachable(items: list[Definition], origin: Program) -> list[Definition]:
     """Drop functions that the origin's kernels used and these do not."""
     dead = reachable(origin) - reachable(Program(tuple(items)))
     return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
@@ -401,7 +401,7 @@ def _free(item: Definition) -> frozenset[str]:
     return _names_read(IdentityKey(item))
 
 
-def declared(p: Parameter) -> Param:
+def declare_parameter(p: Parameter) -> Param:
     """Return the kernel's declaration of a captured value."""
     return Param(
         p.name, GlobalType(p.dtype.name, tuple(dim_name(p.name, i) for i in range(p.rank))) if p.rank else ScalarType(p.dtype.name)
@@ -421,13 +421,13 @@ def _without_dead(kernel: Kernel, origin: Program, read: set[str]) -> Kernel:
 
 __all__ = [
     "TransferResult",
-    "alive",
-    "declared",
+    "declare_parameter",
+    "diff_texts",
+    "drop_unreachable",
     "reachable",
     "require_points",
-    "rest",
-    "spliced",
+    "splice_functions",
     "transfer",
-    "unified",
     "with_parameters",
+    "without_functions",
 ]

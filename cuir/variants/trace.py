@@ -46,7 +46,7 @@ from .answers import TRACE, Constant, Tracing
 from .arrays import CONSTANT, Array, array
 from .attributes import attributes_of, has_attributes, slots_of
 from .chance import refuse_drawn, refuse_random, seeds_now
-from .factoring import factored
+from .factoring import factor_uniform
 from .kinds import BUILTINS
 from .marks import remove_marks
 from .methods import globals_read, with_traced_methods
@@ -180,7 +180,7 @@ class _Tracer:
         keeps_all = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
         parameters_in_order = [p for p, _ in self.parameters.values()]
         (score, factor), *marked_logits = (
-            self.logits(*factored(e, parameters_in_order, split=not peeled))
+            self.logits(*factor_uniform(e, parameters_in_order, split=not peeled))
             for e in (result.expr, *(() if marked is None else (marked.expr,)))
         )
         sink = self.sink(h)

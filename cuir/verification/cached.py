@@ -9,7 +9,7 @@ import torch
 
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import Lengths, Specification
-from ..variants.rebuilt import bounded
+from ..variants.rebuilt import bound_reads
 
 LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
@@ -25,7 +25,7 @@ def make_cached_specification(spec: Specification, arguments: Arguments | None =
     arguments: the kernel's values for the captured values of the mods, for lengths. scaled: KEYS and VALUES are 8-bit
     numbers, multiplied by KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens.
     """
-    spec = bounded(spec)
+    spec = bound_reads(spec)
 
     def reference(
         q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, scale: float

@@ -16,8 +16,8 @@ from ..spec.functions import FunctionSpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Expr, Literal, Name, Unary
 from ..syntax.walk import walk
-from ..variants.ranges import traced_apart
-from ..variants.rebuilt import rebuilt
+from ..variants.ranges import trace_without_clashes
+from ..variants.rebuilt import rebuild_mods
 from ..variants.traced import Traced
 from .draws import Draw
 from .function_problems import says_something
@@ -33,19 +33,19 @@ def make_corner_specifications(spec: Specification) -> Iterator[tuple[str, list[
     """
     tensors = [
         p.value
-        for p in traced_apart(spec).parameters
+        for p in trace_without_clashes(spec).parameters
         if isinstance(p.value, torch.Tensor) and p.value.is_floating_point() and not p.value.is_meta
     ]
     if not tensors:
         return
-    bounds = [*sorted(collect_compared_numbers(traced_apart(spec)) - {0.0}), 0.0]
+    bounds = [*sorted(collect_compared_numbers(trace_without_clashes(spec)) - {0.0}), 0.0]
     for words, value in (("captured tensors of zeros", torch.zeros_like), ("captured tensors at bounds", _cycle_through(bounds))):
         if value is torch.zeros_like or len(bounds) > 1:
             yield (
                 words,
                 [
-                    rebuilt(spec, _restrict_to(tensors, value)),
-                    *(rebuilt(spec, _restrict_to([t], value)) for t in tensors[:MOST] if len(tensors) > 1),
+                    rebuild_mods(spec, _restrict_to(tensors, value)),
+                    *(rebuild_mods(spec, _restrict_to([t], value)) for t in tensors[:MOST] if len(tensors) > 1),
                 ],
             )
 

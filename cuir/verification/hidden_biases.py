@@ -9,8 +9,8 @@ import torch
 
 from ..spec.specification import Lengths, Specification
 from ..text.diagnostics import CuirError
-from ..variants.ranges import traced_apart
-from ..variants.rebuilt import bounded, rebuilt
+from ..variants.ranges import trace_without_clashes
+from ..variants.rebuilt import bound_reads, rebuild_mods
 from .problems import Case
 from .special_plan import DTYPES
 from .special_values import hide
@@ -27,7 +27,7 @@ def make_hidden_biases(spec: Specification, BM: int, BN: int) -> Iterator[tuple[
     if spec.score_mod is None:
         return
     try:
-        parameters = traced_apart(spec).parameters
+        parameters = trace_without_clashes(spec).parameters
     except CuirError:  # a mod that no kernel can have: its captured values are not known
         return
     tensors = [(p.name, p.value) for p in parameters if isinstance(p.value, torch.Tensor) and _may_hide(p.value)]
@@ -41,10 +41,10 @@ def make_hidden_biases(spec: Specification, BM: int, BN: int) -> Iterator[tuple[
         def change(x: torch.Tensor, single: torch.Tensor | None = single, turn: int = turn) -> torch.Tensor:
             return _hide(x, lengths.N, BN, turn) if _may_hide(x) and (single is None or x is single) else x
 
-        if not names or count == MOST or not hides(spec, variant := rebuilt(spec, change), replace(lengths, M=9)):
+        if not names or count == MOST or not hides(spec, variant := rebuild_mods(spec, change), replace(lengths, M=9)):
             continue
         count += 1
-        yield f"runs of -inf in {', '.join(names)}", bounded(variant), Case("hidden keys", lengths, seed=turn)
+        yield f"runs of -inf in {', '.join(names)}", bound_reads(variant), Case("hidden keys", lengths, seed=turn)
 
 
 def _may_hide(x: torch.Tensor) -> bool:
@@ -68,7 +68,7 @@ def hides(spec: Specification, variant: Specification, at: Lengths) -> bool:
     """
     scores = torch.randn(at.B, at.H, at.M, at.N, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     try:
-        plain, scores_of_variant = (bounded(s).scores(scores.clone(), at) for s in (spec, variant))
+        plain, scores_of_variant = (bound_reads(s).scores(scores.clone(), at) for s in (spec, variant))
     except (CuirError, RuntimeError, IndexError):
         return False
     return bool(

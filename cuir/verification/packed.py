@@ -9,7 +9,7 @@ import torch
 
 from ..spec.functions import FunctionSpecification
 from ..spec.specification import Lengths, Specification
-from ..variants.rebuilt import bounded
+from ..variants.rebuilt import bound_reads
 
 MOST = 3  # the largest number of sequences
 ROWS = 300  # rows of all sequences
@@ -26,7 +26,7 @@ def make_packed_specification(spec: Specification, arguments: Arguments | None =
 
     arguments: the kernel's values for the captured values of the mods, for lengths.
     """
-    spec = bounded(spec)
+    spec = bound_reads(spec)
 
     def reference(
         q: torch.Tensor,

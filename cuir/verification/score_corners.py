@@ -24,7 +24,7 @@ from ..syntax.nodes import Expr, Literal, Node
 from ..syntax.walk import IdentityKey, NamesRead, children
 from ..variants.arguments import sources_of
 from ..variants.evaluate import evaluate
-from ..variants.rebuilt import bounded, made_at
+from ..variants.rebuilt import bound_reads, fix_lengths
 from ..variants.traced import Traced
 from .draws import Draw, select_fitting
 from .problems import Case, get_head_dims
@@ -163,7 +163,7 @@ class Decisions:
     """Comparisons and roundings of a score that depend on the product of query and key, for one problem."""
 
     def __init__(self, traced: Traced, spec: Specification, lengths: Lengths) -> None:
-        self.spec, self.lengths = made_at(bounded(spec), lengths), lengths
+        self.spec, self.lengths = fix_lengths(bound_reads(spec), lengths), lengths
         self.decisions = _collect_decisions(traced.differentiated[0])
         sources = sources_of(traced.parameters, self.spec, lengths)
         self.names: dict[str, Any] = {p.name: p.on(sources[p.name], "cpu") for p in traced.parameters}

@@ -22,8 +22,8 @@ from ..text.diagnostics import CuirError
 from ..variants.arguments import CapturedArguments, sources_of
 from ..variants.learned import gradients_of
 from ..variants.names import BACKWARD
-from ..variants.ranges import traced_apart
-from ..variants.rebuilt import bounded, made_at
+from ..variants.ranges import trace_without_clashes
+from ..variants.rebuilt import bound_reads, fix_lengths
 from .blame import blame
 from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
 from .counters import count_ring_uses
@@ -83,16 +83,16 @@ def prepare_specification(
     if isinstance(specification, FunctionSpecification):
         return specification
     if kernel is None or program is None or not is_backward(kernel):
-        return bounded(specification)
+        return bound_reads(specification)
     gradient_names = gradients_of(kernel)
-    variant = bounded(specification, learns=bool(gradient_names))
+    variant = bound_reads(specification, learns=bool(gradient_names))
     captured = CapturedArguments(program, kernel, variant)
 
     def extra(lengths: Lengths) -> dict[str, Any]:
         return captured.values(lengths, consts=consts)
 
     def learned(lengths: Lengths) -> tuple[Specification, dict[str, tuple[torch.Tensor, Sequence[int]]]]:
-        at_lengths, arguments = made_at(variant, lengths), extra(lengths)
+        at_lengths, arguments = fix_lengths(variant, lengths), extra(lengths)
         leaves = sources_of(captured.traced.parameters if captured.traced is not None else (), at_lengths, lengths)
         pairs = {name: (leaves[name_of_tensor], arguments[name_of_tensor]) for name, name_of_tensor in gradient_names.items()}
         return at_lengths, {n: (x, y.shape) for n, (x, y) in pairs.items() if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)}
@@ -113,7 +113,7 @@ def _load(spec: Any, kernel: Kernel | None) -> AnySpecification:
 def get_mods(spec: Any, checked: Checked) -> Specification | None:
     """Return the mods that specify a kernel, or its backward kernel; None for a function."""
     specification = _load(spec, checked.origin)
-    return bounded(specification) if isinstance(specification, Specification) else None
+    return bound_reads(specification) if isinstance(specification, Specification) else None
 
 
 def make_corner_cases(
@@ -152,7 +152,7 @@ def _make_score_corners(spec: Specification, program: Program, checked: Checked)
     if spec.score_mod is None:
         return
     try:
-        traced = traced_apart(spec)
+        traced = trace_without_clashes(spec)
     except CuirError:  # a mod that cannot be traced: a handwritten program is judged by drawn scores alone
         return
     judge = prepare_specification(spec, checked.origin, program, checked.consts, exact_scores=True)

@@ -12,7 +12,7 @@ from cuir.bench import decoding, packed, suite
 from cuir.bench.cells import Cell
 from cuir.bench.results import markdown, means, place
 from cuir.cli.measuring import _only
-from cuir.flex.decoding import decodes
+from cuir.flex.decoding import runs_on_decode_kernel
 from cuir.measure.problem import Shape
 
 
@@ -28,7 +28,7 @@ def test_problems_of_the_suites() -> None:
         assert sum(queries == c.shape.M and c.variant in ("full", "pages_64", "pages_16") for c in cells) == 42
     for c in cells:
         s = c.shape
-        assert decodes(torch.empty(s.B, s.H, s.M, 1).half(), torch.empty(s.B, s.HK, s.N, 1).half()), c
+        assert runs_on_decode_kernel(torch.empty(s.B, s.H, s.M, 1).half(), torch.empty(s.B, s.HK, s.N, 1).half()), c
     assert {c.shape.N for c in _only(cells, ["4096", "pages_16"])} == {4096}
     for documents in packed.DOCUMENTS:
         assert all(sum(packed.lengths(documents, n)) == n and min(packed.lengths(documents, n)) > 0 for n in (*packed.TOKENS, 5000))

@@ -21,7 +21,7 @@ from cuir.flex.serving_settings import DecodeSettings
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 
 PROGRAM = parse(corpus.kernels()[decoding.ORIGIN].read_text(encoding="utf-8"))
 Mod = Callable[..., Any]
@@ -110,8 +110,8 @@ def test_sinks_other_weights_and_largest_scores() -> None:
 )
 def test_which_calls(shape: tuple[int, ...], decode: bool) -> None:
     H, HK, M, N = shape
-    assert decoding.decodes(torch.empty(1, H, M, 64).half(), torch.empty(1, HK, N, 64).half()) == decode
-    assert not decoding.decodes(torch.empty(1, H, M, 64), torch.empty(1, HK, N, 64))  # of float32
+    assert decoding.runs_on_decode_kernel(torch.empty(1, H, M, 64).half(), torch.empty(1, HK, N, 64).half()) == decode
+    assert not decoding.runs_on_decode_kernel(torch.empty(1, H, M, 64), torch.empty(1, HK, N, 64))  # of float32
 
 
 def test_heads_share_a_tile_where_the_mods_admit_it() -> None:
@@ -122,9 +122,9 @@ def test_heads_share_a_tile_where_the_mods_admit_it() -> None:
         (Specification("of_heads", of_heads), False),  # each head has blocks of its own
         (Specification("cap", score_mod=cap), False),  # a choice by the head is one of scalars
     ):
-        traced = traced_apart(spec)
+        traced = trace_without_clashes(spec)
         program = transfer(PROGRAM, spec, traced=traced).program
-        assert decoding.packs(traced, program, fixed) == shared, spec.name
+        assert decoding.can_pack_heads(traced, program, fixed) == shared, spec.name
 
 
 @pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)])

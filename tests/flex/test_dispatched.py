@@ -163,5 +163,5 @@ def test_handles_are_told_apart_by_what_mods_are() -> None:
     def within(size: int) -> Callable[..., Any]:
         return lambda b, h, i, j: i - j < size
 
-    handles = [operator.entered(within(size), None) for size in (5, 6, 5)]
+    handles = [operator.register_mods(within(size), None) for size in (5, 6, 5)]
     assert handles[0] == handles[2] != handles[1]

@@ -11,7 +11,7 @@ import torch
 
 from cuir import CuirError, attention_with_kv_cache
 from cuir.flex import decoding
-from cuir.flex.eight_bit import quantised
+from cuir.flex.eight_bit import quantise
 
 E4M3 = torch.float8_e4m3fn
 
@@ -160,9 +160,9 @@ def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[
 def test_numbers_and_scales_of_new_tokens() -> None:
     """The nearest numbers, the largest one beyond it; of a token whose numbers are all 0, a scale by which they stay 0."""
     x = torch.tensor([[[[1000.0, -3.0, 0.0]], [[0.0, 0.0, 0.0]]]])
-    numbers, own = quantised(x, torch.tensor([2.0]))
+    numbers, own = quantise(x, torch.tensor([2.0]))
     assert own is None and numbers.float().flatten().tolist() == [448.0, -1.5, 0.0, 0.0, 0.0, 0.0]
-    numbers, own = quantised(x, torch.empty(1, 1, 1))
+    numbers, own = quantise(x, torch.empty(1, 1, 1))
     assert own is not None and own.flatten().tolist() == [torch.tensor(1000.0 / 448).item(), 1.0] and numbers[0, 0, 0, 0] == 448
     made = Problem([20, 3], 16, "tokens", new=1)
     made.called()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cuir.cli.inputs import read_variant
-from cuir.flex.backward_kernels import spreads
+from cuir.flex.backward_kernels import deals_heads
 from cuir.flex.few_keys import FEW, has_few_keys, mean_visited_keys
 from cuir.flex.kernels import attention
 from cuir.measure.problem import Shape
@@ -144,7 +144,7 @@ def test_what_was_the_fastest_is_taken(name: str, monkeypatch: pytest.MonkeyPatc
         forms = ("apart", "added", "spread") if shape.H != shape.HK else ("apart", "added")
         times[next(n for n in forms if n not in times)] = times.pop("cuir")
         made = attention(read_variant(row["variant"], [f"{n}={x}" for n, x in row["parameters"].items()]), head_dim=shape.D, verify="off")
-        spread = spreads(made, shape.lengths)
+        spread = deals_heads(made, shape.lengths)
         few = on_an_h200(row["variant"], tuple(row["parameters"].items()), shape.D, shape.M, spread)
         if times["apart" if few else "spread" if spread else "added"] < 0.97 * max(times.values()):
             behind.add((row["variant"], row["model"], shape.M))

@@ -123,7 +123,7 @@ def test_heads_of_a_group_are_added_up(asked: str, finished: int, dim: int, monk
 def test_where_they_are(mask: Any, heads: tuple[int, int], length: int, expected: bool) -> None:
     """Where heads of a group would not stay together, and have queries enough."""
     made = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")
-    assert backward_kernels.spreads(made, Lengths(1, *heads, length, length)) == expected
+    assert backward_kernels.deals_heads(made, Lengths(1, *heads, length, length)) == expected
 
 
 def test_what_no_score_reads_launches_nothing() -> None:

@@ -279,7 +279,7 @@ def test_mistakes_are_said(says: str, change: Callable[..., Any]) -> None:
 # ---- the operator
 def test_the_operator_keeps_the_rules_of_pytorch() -> None:
     mod = documents(torch.arange(N) // 9)
-    handle = own.entered(mod, None)
+    handle = own.register_mods(mod, None)
     q, k, v = tensors()
     args = (
         q.transpose(1, 2).contiguous().transpose(1, 2),
@@ -298,7 +298,7 @@ def test_the_operator_keeps_the_rules_of_pytorch() -> None:
 def test_results_of_a_graph_are_never_remembered() -> None:
     """The memory of an intermediate result may hold something else when the next call comes, although it is the same tensor."""
     qkv, ids = tensors(), torch.arange(N) // 45
-    handle = own.entered(documents(torch.arange(N) // 9), None)
+    handle = own.register_mods(documents(torch.arange(N) // 9), None)
     fresh = ids.clone()
     for step in (45, 9):
         fresh.detach().copy_(torch.arange(N) // step)

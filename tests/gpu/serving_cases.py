@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cuir import attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
-from cuir.flex.decoding import decodes
+from cuir.flex.decoding import runs_on_decode_kernel
 from cuir.integrations.batches import Batch, attend, rules_of
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
@@ -157,7 +157,7 @@ class Few:
         slopes, last = torch.rand(H, generator=g).to(device) * 0.1, 600
         self.score_mod = lambda score, b, h, q_idx, kv_idx: score + slopes[h] * kv_idx
         self.block_mask = create_block_mask(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx + last, None, None, 3, 700, device=device)
-        assert decodes(self.q, self.k)
+        assert runs_on_decode_kernel(self.q, self.k)
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = flex_attention(

@@ -23,7 +23,7 @@ from cuir.variants import TransferResult
 from cuir.variants.arguments import CapturedArguments
 from cuir.variants.backward import KERNEL, transfer_backward
 from cuir.variants.learned import gradients_of
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 from cuir.verification import verify
 from cuir.verification.draws import Draw
 from cuir.verification.spec_dispatch import check_case, prepare_specification
@@ -181,7 +181,7 @@ def learned_score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
 def test_gradients_of_captured_tensors_are_verified() -> None:
     """What all queries of a key share is summed in registers, the rest added pair by pair; verification knows a wrong derivative, a wrong place, and a gradient that is not added to."""
     spec = Specification("learned", None, learned_score)
-    traced = traced_apart(spec)
+    traced = trace_without_clashes(spec)
     transferred = transfer_backward(EXPERT, spec, traced=traced, learned=range(len(traced.parameters)))
     assert transferred.gradients == {"GATE": "grad_GATE", "BIAS": "grad_BIAS"}
     consts = {"T": F16, "D": 64, "BM": 64, "BN": 64}

@@ -20,7 +20,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
 from cuir.variants.derivative import dscore, of_read
 from cuir.variants.evaluate import CONSTANTS, evaluate
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 from tests.strategies.effort import examples
 
 SCALE = 0.125
@@ -107,7 +107,7 @@ def test_what_does_not_depend_on_the_product_has_none() -> None:
     ],
 )
 def test_of_the_corpus(variant: str, text: str) -> None:
-    traced = traced_apart(corpus.specification(variant)())
+    traced = trace_without_clashes(corpus.specification(variant)())
     assert show(dscore(traced.score, traced.factor)) == text
 
 

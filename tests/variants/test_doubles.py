@@ -14,7 +14,7 @@ from cuir import CuirError
 from cuir.spec.specification import Lengths, Specification, indices
 from cuir.variants import doubles
 from cuir.variants.evaluate import evaluate
-from cuir.variants.ranges import Reads, traced_apart
+from cuir.variants.ranges import Reads, trace_without_clashes
 
 N = 16
 AT = Lengths(1, 2, 2, N, N)
@@ -29,7 +29,7 @@ CUT = 1.7e9 + 50.0
 
 
 def looked_at(mask: Any = None, score: Any = None, at: Lengths | None = AT) -> Reads:
-    traced = traced_apart(Specification("doubles", mask, score))
+    traced = trace_without_clashes(Specification("doubles", mask, score))
     reads, values = Reads(traced), [p.value for p in traced.parameters]
     if at is None:
         reads.check_doubles(values, torch.device("cpu"))
@@ -124,7 +124,7 @@ def test_a_mask_that_is_taken_is_that_of_float64(numbers: list[float], cut: floa
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         return (x[q] - x[k] < cut) & (x[k] > -1.5)
 
-    traced = traced_apart(Specification("doubles", mask))
+    traced = trace_without_clashes(Specification("doubles", mask))
     _, _, q, k = indices(AT, "cpu")
     names = {"q": q.int(), "k": k.int(), **{p.name: p.on(p.value, "cpu") for p in traced.parameters}}  # type: ignore[arg-type]
     kernel = torch.as_tensor(evaluate(traced.keep, names))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
 from cuir.variants.outside import Outside
-from cuir.variants.rebuilt import bounded
+from cuir.variants.rebuilt import bound_reads
 
 IDS = torch.arange(9) // 3
 
@@ -95,7 +95,7 @@ def test_refused_as_what_is_closed_over(mod: Callable[..., Any], code: str, says
 def test_the_program_of_other_lengths_reads_zeros_outside() -> None:
     at = Lengths(1, 1, 1, 12, 12)
     for mod in (FORMS["a class"][0], lambda b, h, q, k: MASK.ids.float()[q] == TABLES[0].float()[k]):
-        spec = bounded(specification(mod))
+        spec = bound_reads(specification(mod))
         longer = torch.cat([IDS, torch.zeros(3, dtype=torch.int64)])
         assert torch.equal(spec.mask(at)[0, 0], longer[:, None] == longer)
         assert [p.name for p in trace(spec).parameters] == [p.name for p in trace(specification(mod)).parameters]

@@ -14,7 +14,7 @@ import corpus
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.spec.specification import Lengths
 from cuir.variants import ranges, trace
-from cuir.variants.ranges import Reads, negative_read, traced_apart
+from cuir.variants.ranges import Reads, negative_read, trace_without_clashes
 from tests.strategies.effort import examples
 
 Mod = Callable[..., Any]
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def check(mask: Mod | None = None, score: Mod | None = None, at: Lengths = AT) -> None:
-    traced = traced_apart(Specification("reads", mask, score))
+    traced = trace_without_clashes(Specification("reads", mask, score))
     Reads(traced).check([p.value for p in traced.parameters], at, CPU)
 
 

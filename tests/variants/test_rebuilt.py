@@ -14,13 +14,13 @@ from cuir import Specification, attention
 from cuir.spec.specification import Lengths
 from cuir.variants import captured_arguments
 from cuir.variants.arguments import sources_of
-from cuir.variants.rebuilt import Bounded, bounded, rebuilt
+from cuir.variants.rebuilt import Bounded, bound_reads, rebuild_mods
 
 
 def test_other_tensors() -> None:
     ids, sizes = torch.arange(9) // 3, [torch.tensor(2), 4]
     spec = Specification("other", lambda b, h, q, k: (ids[q] == ids[k]) & (q - k <= sizes[0]) & (k - q <= sizes[1]))
-    same, other = rebuilt(spec, lambda x: x), rebuilt(spec, lambda x: x * 0)
+    same, other = rebuild_mods(spec, lambda x: x), rebuild_mods(spec, lambda x: x * 0)
     at = Lengths(1, 1, 1, 9, 9)
     assert torch.equal(same.mask(at), spec.mask(at)) and not torch.equal(other.mask(at), spec.mask(at))
     q, k = torch.arange(9)[:, None], torch.arange(9)
@@ -30,7 +30,7 @@ def test_other_tensors() -> None:
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 4))
 def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int) -> None:
     x = torch.arange(1, rows * cols + 1).view(rows, cols)
-    spec = bounded(Specification("read", lambda b, h, q, k: x[q][k] > 0))
+    spec = bound_reads(Specification("read", lambda b, h, q, k: x[q][k] > 0))
     assert spec.mask_mod is not None
     one = x.as_subclass(Bounded)
     i, j = at
@@ -43,7 +43,7 @@ def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int)
 def test_a_launch_has_room_for_the_elements_that_its_heads_read(shape: list[int], H: int, B: int, stride: int) -> None:
     """And no dim is longer than that: a table [1, 1, M, N] must not grow by all heads and batches."""
     table, bias = torch.rand(shape) + 1, torch.rand(1, 1, 6, 7)
-    spec = bounded(Specification("room", score_mod=lambda s, b, h, q, k: s + table[b, h * stride] + bias[b, h, q, k]))
+    spec = bound_reads(Specification("room", score_mod=lambda s, b, h, q, k: s + table[b, h * stride] + bias[b, h, q, k]))
     program, at = attention(spec, head_dim=64).program, Lengths(B, H, 1, 3, 4)
     given = captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
     room = given["table"]
@@ -66,7 +66,7 @@ def test_a_mod_sees_the_shape_that_the_users_tensor_has() -> None:
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + x[-1] + x[len(x) - 1] * x.shape[0] + table[-1][-3] * table.numel() + table[h].size(0)
 
-    spec = bounded(Specification("end", score_mod=score))
+    spec = bound_reads(Specification("end", score_mod=score))
     assert spec.score_mod is not None and float(spec.score_mod(0.0, 0, torch.tensor(1), 0, 0)) == 5 + 25 + 24 + 3
 
 
@@ -93,7 +93,7 @@ def test_verification_tries_lengths_that_a_tensor_was_not_made_for() -> None:
 
 def test_what_a_mod_of_rows_detaches_has_no_gradient_in_the_reference() -> None:
     table, lengths = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_(), Lengths(1, 1, 1, 2, 8)
-    spec = bounded(
+    spec = bound_reads(
         Specification("padded", score_mod=lambda s, b, h, q, k: s + torch.nn.functional.embedding(k % 4, table, padding_idx=1).sum()),
         learns=True,
     )

@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Binary, Name
 from cuir.syntax.rewrite import rename_names
 from cuir.variants import trace, tracing_once
 from cuir.variants.names import reserved, reserved_in_expressions
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 
 TAKEN: list[Set[str]] = [set(), reserved(), reserved() | {"window", "window_", "prefix", "n", "S", "Q", "x_", "slopes"}]
 
@@ -39,7 +39,7 @@ SPECS = {"clashing": clashing(), **{name: as_specification(corpus.variant(name),
 
 @pytest.mark.parametrize("name", SPECS)
 def test_other_names_are_those_of_another_trace(name: str) -> None:
-    found = traced_apart(SPECS[name])
+    found = trace_without_clashes(SPECS[name])
     for taken in TAKEN:
         again = trace(SPECS[name], taken)
         assert found.named(taken) == again and found.named(taken).notes == again.notes

@@ -20,7 +20,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import functions, norms
 from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 from cuir.verification import numbers_stage, verify
 from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
 from cuir.verification.draws import Draw
@@ -46,7 +46,7 @@ SCORES: dict[str, Callable[..., Any]] = {
 def kernel_of(name: str) -> tuple[Specification, Program, Checked, Draw]:
     """The backward kernel of a score, and a small problem for it."""
     spec = Specification(name, None, SCORES[name])
-    traced = traced_apart(spec)
+    traced = trace_without_clashes(spec)
     program = transfer_backward(EXPERT, spec, traced=traced, learned=range(len(traced.parameters))).program
     checked = check(program, KERNEL, CONSTS)
     return spec, program, checked, Draw("one", dict.fromkeys(checked.dims, 3) | {"B": 1, "H": 2, "HK": 1, "M": 30, "N": 40, "MP": 128})
@@ -97,7 +97,9 @@ def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.M
 
 def test_numbers_that_float32_does_not_have_are_no_bounds() -> None:
     """There float32 and float64 may decide otherwise, and a right program would be refused."""
-    traced = traced_apart(Specification("bounds", None, lambda s, b, h, i, j: s.clamp(-0.1, 0.75) + F.hardtanh(GATES[h], -0.25, 0.3)))
+    traced = trace_without_clashes(
+        Specification("bounds", None, lambda s, b, h, i, j: s.clamp(-0.1, 0.75) + F.hardtanh(GATES[h], -0.25, 0.3))
+    )
     assert {-0.25, 0.75} <= collect_compared_numbers(traced) and not {-0.1, 0.3} & collect_compared_numbers(traced)
 
 

@@ -24,7 +24,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.variants import captured_arguments, transfer
-from cuir.variants.rebuilt import bounded
+from cuir.variants.rebuilt import bound_reads
 from cuir.verification import check_mask
 from cuir.verification.evaluate import Evaluator, collect_kernel_values
 from tests.verification.told import told
@@ -114,7 +114,7 @@ def test_weights_that_each_batch_has_of_its_own() -> None:
     """A launch reads a window of keys with each batch entry: what is too faint to see is known by the weights of that one."""
     bias = torch.zeros(3, 20)
     bias[1, :8] = 12.0  # and the window of the second batch entry are keys 64 to 127
-    spec = bounded(Specification("batches", score_mod=lambda s, b, h, q, k: s + bias[b, k // 8]))
+    spec = bound_reads(Specification("batches", score_mod=lambda s, b, h, q, k: s + bias[b, k // 8]))
     program = transfer(parse(EXPERT), spec).program
     read = check_mask(program, check(program, None, CONSTS), spec, replace(AT, N=150))
     assert (read.read, read.hidden) == (90 * 86, 90 * 64)

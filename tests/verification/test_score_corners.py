@@ -21,7 +21,7 @@ from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import functions
 from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.variants.ranges import traced_apart
+from cuir.variants.ranges import trace_without_clashes
 from cuir.variants.splice import transfer
 from cuir.verification import numbers_stage, schedules_stage, stages, verify
 from cuir.verification.problems import Case
@@ -70,7 +70,7 @@ def judge(right: Mod, kernel_of: Mod, backward: bool) -> list[str]:
     """Judge the kernel of one mod by another at the corners of its scores alone, and return what was tried in words."""
     spec = of(kernel_of)
     if backward:
-        program = transfer_backward(expert("flash_bwd_sm90"), spec, traced=traced_apart(spec)).program
+        program = transfer_backward(expert("flash_bwd_sm90"), spec, traced=trace_without_clashes(spec)).program
     else:
         program = transfer(expert("flash_fwd_sm90"), spec).program
     checked: Checked = check(program, KERNEL if backward else None, CONSTS)
@@ -105,7 +105,7 @@ def test_a_value_that_is_right_passes(name: str) -> None:
 
 def inputs_of(mod: Mod, dtype: torch.dtype = torch.float16) -> ScoreInputs | None:
     spec = Specification("score", None, mod)
-    return make_score_inputs(spec, traced_apart(spec), AT, 64, dtype)
+    return make_score_inputs(spec, trace_without_clashes(spec), AT, 64, dtype)
 
 
 @settings(max_examples=25, deadline=None)
@@ -140,7 +140,7 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
     found = inputs_of(lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
     assert found is not None and found.reached == 0
     spec = Specification("score", None, lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
-    decisions = Decisions(traced_apart(spec), spec, AT)
+    decisions = Decisions(trace_without_clashes(spec), spec, AT)
     assert bool(decisions.is_decided(found.q.double() @ found.k.double().mT * found.scale).all())
 
 
