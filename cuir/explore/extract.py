@@ -155,7 +155,7 @@ class _Extractor:
         self.evaluators: dict[IdentityKey, Evaluate] = {}
         self.written = {t.name for t in self.checked.tensors if t.written}
         self.turns = 0  # loop turns of the cluster
-        self.before = compiler.body(self.checked.declarations)
+        self.before = compiler.compile_body(self.checked.declarations)
         self.needed = self._needed()
 
     def _needed(self) -> set[str]:
@@ -252,7 +252,7 @@ class _Extractor:
     def value(self, worker: _Worker, e: Expr) -> Any:
         evaluate = self.evaluators.get(key := IdentityKey(e))
         if evaluate is None:
-            evaluate = self.evaluators[key] = self.compiler.expr(e)
+            evaluate = self.evaluators[key] = self.compiler.compile_expr(e)
         return evaluate(worker.w)
 
     def turn(self, worker: _Worker, stmt: For) -> None:

@@ -72,34 +72,34 @@ class Compiler:
         self.turns: dict[int, Turns] = {}  # of each loop, by its number
 
     # ---- statements
-    def body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
+    def compile_body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
         code: list[Instruction] = []
-        self.block(stmts, code)
+        self.compile_block(stmts, code)
         return code
 
-    def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
+    def compile_block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
         number, entered = len(self.blocks), self.entered
         self.blocks.append(stmts)
         code.append(lambda w: entered.add(number))
         for stmt in stmts:
-            self.statement(stmt, code)
+            self.compile_statement(stmt, code)
 
-    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+    def compile_statement(self, stmt: Stmt, code: list[Instruction]) -> None:
         if isinstance(stmt, Assign):
-            code.append(self.timed(self.assign(stmt), stmt.value))
+            code.append(self.add_cost(self.compile_assignment(stmt), stmt.value))
         elif isinstance(stmt, ExprStmt):
-            code.append(self.timed(self.effect(stmt.value), stmt.value))
+            code.append(self.add_cost(self.compile_expression_statement(stmt.value), stmt.value))
         elif isinstance(stmt, If):
-            self.choice(stmt, code)
+            self.compile_branch(stmt, code)
         elif isinstance(stmt, For):
-            self.loop(stmt, code)
+            self.compile_loop(stmt, code)
 
-    def effect(self, value: Expr) -> Instruction:
+    def compile_expression_statement(self, value: Expr) -> Instruction:
         """Compile an expression as a statement, dropping a value that nobody needs.
 
         What an instruction returns says whether the worker blocks.
         """
-        run = self.expr(value)
+        run = self.compile_expr(value)
         if not isinstance(value, Call) or self.checked.call(value).op.effects != Effects():
             return run
 
@@ -108,7 +108,7 @@ class Compiler:
 
         return instruction
 
-    def timed(self, run: Instruction, value: Expr) -> Instruction:
+    def add_cost(self, run: Instruction, value: Expr) -> Instruction:
         cost = estimate_cost(value, self.checked) if self.costs else 0.0
         if not cost:
             return run
@@ -120,7 +120,7 @@ class Compiler:
 
         return instruction
 
-    def assign(self, stmt: Assign) -> Instruction:
+    def compile_assignment(self, stmt: Assign) -> Instruction:
         name, span = stmt.targets[0], stmt.span
         if isinstance(self.checked.type_of(stmt.value), TileType):
             value = self.compile_held(stmt.value)
@@ -134,7 +134,7 @@ class Compiler:
                 frame[name] = v
 
             return bind_tile
-        scalar = self.expr(stmt.value)
+        scalar = self.compile_expr(stmt.value)
 
         def bind_scalar(w: Worker) -> None:
             v = scalar(w)
@@ -142,15 +142,15 @@ class Compiler:
 
         return bind_scalar
 
-    def choice(self, stmt: If, code: list[Instruction]) -> None:
-        cond = self.expr(stmt.cond)
+    def compile_branch(self, stmt: If, code: list[Instruction]) -> None:
+        cond = self.compile_expr(stmt.cond)
         at = len(code)
         code.append(_placeholder)
-        self.block(stmt.body, code)
+        self.compile_block(stmt.body, code)
         after_body = len(code)
         if stmt.orelse:
             code.append(_placeholder)
-            self.block(stmt.orelse, code)
+            self.compile_block(stmt.orelse, code)
             code[after_body] = _jump(len(code))
             after_body += 1
 
@@ -160,14 +160,14 @@ class Compiler:
 
         code[at] = branch
 
-    def loop(self, stmt: For, code: list[Instruction]) -> None:
+    def compile_loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
         key = f"#{self.loops}"  # not a name of the language, so it is free in the frame
         counter = self.turns[self.loops] = Turns(stmt)
         begun = f"{key}begun"
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
-            start, stop, step = self.range(stmt.iter)
+            start, stop, step = self.compile_range(stmt.iter)
 
             def begin(w: Worker) -> None:
                 first, end, by = uniform(start(w)), uniform(stop(w)), uniform(step(w))
@@ -193,7 +193,7 @@ class Compiler:
                     w.pc = exit_at
 
             end_at, steps = f"{key}s", f"{key}e"
-            stop, step = self.frozen(stop, end_at, code), self.frozen(step, steps, code)
+            stop, step = self.freeze(stop, end_at, code), self.freeze(step, steps, code)
             head = len(code) + 1
             following: Instruction = advance
         else:
@@ -231,11 +231,11 @@ class Compiler:
 
         code.append(begin)
         code.append(following)
-        self.block(stmt.body, code)
+        self.compile_block(stmt.body, code)
         code.append(_jump(head))
         exit_at = len(code)
 
-    def frozen(self, e: Evaluate, key: str, code: list[Instruction]) -> Evaluate:
+    def freeze(self, e: Evaluate, key: str, code: list[Instruction]) -> Evaluate:
         """Compile a bound of a loop, evaluated once before it."""
 
         def keep(w: Worker) -> None:
@@ -244,36 +244,36 @@ class Compiler:
         code.append(keep)
         return lambda w: w.frame[key]
 
-    def range(self, call: Call) -> tuple[Evaluate, Evaluate, Evaluate]:
-        parts = [self.expr(a) for a in call.args]
+    def compile_range(self, call: Call) -> tuple[Evaluate, Evaluate, Evaluate]:
+        parts = [self.compile_expr(a) for a in call.args]
         zero, unit = _constant(0), _constant(1)
         if len(parts) == 1:
             return zero, parts[0], unit
         return parts[0], parts[1], parts[2] if len(parts) == 3 else unit
 
     # ---- expressions
-    def expr(self, e: Expr) -> Evaluate:
+    def compile_expr(self, e: Expr) -> Evaluate:
         """Compile the value of a scalar or tile; a value in flight may not be read."""
-        return self.evaluator(e) if self.observer is None else self.observer.watched(e, self.evaluator(e))
+        return self.make_evaluator(e) if self.observer is None else self.observer.watched(e, self.make_evaluator(e))
 
-    def evaluator(self, e: Expr) -> Evaluate:
+    def make_evaluator(self, e: Expr) -> Evaluate:
         if isinstance(e, Name):
-            return self.name(e)
+            return self.compile_name_value(e)
         if isinstance(e, Literal):
-            return _constant(self.literal(e))
+            return _constant(self.evaluate_literal(e))
         if isinstance(e, Call):
             bound = self.checked.call(e)
-            return self.applied(bound.op, bound.args, e)
+            return self.compile_application(bound.op, bound.args, e)
         operation = operator(e)
         op, operands = operation if operation is not None else (subscript(self.checked.type_of(e)), (e,))
-        return self.applied(op, {p.name: x for p, x in zip(op.params, operands, strict=True)}, e)
+        return self.compile_application(op, {p.name: x for p, x in zip(op.params, operands, strict=True)}, e)
 
-    def applied(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
+    def compile_application(self, op: Op, args: Mapping[str, Expr], e: Expr) -> Evaluate:
         """Compile the application of a table entry to its arguments, with perturbation if requested."""
-        run = self.checkpoint(op, RUNS[op.name](Site(self, op, args, e)), e)
-        return compile_perturbed(self.checked, self.deciders, self.expr, op, list(args.values()), e, run) if self.perturbs else run
+        run = self.guard_division(op, RUNS[op.name](Site(self, op, args, e)), e)
+        return compile_perturbed(self.checked, self.deciders, self.compile_expr, op, list(args.values()), e, run) if self.perturbs else run
 
-    def checkpoint(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
+    def guard_division(self, op: Op, run: Evaluate, e: Expr) -> Evaluate:
         """Report a division by zero at its place."""
         if op.evaluate is None or not op.evaluate.divides:
             return run
@@ -286,7 +286,7 @@ class Compiler:
 
         return guarded
 
-    def name(self, e: Name) -> Evaluate:
+    def compile_name_value(self, e: Name) -> Evaluate:
         name, span = e.id, e.span
         if name == "inf":
             return _constant(float("inf"))
@@ -304,19 +304,19 @@ class Compiler:
         if isinstance(e, Name) and e.id != "inf":
             name = e.id
             return lambda w: w.frame[name]
-        return self.expr(e)
+        return self.compile_expr(e)
 
-    def index(self, e: Expr) -> Evaluate:
+    def compile_index(self, e: Expr) -> Evaluate:
         """Compile an index or the start of a slice; nodes made by composing views carry no type."""
         if isinstance(e, Literal):
             return _constant(e.value)
         if e.type is not None:
-            return self.expr(e)
+            return self.compile_expr(e)
         assert isinstance(e, Binary) and traits(e).linear == (1, 1)
-        first, second = self.index(e.left), self.index(e.right)
+        first, second = self.compile_index(e.left), self.compile_index(e.right)
         return lambda w: first(w) + second(w)
 
-    def literal(self, e: Literal) -> Any:
+    def evaluate_literal(self, e: Literal) -> Any:
         t = self.checked.type_of(e)
         if isinstance(t, Scalar) and t.dtype.is_float and not isinstance(e.value, bool):
             return f32(float(e.value)) if t.dtype == F32 else float(torch.tensor(float(e.value), dtype=HELD[t.dtype]))
@@ -394,7 +394,7 @@ class Site:
         return t.dtype
 
     def value(self, arg: str) -> Evaluate:
-        return self.compiler.expr(self.args[arg])
+        return self.compiler.compile_expr(self.args[arg])
 
     def compile_held(self, arg: str) -> Evaluate:
         return self.compiler.compile_held(self.args[arg])

@@ -241,14 +241,14 @@ def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs:
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
         compiler.observer = watch if kind.data else None  # a run without data has no values to observe
-        before = compiler.body(checked.declarations)
+        before = compiler.compile_body(checked.declarations)
         programs = []
         for role in checked.roles:
             code = list(before)
-            compiler.block(role.body, code)
+            compiler.compile_block(role.body, code)
             loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
             programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
-        count = None if checked.tiles is None else compiler.expr(checked.tiles.count)
+        count = None if checked.tiles is None else compiler.compile_expr(checked.tiles.count)
         compiled = checked.cache[key] = _Code(compiler, before, programs, count)
     return compiled
 

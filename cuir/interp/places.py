@@ -92,10 +92,10 @@ def _split_view(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[li
     sizes: list[int | D] = []
     for part, dim in zip(view.parts, dims):
         if isinstance(part, Drop):
-            starts.append(compiler.index(part.index))
+            starts.append(compiler.compile_index(part.index))
             sizes.append(1)
         else:
-            starts.append(compiler.index(part.start if part.start is not None else Literal(0)))
+            starts.append(compiler.compile_index(part.start if part.start is not None else Literal(0)))
             sizes.append(part.size if part.size is not None else dim)
     return starts, tuple(sizes)
 
@@ -123,7 +123,7 @@ def compile_indices(site: Site, arg: str) -> list[Evaluate]:
     """Compile the indices of an element or a gather, one for each dim."""
     e = site.args[arg]
     assert isinstance(e, Subscript)
-    return [site.compiler.index(i) for i in e.indices]  # type: ignore[arg-type]
+    return [site.compiler.compile_index(i) for i in e.indices]  # type: ignore[arg-type]
 
 
 def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
@@ -136,7 +136,7 @@ def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
         name = e.id
         return lambda w: w.m.barriers[name, w.cta][0]
     assert isinstance(e, Subscript) and isinstance(e.value, Name)
-    name, stage = e.value.id, site.compiler.index(e.indices[0])  # type: ignore[arg-type]
+    name, stage = e.value.id, site.compiler.compile_index(e.indices[0])  # type: ignore[arg-type]
     return lambda w: pick(w, name, uniform(stage(w)), site.span)
 
 

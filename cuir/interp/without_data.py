@@ -72,21 +72,21 @@ class SynchronisationCompiler(Compiler):
         self.role_slice: RoleSlice | None = None  # slice of the role being compiled; None in declarations
 
     # ---- statements
-    def block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
+    def compile_block(self, stmts: Sequence[Stmt], code: list[Instruction]) -> None:
         role = next((r for r in self.checked.roles if r.body is stmts), None)
         if role is not None:
             self.role_slice = self.slice.roles[role.name]
-        super().block(stmts, code)
+        super().compile_block(stmts, code)
 
-    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+    def compile_statement(self, stmt: Stmt, code: list[Instruction]) -> None:
         if self.role_slice is None or self.role_slice.keeps(stmt):
-            super().statement(stmt, code)
+            super().compile_statement(stmt, code)
 
-    def assign(self, stmt: Assign) -> Instruction:
+    def compile_assignment(self, stmt: Assign) -> Instruction:
         name, span = stmt.targets[0], stmt.span
         role_slice = self.role_slice
         if role_slice is None or name in role_slice.needed:
-            return super().assign(stmt)
+            return super().compile_assignment(stmt)
         value, alias = self.compile_stand_in(stmt.value), isinstance(stmt.value, Name)
         if name not in role_slice.watched:
             return _drop_value(value)
@@ -102,7 +102,7 @@ class SynchronisationCompiler(Compiler):
 
         return bind
 
-    def effect(self, value: Expr) -> Instruction:
+    def compile_expression_statement(self, value: Expr) -> Instruction:
         if self.role_slice is None or not isinstance(value, Call) or not has_effects(self.checked, value):
             return _drop_value(self.compile_stand_in(value))
         return self.compile_effect(value)

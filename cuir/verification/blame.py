@@ -108,14 +108,14 @@ class _Watched(Compiler):
         super().__init__(checked, device, costs, perturbs)
         self.loops_around: list[tuple[str, bool]] = []  # names of loops, and whether they are over the units of work
 
-    def loop(self, stmt: For, code: list[Instruction]) -> None:
+    def compile_loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops_around.append((stmt.target, not isinstance(stmt.iter, Call)))
-        super().loop(stmt, code)
+        super().compile_loop(stmt, code)
         self.loops_around.pop()
 
-    def statement(self, stmt: Stmt, code: list[Instruction]) -> None:
+    def compile_statement(self, stmt: Stmt, code: list[Instruction]) -> None:
         at = len(code)
-        super().statement(stmt, code)
+        super().compile_statement(stmt, code)
         if isinstance(stmt, (Assign, ExprStmt)):
             code[at] = self.watched(code[at], stmt)
 
