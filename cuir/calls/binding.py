@@ -50,9 +50,9 @@ def bind(kernel: Kernel, arguments: Mapping[str, Argument], consts: Mapping[str,
                 continue
             sink.error("U402", f"`{kernel.name}` needs `{p.name}`", p.span)
         elif isinstance(p.type, GlobalType):
-            binder.tensor(p, p.type, arguments[p.name])
+            binder.bind_tensor(p, p.type, arguments[p.name])
         else:
-            binder.scalar(p, p.type, arguments[p.name])
+            binder.bind_scalar(p, p.type, arguments[p.name])
     sink.stop_if_any()
     return Bound(binder.consts, binder.dims, binder.device)
 
@@ -67,7 +67,7 @@ class _Binder:
         self.device: torch.device | None = None
         self.first: str | None = None
 
-    def tensor(self, p: Param, t: GlobalType, value: object) -> None:
+    def bind_tensor(self, p: Param, t: GlobalType, value: object) -> None:
         if not isinstance(value, torch.Tensor):
             self.sink.error("U403", f"`{p.name}` must be a torch.Tensor, found {type(value).__name__}", p.span)
             return
@@ -148,7 +148,7 @@ class _Binder:
             else:
                 self.sink.error("U408", message, p.span, "dims of one name have one length")
 
-    def scalar(self, p: Param, t: ScalarType, value: object) -> None:
+    def bind_scalar(self, p: Param, t: ScalarType, value: object) -> None:
         kinds: dict[str, tuple[type, ...]] = {"i32": (int,), "f32": (int, float), "bool": (bool,)}
         expected = kinds.get(t.dtype, ())
         if not isinstance(value, expected) or (isinstance(value, bool) and t.dtype != "bool"):

@@ -63,8 +63,8 @@ def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError |
     outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            ranges_of_names[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.of(stmt.value)
-    units = outer.of(checked.tiles.count) if checked.tiles is not None else None
+            ranges_of_names[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.bound_expr(stmt.value)
+    units = outer.bound_expr(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
         largest = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
         return CuirError.of(
@@ -79,7 +79,7 @@ def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError |
         )
         role_ranges = _Ranges(checked, inside, bound, units)
         for index in indices:
-            role_ranges.of(index)
+            role_ranges.bound_expr(index)
             if role_ranges.outside:
                 e, (lo, hi) = role_ranges.outside[0]
                 extreme = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
@@ -155,51 +155,51 @@ class _Ranges:
         self.known = dict(bounds)
         self.outside: list[tuple[Expr, Interval]] = []
 
-    def of(self, e: Expr) -> Bounds:
+    def bound_expr(self, e: Expr) -> Bounds:
         kind = self.checked.find_type(e)
         if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32:
             return None
         if isinstance(e, Literal):
             return (e.value, e.value) if isinstance(e.value, int) and not isinstance(e.value, bool) else None
         if isinstance(e, Name):
-            return self.name(e.id)
+            return self.bound_name(e.id)
         operation = entry(self.checked, e)
-        return None if operation is None else self.result(e, operation[0], [self.of(a) for a in operation[1]])
+        return None if operation is None else self.bound_result(e, operation[0], [self.bound_expr(a) for a in operation[1]])
 
-    def result(self, e: Expr, op: Op, args: Sequence[Bounds]) -> Bounds:
+    def bound_result(self, e: Expr, op: Op, args: Sequence[Bounds]) -> Bounds:
         if op.traits.index_of:
             return (0, args[0][1] - 1) if args[0] is not None else None
         if op.traits.rank:
             return 0, self.checked.cluster - 1
         if op.evaluate is None or op.traits.converts:
             return None
-        self.fitting(e, op.evaluate.on_the_way(*args))
+        self.require_fit(e, op.evaluate.on_the_way(*args))
         bounds = op.evaluate.interval(*args)
         if None in args and is_half_open(bounds):  # an interval that is unbounded at one end refuses nothing
             return None
-        return self.fitting(e, bounds) if isinstance(e, Binary) else bounds
+        return self.require_fit(e, bounds) if isinstance(e, Binary) else bounds
 
-    def fitting(self, e: Expr, bounds: Bounds) -> Bounds:
+    def require_fit(self, e: Expr, bounds: Bounds) -> Bounds:
         """Return the interval, or None after recording one that may lie outside."""
         if bounds is None or (bounds[0] >= -LARGEST - 1 and bounds[1] <= LARGEST):
             return bounds
         self.outside.append((e, bounds))
         return None
 
-    def name(self, name: str) -> Bounds:
+    def bound_name(self, name: str) -> Bounds:
         if name in self.known or name not in self.bound:
             return self.known.get(name)
         self.known[name] = None  # what depends on itself, as a counter does, is not known
-        bounds = [self.bound_to(node) for node in self.bound[name]]
+        bounds = [self.bound_binding(node) for node in self.bound[name]]
         self.known[name] = make_hull(*bounds)
         return self.known[name]
 
-    def bound_to(self, node: Assign | For) -> Bounds:
+    def bound_binding(self, node: Assign | For) -> Bounds:
         if isinstance(node, Assign):
-            return self.of(node.value)
+            return self.bound_expr(node.value)
         if not isinstance(node.iter, Call):
             return (0, max(0, self.units[1] - 1)) if self.units is not None else None
-        args = [self.of(a) for a in node.iter.args]
+        args = [self.bound_expr(a) for a in node.iter.args]
         start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
         if start is None or stop is None or (len(args) == 3 and (args[2] is None or args[2][0] <= 0)):
             return None

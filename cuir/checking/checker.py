@@ -183,9 +183,9 @@ class _Checker:
             self.sink.error("S207", f"`arch` is one of {', '.join(TARGETS)}, found {self.kernel.arch!r}", self.kernel.span)
             self.sink.stop_if_any()
         target = TARGETS[self.kernel.arch]
-        cluster, cluster_x = self.cluster(target)
+        cluster, cluster_x = self.resolve_cluster(target)
         self.sink.stop_if_any()
-        scope = self.parameters()
+        scope = self.declare_parameters()
         flat = flatten(self.program, replace(self.kernel, cluster=Literal(cluster)), self.consts, self.sink)
         typer = Typer(self.kernel, scope, self.sink)
         declarations = self.declare(flat, typer, scope)
@@ -193,11 +193,11 @@ class _Checker:
         unusable = select_size_errors([d for d in self.sink.diagnostics if d.code in SIZES], self.kernel, self.consts)
         if unusable:  # errors in the roles about these arrays and rings would only follow from this
             raise CuirError([*unusable, *(d for d in self.sink.diagnostics if d.code not in SIZES)])
-        roles = self.roles(flat, typer, scope)
+        roles = self.type_roles(flat, typer, scope)
         check_literals(typer.literals, self.sink)
         check_narrow_floats(scope.tensors.values(), self.shared.values(), roles, target, self.sink)
         threads = {r.name: r.threads for r in roles}
-        barriers = self.barrier_table(typer, threads)
+        barriers = self.build_barrier_table(typer, threads)
         check_counts(barriers.values(), threads, target, self.sink)
         roles, warpgroups = check_roles(roles, self.kernel, target, self.sink)
         check_fragments(roles, self.sink)
@@ -232,11 +232,11 @@ class _Checker:
         mark_decisions(checked)
         return checked
 
-    def cluster(self, target: Target) -> tuple[int, int]:
+    def resolve_cluster(self, target: Target) -> tuple[int, int]:
         """Return the CTAs of a cluster, and those of them along x; 1 after an error."""
         written = self.kernel.cluster or Literal(1)
         sides = written.items if isinstance(written, Tuple) else (written,)
-        lengths = [self.side(e) for e in sides]
+        lengths = [self.resolve_side(e) for e in sides]
         if None in lengths:
             return 1, 1
         size = math.prod(n for n in lengths if n is not None)
@@ -251,7 +251,7 @@ class _Checker:
             return 1, 1
         return size, lengths[0] or 1
 
-    def side(self, written: Expr) -> int | None:
+    def resolve_side(self, written: Expr) -> int | None:
         """Return a side of a cluster; None after an error."""
         bindings = {n: fold(c.value) for n, c in self.program.constants().items()}
         bindings |= {n: Name(v.name) if isinstance(v, DType) else Literal(v) for n, v in self.consts.items()}
@@ -268,7 +268,7 @@ class _Checker:
         return None
 
     # ---- parameters
-    def parameters(self) -> Scope:
+    def declare_parameters(self) -> Scope:
         tensors: dict[str, TensorParam] = {}
         scalars: list[ScalarParam] = []
         dims: dict[str, None] = {}
@@ -322,7 +322,7 @@ class _Checker:
             name, value = stmt.targets[0], stmt.value
             op = get_called_op(value)
             makes = op.traits.makes if op is not None and op.traits.declares else None
-            t = typer.declaration(value)
+            t = typer.type_declaration(value)
             if name in scope.views or name in scope.barriers or (makes is not None and name in scope.declared):
                 self.sink.error("S209", f"`{name}` is declared twice", stmt.span)
             elif makes == "units" and isinstance(value, Call):
@@ -358,18 +358,18 @@ class _Checker:
             self.tiles = TileScheduler(name, bound.args["n"], bool(dynamic), stmt.span)
 
     # ---- roles
-    def roles(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Role]:
+    def type_roles(self, flat: FlatKernel, typer: Typer, scope: Scope) -> list[Role]:
         roles: list[Role] = []
         for w in flat.roles:
-            name, workers, threads, registers = self.role_call(w, typer)
+            name, workers, threads, registers = self.bind_role(w, typer)
             if any(r.name == name for r in roles):
                 self.sink.error("S211", f"there are two roles `{name}`", w.span)
-            local = typer.role(name, threads, w.name, w.body)
+            local = typer.type_role(name, threads, w.name, w.body)
             body = remove_dead(w.body, reads_memory_or_acts)
             roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
         return roles
 
-    def role_call(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
+    def bind_role(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
         call = w.call
         op = get_called_op(call)
         if op is None or op.traits.makes != "workers":
@@ -403,7 +403,7 @@ class _Checker:
                 numbers[key] = most
         return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
 
-    def barrier_table(self, typer: Typer, threads: Mapping[str, int]) -> dict[str, Barrier]:
+    def build_barrier_table(self, typer: Typer, threads: Mapping[str, int]) -> dict[str, Barrier]:
         """Build the table of barriers, with the role that arrives and the warps of a named barrier's phase.
 
         threads: of a worker of each role.

@@ -109,7 +109,7 @@ class _Flattener:
         roles: list[With] = []
         for stmt in self.kernel.body:
             if isinstance(stmt, With):
-                roles.append(self.role(stmt, frame))
+                roles.append(self.flatten_role(stmt, frame))
             elif roles:
                 self.sink.error(
                     "S201",
@@ -118,84 +118,86 @@ class _Flattener:
                     "move it above the first `with role(...)`",
                 )
             elif isinstance(stmt, (Assign, AugAssign)):
-                self.statement(stmt, frame, declarations)
+                self.flatten_statement(stmt, frame, declarations)
             else:
                 self.sink.error("S202", "before the roles only declarations: `name = ...`", stmt.span, "move it into a role")
         if not roles:
             self.sink.error("S203", "a kernel has at least one role", self.kernel.span, 'add `with role("all", warps=4):`')
         return FlatKernel(tuple(declarations), tuple(roles), frozenset(self.inlined))
 
-    def role(self, stmt: With, outer: Frame) -> With:
+    def flatten_role(self, stmt: With, outer: Frame) -> With:
         names = set(self.fresh.used)
-        frame = Frame(self.bindings(stmt.body, outer.values), outer)
+        frame = Frame(self.count_local_bindings(stmt.body, outer.values), outer)
         if stmt.name:
             frame.counts[stmt.name] += 1
-            self.target(stmt.name, frame)
-        call, out = self.call_arguments(stmt.call, outer, [])
+            self.take_target(stmt.name, frame)
+        call, out = self.flatten_arguments(stmt.call, outer, [])
         body: list[Stmt] = []
-        self.block(stmt.body, frame, body)
+        self.flatten_block(stmt.body, frame, body)
         index = frame.flat[stmt.name].id if stmt.name else None
         self.fresh.used = names
         return With(call, index, remove_dead_literals(tuple(out + body), self.known), span=stmt.span)
 
-    def bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
+    def count_local_bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
         """Count the statements that bind each name; `outer`: values of names that the body may read."""
         return count_bindings(body, {n: v for n, v in (self.globals | dict(outer)).items() if isinstance(v, Literal)})
 
     # ---- statements
-    def block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
+    def flatten_block(self, body: tuple[Stmt, ...], frame: Frame, out: list[Stmt]) -> None:
         """Flatten a block; consts bound in it end with it: the name stays bound, its value is no longer known."""
         before = dict(frame.values)
         for stmt in body:
-            self.statement(stmt, frame, out)
+            self.flatten_statement(stmt, frame, out)
         for name, value in list(frame.values.items()):
             if isinstance(value, Literal) and name not in before:
                 frame.values[name] = frame.flat[name]
 
-    def statement(self, stmt: Stmt, frame: Frame, out: list[Stmt]) -> None:
-        self.growth.statement(self.at(stmt, frame))
+    def flatten_statement(self, stmt: Stmt, frame: Frame, out: list[Stmt]) -> None:
+        self.growth.count_statement(self.make_span(stmt, frame))
         if isinstance(stmt, Assign):
-            self.assign(stmt.targets, self.expr(stmt.value, frame, out), frame, out, self.at(stmt, frame))
+            self.assign(stmt.targets, self.flatten_expr(stmt.value, frame, out), frame, out, self.make_span(stmt, frame))
         elif isinstance(stmt, AugAssign):
             old = Name(stmt.target, span=stmt.span)
-            value = self.expr(Binary(stmt.op, old, stmt.value, span=stmt.span), frame, out)
-            self.assign((stmt.target,), value, frame, out, self.at(stmt, frame))
+            value = self.flatten_expr(Binary(stmt.op, old, stmt.value, span=stmt.span), frame, out)
+            self.assign((stmt.target,), value, frame, out, self.make_span(stmt, frame))
         elif isinstance(stmt, ExprStmt):
-            value = self.expr(stmt.value, frame, out)
+            value = self.flatten_expr(stmt.value, frame, out)
             if isinstance(value, Call):
-                out.append(ExprStmt(value, span=self.at(stmt, frame)))
+                out.append(ExprStmt(value, span=self.make_span(stmt, frame)))
             elif not isinstance(stmt.value, Call):
-                self.sink.error("S204", "an expression alone does nothing", self.at(stmt, frame), "assign it to a name, or remove it")
+                self.sink.error(
+                    "S204", "an expression alone does nothing", self.make_span(stmt, frame), "assign it to a name, or remove it"
+                )
         elif isinstance(stmt, For):
-            self.loop(stmt, frame, out)
+            self.flatten_loop(stmt, frame, out)
         elif isinstance(stmt, If):
-            cond = self.single(stmt.cond, frame, out)
+            cond = self.flatten_single(stmt.cond, frame, out)
             if isinstance(cond, Literal) and isinstance(cond.value, bool):
                 for inner in stmt.body if cond.value else stmt.orelse:
-                    self.statement(inner, frame, out)
+                    self.flatten_statement(inner, frame, out)
                 return
             then, orelse = list[Stmt](), list[Stmt]()
-            self.block(stmt.body, frame, then)
-            self.block(stmt.orelse, frame, orelse)
-            out.append(If(cond, tuple(then), tuple(orelse), span=self.at(stmt, frame)))
+            self.flatten_block(stmt.body, frame, then)
+            self.flatten_block(stmt.orelse, frame, orelse)
+            out.append(If(cond, tuple(then), tuple(orelse), span=self.make_span(stmt, frame)))
         elif isinstance(stmt, With):
-            self.sink.error("S205", "a role stands directly in the kernel", self.at(stmt, frame))
+            self.sink.error("S205", "a role stands directly in the kernel", self.make_span(stmt, frame))
         elif isinstance(stmt, Return):
-            self.sink.error("S206", "`return` ends a @func; a kernel stores its results", self.at(stmt, frame))
+            self.sink.error("S206", "`return` ends a @func; a kernel stores its results", self.make_span(stmt, frame))
 
-    def loop(self, stmt: For, frame: Frame, out: list[Stmt]) -> None:
+    def flatten_loop(self, stmt: For, frame: Frame, out: list[Stmt]) -> None:
         if isinstance(stmt.iter, Call) and isinstance(stmt.iter.func, Name) and stmt.iter.func.id == "range":
             iterator: Expr
-            iterator, hoisted = self.call_arguments(stmt.iter, frame, [])
+            iterator, hoisted = self.flatten_arguments(stmt.iter, frame, [])
             out.extend(hoisted)
         else:
-            iterator = self.single(stmt.iter, frame, out)
+            iterator = self.flatten_single(stmt.iter, frame, out)
         if is_empty_range(iterator):
             return
         body: list[Stmt] = []
-        target = self.target(stmt.target, frame)
-        self.block(stmt.body, frame, body)
-        out.append(For(target.id, iterator, tuple(body), span=self.at(stmt, frame)))
+        target = self.take_target(stmt.target, frame)
+        self.flatten_block(stmt.body, frame, body)
+        out.append(For(target.id, iterator, tuple(body), span=self.make_span(stmt, frame)))
 
     def assign(self, targets: tuple[str, ...], value: Value, frame: Frame, out: list[Stmt], span: Span) -> None:
         if len(targets) == 1:
@@ -216,7 +218,7 @@ class _Flattener:
             if frame.parent is None and frame.func is None and isinstance(part, Call):
                 self.declare(name, part)
             if not isinstance(part, TupleValue) and is_alias(part, self.ranks):
-                aliases.append((name, self.alias(name, part, frame, out, span)))
+                aliases.append((name, self.bind_alias(name, part, frame, out, span)))
             else:
                 self.bind(name, part, frame, moves, aliases, span)
         self.move(moves, out, span)
@@ -236,7 +238,7 @@ class _Flattener:
         for i, (_, value) in enumerate(moves):
             overwritten = {t.id for t, _ in moves[:i]}
             if overwritten and overwritten & names_read(value):
-                moves[i] = (moves[i][0], self.temporary("t", value, out))
+                moves[i] = (moves[i][0], self.make_temporary("t", value, out))
         for name, value in moves:
             if not (isinstance(value, Name) and value.id == name.id):
                 out.append(Assign((name.id,), value, span=span))
@@ -247,7 +249,7 @@ class _Flattener:
         old = frame.values.get(name)
         if isinstance(value, TupleValue):
             if old is None:
-                old = self.leaves(name, value)
+                old = self.make_leaves(name, value)
                 frame.values[name] = old
             if not pair_moves(old, value, moves):
                 self.sink.error(
@@ -257,109 +259,112 @@ class _Flattener:
         if isinstance(old, TupleValue):
             self.sink.error("T150", f"`{name}` was bound to a tuple before; a name has one type", span, "use another name")
             return
-        flat = self.target(name, frame)
+        flat = self.take_target(name, frame)
         moves.append((flat, value))
         if frame.counts[name] == 1 and isinstance(value, Literal):
             aliases.append((name, value))
             self.known.add(flat.id)
 
-    def leaves(self, name: str, value: Value) -> Value:
+    def make_leaves(self, name: str, value: Value) -> Value:
         if isinstance(value, TupleValue):
-            return TupleValue(tuple(self.leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
+            return TupleValue(tuple(self.make_leaves(f"{name}_{i}", v) for i, v in enumerate(value.items)), value.span)
         return Name(self.fresh.take(name))
 
-    def target(self, name: str, frame: Frame) -> Name:
+    def take_target(self, name: str, frame: Frame) -> Name:
         """Return the flat name that a local is bound to, made at its first binding."""
         if name not in frame.flat:
             frame.flat[name] = Name(self.fresh.take(name))
         frame.values[name] = frame.flat[name]
         return frame.flat[name]
 
-    def alias(self, name: str, value: Expr, frame: Frame, out: list[Stmt], span: Span) -> Expr:
+    def bind_alias(self, name: str, value: Expr, frame: Frame, out: list[Stmt], span: Span) -> Expr:
         if frame.counts[name] > 1:
             self.sink.error(
                 "T152", f"`{name}` names a view or a barrier and is bound more than once", span, "use another name for the other view"
             )
-        return self.pinned(value, out)
+        return self.pin(value, out)
 
     # ---- aliases: views and barriers are not values; a name for one stands for its text
-    def pinned(self, e: Expr, out: list[Stmt]) -> Expr:
+    def pin(self, e: Expr, out: list[Stmt]) -> Expr:
         """Return the alias with its indices evaluated now."""
         if isinstance(e, Attribute):
-            return Attribute(self.pinned(e.value, out), e.attr, span=e.span)
+            return Attribute(self.pin(e.value, out), e.attr, span=e.span)
         if isinstance(e, Subscript):
             indices: list[Expr | Slice] = []
             for i in e.indices:
                 if isinstance(i, Slice):
-                    indices.append(self.pinned_slice(i, out))
+                    indices.append(self.pin_slice(i, out))
                 else:
-                    indices.append(i if isinstance(i, Literal) else self.temporary("i", i, out))
-            return Subscript(self.pinned(e.value, out), tuple(indices), span=e.span)
+                    indices.append(i if isinstance(i, Literal) else self.make_temporary("i", i, out))
+            return Subscript(self.pin(e.value, out), tuple(indices), span=e.span)
         return e
 
-    def pinned_slice(self, s: Slice, out: list[Stmt]) -> Slice:
+    def pin_slice(self, s: Slice, out: list[Stmt]) -> Slice:
         if s.start is None or s.stop is None or isinstance(s.start, Literal) or (size := get_written_size(s)) is None:
             return s
-        start = self.temporary("i", s.start, out)
+        start = self.make_temporary("i", s.start, out)
         return Slice(start, Binary("+", Name(start.id, span=start.span), size, span=s.stop.span), span=s.span)
 
     # ---- expressions
-    def single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
+    def flatten_single(self, e: Expr, frame: Frame, out: list[Stmt]) -> Expr:
         """Flatten an expression that must not be a tuple."""
-        value = self.expr(e, frame, out)
+        value = self.flatten_expr(e, frame, out)
         if isinstance(value, TupleValue):
             self.sink.error(
-                "T153", f"expected one value, found a tuple of {len(value.items)}", self.at(e, frame), "unpack it, or pick one with [0]"
+                "T153",
+                f"expected one value, found a tuple of {len(value.items)}",
+                self.make_span(e, frame),
+                "unpack it, or pick one with [0]",
             )
-            return Name(UNKNOWN, span=self.at(e, frame))
+            return Name(UNKNOWN, span=self.make_span(e, frame))
         return value
 
-    def expr(self, e: Expr, frame: Frame, out: list[Stmt]) -> Value:
+    def flatten_expr(self, e: Expr, frame: Frame, out: list[Stmt]) -> Value:
         if isinstance(e, Name):
-            return self.lookup(e, frame)
+            return self.look_up(e, frame)
         if isinstance(e, Call):
-            return self.call(e, frame, out)
-        span = self.at(e, frame)
+            return self.flatten_call(e, frame, out)
+        span = self.make_span(e, frame)
         if isinstance(e, Literal):
             return Literal(e.value, span=span)
         if isinstance(e, Str):
             return Str(e.value, span=span)
         if isinstance(e, (Tuple, List)):
-            parts = self.operands([*e.items], frame, out)
+            parts = self.flatten_operands([*e.items], frame, out)
             if isinstance(e, List):
-                return List(tuple(self.no_group(p) for p in parts), span=span)
-            return self.growth.group(parts, span)
+                return List(tuple(self.refuse_group(p) for p in parts), span=span)
+            return self.growth.make_group(parts, span)
         if isinstance(e, Unary):
-            return self.folded(Unary(e.op, self.single(e.operand, frame, out), span=span))
+            return self.fold_checked(Unary(e.op, self.flatten_single(e.operand, frame, out), span=span))
         if isinstance(e, Binary) and traits(e).lazy:
-            return self.lazy_logic(e, frame, out, span)
+            return self.flatten_logic(e, frame, out, span)
         if isinstance(e, Binary):
-            first, second = (self.no_group(v) for v in self.operands([e.left, e.right], frame, out))
-            return self.folded(Binary(e.op, first, second, span=span))
+            first, second = (self.refuse_group(v) for v in self.flatten_operands([e.left, e.right], frame, out))
+            return self.fold_checked(Binary(e.op, first, second, span=span))
         if isinstance(e, IfExp):
-            return self.choice(e, frame, out, span)
+            return self.flatten_choice(e, frame, out, span)
         if isinstance(e, Attribute):
-            return Attribute(self.single(e.value, frame, out), e.attr, span=span)
+            return Attribute(self.flatten_single(e.value, frame, out), e.attr, span=span)
         assert isinstance(e, Subscript)
-        return self.subscript(e, frame, out, span)
+        return self.flatten_subscript(e, frame, out, span)
 
-    def operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
+    def flatten_operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
         """Flatten operands left to right; inlined effects of one come after the operands before it."""
         values: list[Value] = []
         for item in items:
             mark = len(out)
-            value = self.expr(item, frame, out)
+            value = self.flatten_expr(item, frame, out)
             if values and any(has_effect(s) for s in out[mark:]):
                 first: list[Stmt] = []
                 values = [
-                    v if isinstance(v, (TupleValue, Name, Literal, Str)) or is_alias(v, self.ranks) else self.temporary("t", v, first)
+                    v if isinstance(v, (TupleValue, Name, Literal, Str)) or is_alias(v, self.ranks) else self.make_temporary("t", v, first)
                     for v in values
                 ]
                 out[mark:mark] = first
             values.append(value)
         return values
 
-    def no_group(self, value: Value) -> Expr:
+    def refuse_group(self, value: Value) -> Expr:
         if isinstance(value, TupleValue):
             self.sink.error(
                 "T153", f"expected one value, found a tuple of {len(value.items)}", value.span, "unpack it, or pick one with [0]"
@@ -367,38 +372,38 @@ class _Flattener:
             return Name(UNKNOWN, span=value.span)
         return value
 
-    def folded(self, e: Expr) -> Expr:
+    def fold_checked(self, e: Expr) -> Expr:
         try:
             return fold(e)
         except ZeroDivisionError:
             self.sink.error("T154", "division by zero in a constant expression", e.span)
             return Name(UNKNOWN, span=e.span)
 
-    def lazy_logic(self, e: Binary, frame: Frame, out: list[Stmt], span: Span) -> Expr:
-        first, decided_by = self.single(e.left, frame, out), traits(e).decided_by
+    def flatten_logic(self, e: Binary, frame: Frame, out: list[Stmt], span: Span) -> Expr:
+        first, decided_by = self.flatten_single(e.left, frame, out), traits(e).decided_by
         if isinstance(first, Literal) and first.value is decided_by:
             return first
         later: list[Stmt] = []
-        second = self.single(e.right, frame, later)
+        second = self.flatten_single(e.right, frame, later)
         if not later or isinstance(first, Literal):
             out.extend(later)
-            return decide_by_right(e, first, second) or self.folded(Binary(e.op, first, second, span=span))
-        result = self.temporary("t", first, out)
+            return decide_by_right(e, first, second) or self.fold_checked(Binary(e.op, first, second, span=span))
+        result = self.make_temporary("t", first, out)
         cond = Name(result.id, span=span)
         later.append(Assign((result.id,), second, span=span))
         out.append(If(Unary("not", cond, span=span) if decided_by else cond, tuple(later), span=span))
         return Name(result.id, span=span)
 
-    def choice(self, e: IfExp, frame: Frame, out: list[Stmt], span: Span) -> Value:
-        cond = self.single(e.cond, frame, out)
+    def flatten_choice(self, e: IfExp, frame: Frame, out: list[Stmt], span: Span) -> Value:
+        cond = self.flatten_single(e.cond, frame, out)
         if isinstance(cond, Literal) and isinstance(cond.value, bool):
-            return self.expr(e.then if cond.value else e.other, frame, out)
+            return self.flatten_expr(e.then if cond.value else e.other, frame, out)
         then_out: list[Stmt] = []
         else_out: list[Stmt] = []
-        then, orelse = self.expr(e.then, frame, then_out), self.expr(e.other, frame, else_out)
+        then, orelse = self.flatten_expr(e.then, frame, then_out), self.flatten_expr(e.other, frame, else_out)
         if not then_out and not else_out and not isinstance(then, TupleValue) and not isinstance(orelse, TupleValue):
-            return self.folded(IfExp(cond, then, orelse, span=span))
-        result = self.leaves("t", then)
+            return self.fold_checked(IfExp(cond, then, orelse, span=span))
+        result = self.make_leaves("t", then)
         then_moves: list[tuple[Name, Expr]] = []
         else_moves: list[tuple[Name, Expr]] = []
         if not pair_moves(result, then, then_moves) or not pair_moves(result, orelse, else_moves):
@@ -408,10 +413,10 @@ class _Flattener:
         out.append(If(cond, tuple(then_out), tuple(else_out), span=span))
         return copy_value(result, span)
 
-    def subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
-        value = self.expr(e.value, frame, out)
+    def flatten_subscript(self, e: Subscript, frame: Frame, out: list[Stmt], span: Span) -> Value:
+        value = self.flatten_expr(e.value, frame, out)
         if isinstance(value, TupleValue):
-            index = self.expr(e.indices[0], frame, out) if len(e.indices) == 1 and not isinstance(e.indices[0], Slice) else None
+            index = self.flatten_expr(e.indices[0], frame, out) if len(e.indices) == 1 and not isinstance(e.indices[0], Slice) else None
             if isinstance(index, Literal) and type(index.value) is int and -len(value.items) <= index.value < len(value.items):
                 return value.items[index.value]
             self.sink.error("T155", f"a tuple of {len(value.items)} is indexed by a known integer below its length", span)
@@ -419,19 +424,19 @@ class _Flattener:
         indices: list[Expr | Slice] = []
         for i in e.indices:
             if isinstance(i, Slice):
-                start = self.single(i.start, frame, out) if i.start is not None else None
-                stop = self.single(i.stop, frame, out) if i.stop is not None else None
-                indices.append(Slice(start, stop, span=self.at(i, frame)))
+                start = self.flatten_single(i.start, frame, out) if i.start is not None else None
+                stop = self.flatten_single(i.stop, frame, out) if i.stop is not None else None
+                indices.append(Slice(start, stop, span=self.make_span(i, frame)))
             else:
-                indices.append(self.single(i, frame, out))
+                indices.append(self.flatten_single(i, frame, out))
         if isinstance(value, Subscript) and isinstance(value.value, Name) and (rank := self.ranks.get(value.value.id)) is not None:
             merged = compose(value.indices, tuple(indices), rank)
             if merged is not None:
                 return Subscript(value.value, tuple(copy_tree(i) for i in merged), span=span)
         return Subscript(value, tuple(indices), span=span)
 
-    def lookup(self, e: Name, frame: Frame) -> Value:
-        span = self.at(e, frame)
+    def look_up(self, e: Name, frame: Frame) -> Value:
+        span = self.make_span(e, frame)
         if e.id == "_":
             self.sink.error("N102", "`_` is for values that are not used and cannot be read", span)
             return Name(UNKNOWN, span=span)
@@ -447,10 +452,10 @@ class _Flattener:
             return copy_value(self.globals[e.id], span)
         if e.id in DTYPES or e.id == "inf":
             return Name(e.id, span=span)
-        self.unknown(e, frame, span)
+        self.report_unknown(e, frame, span)
         return Name(UNKNOWN, span=span)
 
-    def unknown(self, e: Name, frame: Frame, span: Span) -> None:
+    def report_unknown(self, e: Name, frame: Frame, span: Span) -> None:
         if frame.func is not None and e.id in count_assignments(tuple(s for s in self.kernel.body if not isinstance(s, With))):
             why = f"`{e.id}` is a local name of the kernel; free names of a @func are parameters of the kernel, constants or @funcs"
             self.sink.error("N104", why, span, "pass it as an argument")
@@ -461,8 +466,8 @@ class _Flattener:
         self.sink.error("N101", f"`{e.id}` {problem}", span, find_hint(e.id, candidates))
 
     # ---- calls
-    def call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
-        span = self.at(e, frame)
+    def flatten_call(self, e: Call, frame: Frame, out: list[Stmt]) -> Value:
+        span = self.make_span(e, frame)
         if isinstance(e.func, Name):
             if e.func.id in self.funcs:
                 return self.inline(self.funcs[e.func.id], e, frame, out, span)
@@ -470,24 +475,24 @@ class _Flattener:
                 self.sink.error(
                     "N105",
                     f"`{e.func.id}` is neither a primitive nor a @func",
-                    self.at(e.func, frame),
+                    self.make_span(e.func, frame),
                     find_hint(e.func.id, [*PRIMITIVES, *self.funcs], "`cuir ops` lists the primitives"),
                 )
                 return Name(UNKNOWN, span=span)
-        flat, hoisted = self.call_arguments(e, frame, [])
+        flat, hoisted = self.flatten_arguments(e, frame, [])
         out.extend(hoisted)
-        return Literal(0, span=span) if is_rank_of_single_cta(flat, self.kernel) else self.folded(flat)
+        return Literal(0, span=span) if is_rank_of_single_cta(flat, self.kernel) else self.fold_checked(flat)
 
-    def call_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
+    def flatten_arguments(self, e: Call, frame: Frame, out: list[Stmt]) -> tuple[Call, list[Stmt]]:
         func: Expr
         if isinstance(e.func, Attribute):
-            func = Attribute(self.single(e.func.value, frame, out), e.func.attr, span=self.at(e.func, frame))
+            func = Attribute(self.flatten_single(e.func.value, frame, out), e.func.attr, span=self.make_span(e.func, frame))
         else:
-            func = Name(e.func.id if isinstance(e.func, Name) else UNKNOWN, span=self.at(e.func, frame))
-        values = self.operands([*e.args, *(k.value for k in e.keywords)], frame, out)
-        flat = [self.no_group(v) for v in values]
-        keywords = tuple(Keyword(k.name, v, span=self.at(k, frame)) for k, v in zip(e.keywords, flat[len(e.args) :], strict=True))
-        return Call(func, tuple(flat[: len(e.args)]), keywords, span=self.at(e, frame)), out
+            func = Name(e.func.id if isinstance(e.func, Name) else UNKNOWN, span=self.make_span(e.func, frame))
+        values = self.flatten_operands([*e.args, *(k.value for k in e.keywords)], frame, out)
+        flat = [self.refuse_group(v) for v in values]
+        keywords = tuple(Keyword(k.name, v, span=self.make_span(k, frame)) for k, v in zip(e.keywords, flat[len(e.args) :], strict=True))
+        return Call(func, tuple(flat[: len(e.args)]), keywords, span=self.make_span(e, frame)), out
 
     def inline(self, func: Func, e: Call, caller: Frame, out: list[Stmt], span: Span) -> Value:
         if func.name in caller.stack:
@@ -495,12 +500,12 @@ class _Flattener:
                 "N106", f"@func `{func.name}` calls itself ({' -> '.join([*caller.stack, func.name])}); functions are inlined", span
             )
             return Name(UNKNOWN, span=span)
-        self.growth.call(caller, span)
-        values = self.operands([*e.args, *(k.value for k in e.keywords)], caller, out)
+        self.growth.count_call(caller, span)
+        values = self.flatten_operands([*e.args, *(k.value for k in e.keywords)], caller, out)
         arguments = dict(zip(func.params, values[: len(e.args)], strict=False))
         for k, v in zip(e.keywords, values[len(e.args) :], strict=True):
             if k.name not in func.params or k.name in arguments:
-                self.sink.error("N107", f"`{func.name}` has no parameter `{k.name}` left to give", self.at(k, caller))
+                self.sink.error("N107", f"`{func.name}` has no parameter `{k.name}` left to give", self.make_span(k, caller))
             arguments[k.name] = v
         if len(e.args) > len(func.params) or set(arguments) != set(func.params):
             self.sink.error(
@@ -511,40 +516,40 @@ class _Flattener:
             )
             return Name(UNKNOWN, span=span)
         self.inlined.add(func.name)
-        frame = Frame(self.bindings(func.body, arguments), None, span, func, stack=(*caller.stack, func.name))
+        frame = Frame(self.count_local_bindings(func.body, arguments), None, span, func, stack=(*caller.stack, func.name))
         for name in func.params:
-            frame.values[name] = self.argument(name, arguments[name], frame, out, span)
+            frame.values[name] = self.bind_argument(name, arguments[name], frame, out, span)
             frame.counts[name] += 1
         *body, last = func.body
         for stmt in body:
-            self.statement(stmt, frame, out)
+            self.flatten_statement(stmt, frame, out)
         assert isinstance(last, Return)
-        return self.expr(last.value, frame, out)
+        return self.flatten_expr(last.value, frame, out)
 
-    def argument(self, name: str, value: Value, frame: Frame, out: list[Stmt], span: Span) -> Value:
+    def bind_argument(self, name: str, value: Value, frame: Frame, out: list[Stmt], span: Span) -> Value:
         rebound = frame.counts[name] > 0
         if isinstance(value, TupleValue):
             if rebound:
-                target = self.leaves(name, value)
+                target = self.make_leaves(name, value)
                 moves: list[tuple[Name, Expr]] = []
                 pair_moves(target, value, moves)
                 self.move(moves, out, span)
                 return target
-            items = (self.argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
+            items = (self.bind_argument(f"{name}_{i}", v, Frame(Counter(), None), out, span) for i, v in enumerate(value.items))
             return TupleValue(tuple(items), value.span)
         if is_alias(value, self.ranks) or (isinstance(value, (Name, Literal, Str)) and not rebound):
             return value  # nothing in the callee can rebind the names in an alias' indices
         if not rebound:
-            return self.temporary(name, value, out, span)
-        flat = self.target(name, frame)
+            return self.make_temporary(name, value, out, span)
+        flat = self.take_target(name, frame)
         out.append(Assign((flat.id,), value, span=span))
         return flat
 
     # ---- helpers
-    def temporary(self, base: str, value: Expr, out: list[Stmt], span: Span | None = None) -> Name:
+    def make_temporary(self, base: str, value: Expr, out: list[Stmt], span: Span | None = None) -> Name:
         name = self.fresh.take(base)
         out.append(Assign((name,), value, span=span or value.span))
         return Name(name, span=value.span)
 
-    def at(self, node: Node, frame: Frame) -> Span:
+    def make_span(self, node: Node, frame: Frame) -> Span:
         return node.span.through(frame.via) if frame.via is not None else node.span

@@ -15,7 +15,7 @@ class Growth:
     def __init__(self) -> None:
         self.statements = 0
 
-    def statement(self, span: Span) -> None:
+    def count_statement(self, span: Span) -> None:
         """Count one more statement or inlined call.
 
         Raises CuirError N121.
@@ -25,7 +25,7 @@ class Growth:
             message = f"the kernel has more than {STATEMENTS:,} statements once its functions are inlined"
             raise CuirError.of("N121", message, span, "call fewer functions, or loop")
 
-    def call(self, caller: Frame, span: Span) -> None:
+    def count_call(self, caller: Frame, span: Span) -> None:
         """Count a function that is about to be inlined into its caller.
 
         Raises CuirError N121.
@@ -33,9 +33,9 @@ class Growth:
         if len(caller.stack) >= CALLS:
             message = f"calls of @funcs are nested more than {CALLS} deep"
             raise CuirError.of("N121", message, span, "call fewer functions from one another")
-        self.statement(span)
+        self.count_statement(span)
 
-    def group(self, parts: list[Value], span: Span) -> TupleValue:
+    def make_group(self, parts: list[Value], span: Span) -> TupleValue:
         """Make a tuple of these values.
 
         Raises CuirError N121.

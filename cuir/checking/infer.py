@@ -76,29 +76,29 @@ class Typer:
         self.threads = 128
 
     # ---- statements
-    def role(self, name: str, threads: int, index: str | None, body: tuple[Stmt, ...]) -> dict[str, Type]:
+    def type_role(self, name: str, threads: int, index: str | None, body: tuple[Stmt, ...]) -> dict[str, Type]:
         self.locals, self.first, self.bound, self.role_name, self.threads = {}, {}, set(), name, threads
         if index:
             self.locals[index] = Scalar(I32)
             self.bound.add(index)
-        self.block(body)
+        self.type_block(body)
         self.role_name = None
         return self.locals
 
-    def block(self, body: tuple[Stmt, ...]) -> None:
+    def type_block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
-            self.statement(stmt)
+            self.type_statement(stmt)
 
-    def statement(self, stmt: Stmt) -> None:
+    def type_statement(self, stmt: Stmt) -> None:
         if isinstance(stmt, Assign):
             self.bind(stmt.targets[0], self.infer(stmt.value), stmt.span, self.locals)
         elif isinstance(stmt, ExprStmt):
             self.infer(stmt.value)
         elif isinstance(stmt, For):
-            self.iterator(stmt)
+            self.check_iterator(stmt)
             before = set(self.bound)
             self.bind(stmt.target, Scalar(I32), stmt.span, self.locals)
-            self.block(stmt.body)
+            self.type_block(stmt.body)
             self.bound = before  # a loop may run no trip
         elif isinstance(stmt, If):
             cond = self.infer(stmt.cond)
@@ -106,12 +106,12 @@ class Typer:
                 hint = "on tiles: where(cond, x, y)" if isinstance(cond, TileType) else "compare: n > 0"
                 self.sink.error("T116", f"a condition is a bool scalar, found {cond}", stmt.cond.span, hint)
             before = set(self.bound)
-            self.block(stmt.body)
+            self.type_block(stmt.body)
             then, self.bound = self.bound, before
-            self.block(stmt.orelse)
+            self.type_block(stmt.orelse)
             self.bound &= then
 
-    def iterator(self, stmt: For) -> None:
+    def check_iterator(self, stmt: For) -> None:
         iterable = stmt.iter
         if isinstance(iterable, Name) and iterable.id == self.scope.tiles:
             return
@@ -158,7 +158,7 @@ class Typer:
             self.sink.error("T164", f"`{name}` cannot be bound to {t}", span)
         names.setdefault(name, ErrorType())
 
-    def declaration(self, value: Expr) -> Type:
+    def type_declaration(self, value: Expr) -> Type:
         return self.infer(value)
 
     # ---- expressions
@@ -173,7 +173,7 @@ class Typer:
             self.literals.append(e)
             return Scalar(BOOL if isinstance(e.value, bool) else I32 if isinstance(e.value, int) else F32)
         if isinstance(e, Name):
-            return self.name(e)
+            return self.type_name(e)
         if (operation := operator(e)) is not None:
             return self.apply(operation[0], dict(zip((p.name for p in operation[0].params), operation[1], strict=True)), e)
         if isinstance(e, Attribute):
@@ -185,7 +185,7 @@ class Typer:
                 return ErrorType()
             return self.apply(op, {op.params[0].name: e.value}, e)
         if isinstance(e, Subscript):
-            return self.subscript(e, place)
+            return self.type_subscript(e, place)
         if isinstance(e, Call):
             bound = self.bind_arguments(e)
             return ErrorType() if bound is None else self.apply(bound.op, bound.args, e)
@@ -196,7 +196,7 @@ class Typer:
         self.sink.error("T153", "a tuple is no value here", e.span)
         return ErrorType()
 
-    def name(self, e: Name) -> Type:
+    def type_name(self, e: Name) -> Type:
         if e.id == UNKNOWN:
             return ErrorType()
         if e.id in self.scope.views:
@@ -236,10 +236,10 @@ class Typer:
                     "S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it"
                 )
                 typed(e, ErrorType())
-        self.adapt(op, args)
-        return self.tile_fits(op.rule(RuleContext(self, op, args, node)), node.span)
+        self.unify_literals(op, args)
+        return self.check_tile(op.rule(RuleContext(self, op, args, node)), node.span)
 
-    def adapt(self, op: Op, args: Mapping[str, Expr]) -> None:
+    def unify_literals(self, op: Op, args: Mapping[str, Expr]) -> None:
         if op.traits.takes is not None:
             literal, source = (args[a] for a in op.traits.takes)
             value, kind = self.const(source), source.type
@@ -269,7 +269,7 @@ class Typer:
                     self.retype(e.operand, dtype)
 
     # ---- subscripts
-    def subscript(self, e: Subscript, place: bool) -> Type:
+    def type_subscript(self, e: Subscript, place: bool) -> Type:
         root = root_name(e)
         if not isinstance(e.value, Name):
             base = self.infer(e.value)
@@ -284,7 +284,7 @@ class Typer:
                 if part is not None and part.type is None:
                     self.infer(part)
         if isinstance(base, BarrierType):
-            return self.pick(e, base)
+            return self.type_stage(e, base)
         if not isinstance(base, (GlobalView, SharedView)) or root is None:
             hint = "register tiles are not subscripted: store to shared memory and load a view" if isinstance(base, TileType) else None
             self.sink.error("T165", f"a subscript is of a tensor, a shared array or a ring of barriers, found {base}", e.value.span, hint)
@@ -294,19 +294,19 @@ class Typer:
             self.sink.error("T166", f"`{root}` has {len(base.dims)} dims, found {len(e.indices)} indices", e.span)
             return ErrorType()
         if view.ranges:
-            t = self.view_type(view, base, e)
+            t = self.type_view(view, base, e)
             return t if isinstance(t, ErrorType) else self.apply_typed(t, e)
-        shape = self.index_shape(view, e)
+        shape = self.compute_index_shape(view, e)
         if isinstance(shape, ErrorType):
             return shape
         if shape is None:
-            self.literal_bounds(view, base)
+            self.check_literal_bounds(view, base)
             t = Scalar(base.dtype)
             return t if place else self.apply_typed(t, e)
         if isinstance(base, SharedView):
             self.sink.error("T161", "index tiles gather from tensors only, found a shared array", e.span, "load(view) reads a view")
             return ErrorType()
-        return self.tile_fits(TileType(base.dtype, *shape), e.span)
+        return self.check_tile(TileType(base.dtype, *shape), e.span)
 
     def apply_typed(self, t: Type, e: Expr) -> Type:
         """Apply the entry of a subscript to a type found here."""
@@ -314,7 +314,7 @@ class Typer:
         op = subscript(t)
         return op.rule(RuleContext(self, op, {op.params[0].name: e}, e))
 
-    def pick(self, e: Subscript, base: BarrierType) -> Type:
+    def type_stage(self, e: Subscript, base: BarrierType) -> Type:
         if base.stages is None:
             self.sink.error("T167", "this is one barrier, not a ring", e.span, "declare it with stages=")
             return ErrorType()
@@ -331,7 +331,7 @@ class Typer:
             self.sink.error("T169", f"the ring has stages 0 to {base.stages - 1}, found {value}", e.indices[0].span)
         return BarrierType(base.kind, None)
 
-    def index_shape(self, view: View, e: Subscript) -> tuple[int, int] | ErrorType | None:
+    def compute_index_shape(self, view: View, e: Subscript) -> tuple[int, int] | ErrorType | None:
         shape: tuple[int, int] | None = None
         for part in view.parts:
             assert isinstance(part, Drop)
@@ -349,13 +349,13 @@ class Typer:
                 shape = merged
         return shape
 
-    def literal_bounds(self, view: View, base: GlobalView | SharedView) -> None:
+    def check_literal_bounds(self, view: View, base: GlobalView | SharedView) -> None:
         for part, dim in zip(view.parts, base.dims, strict=True):
             value = self.const(part.index) if isinstance(part, Drop) else None
             if isinstance(value, int) and (value < 0 or (isinstance(dim, int) and value >= dim)):
                 self.sink.error("T171", f"index {value} is outside of a dim of {dim}", part.index.span)  # type: ignore[union-attr]
 
-    def view_type(self, view: View, base: GlobalView | SharedView, e: Subscript) -> Type:
+    def type_view(self, view: View, base: GlobalView | SharedView, e: Subscript) -> Type:
         dims: list[str | int] = []
         last = len(base.dims) - 1
         ok = True
@@ -389,7 +389,7 @@ class Typer:
                     return ErrorType()
                 size = part.size
                 if isinstance(base, SharedView) and isinstance(dim, int):
-                    ok &= self.shared_slice(part, dim, n, base, e)
+                    ok &= self.check_shared_slice(part, dim, n, base, e)
             dims.append(size)
         if not ok:
             return ErrorType()
@@ -397,7 +397,7 @@ class Typer:
             return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)), base.columns)
         return GlobalView(base.dtype, tuple(dims))
 
-    def shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:
+    def check_shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:
         """Check that a shared slice has rows at multiples of 8 and columns in 16-byte chunks from a panel."""
         start, size = self.const(part.start) if part.start is not None else None, part.size or dim
         if size > dim or (isinstance(start, int) and not 0 <= start <= dim - size):
@@ -417,7 +417,7 @@ class Typer:
 
     # ---- calls
     def bind_arguments(self, call: Call) -> BoundCall | None:
-        op = self.find(call)
+        op = self.find_primitive(call)
         if op is None:
             return None
         args: dict[str, Expr] = {}
@@ -454,12 +454,12 @@ class Typer:
             self.sink.error("N118", f"{op.signature()} {problem}", call.span)
             return None
         bound = bind(call, op, args)
-        if not self.allowed(op, call):
+        if not self.is_allowed(op, call):
             return None
         self.note_effects(op, args, call)
         return bound
 
-    def find(self, call: Call) -> Op | None:
+    def find_primitive(self, call: Call) -> Op | None:
         if isinstance(call.func, Attribute):
             t = self.infer(call.func.value, place=True)
             if isinstance(t, ErrorType):
@@ -479,7 +479,7 @@ class Typer:
             return None
         return get_called_op(call)
 
-    def allowed(self, op: Op, call: Call) -> bool:
+    def is_allowed(self, op: Op, call: Call) -> bool:
         ok = True
         if self.kernel.arch not in op.archs:
             self.sink.error("S217", f"{op.written} needs {' or '.join(op.archs)}, this kernel is for {self.kernel.arch}", call.span)
@@ -509,7 +509,7 @@ class Typer:
             if root is not None and self.role_name is not None:
                 self.barrier_uses.setdefault(root, []).append((self.role_name, call, kind))
 
-    def tile_fits(self, t: Type, span: Span) -> Type:
+    def check_tile(self, t: Type, span: Span) -> Type:
         """Check the shape of a register tile, whose rows are spread over the worker's lanes."""
         unit = self.threads // 2
         if isinstance(t, TileType) and t.rows * t.cols > LARGEST_TILE:

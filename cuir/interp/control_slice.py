@@ -171,7 +171,7 @@ class _RoleSlicer:
         self.tainted: set[str] = set()
         self._taint()
 
-    def of(self, e: Expr) -> _Facts:
+    def find_facts(self, e: Expr) -> _Facts:
         facts = self.facts.get(id(e))
         if facts is None:
             acts = any(has_effects(self.checked, n) for n in walk(e))
@@ -192,7 +192,7 @@ class _RoleSlicer:
             self.tainted |= more
 
     def is_tainted(self, e: Expr) -> bool:
-        facts = self.of(e)
+        facts = self.find_facts(e)
         return facts.acts or not self.tainted.isdisjoint(facts.names)
 
     # ---- the slice
@@ -216,7 +216,7 @@ class _RoleSlicer:
             value = p.stmt.value
             if isinstance(p.stmt, Assign) and isinstance(value, Name):
                 aliases.append((p.stmt.targets[0], value.id))
-            for n in walk(value) if self.of(value).acts else ():
+            for n in walk(value) if self.find_facts(value).acts else ():
                 bound = self.checked.find_call(n)
                 if bound is not None and PRODUCTS in (bound.op.effects.group, bound.op.effects.drains):
                     watched |= {e.id for e in bound.args.values() if isinstance(e, Name) and e.id in self.definitions}
@@ -232,7 +232,7 @@ class _RoleSlicer:
     def _enter(self, p: _Placed) -> None:
         stmt, role_slice = p.stmt, self.found
         needed = isinstance(stmt, Assign) and stmt.targets[0] in role_slice.needed
-        keep = needed or any(self.of(e).acts for e in _list_values(stmt))
+        keep = needed or any(self.find_facts(e).acts for e in _list_values(stmt))
         if not keep and isinstance(stmt, Assign) and stmt.targets[0] in role_slice.watched:
             # arithmetic on an accumulator under a condition on data is left out
             keep = not any(self.is_tainted(g) for g in p.guards)
@@ -244,7 +244,7 @@ class _RoleSlicer:
         if needed and isinstance(stmt, Assign):
             roots.append(stmt.value)
         for e in roots:
-            role_slice.needed |= self.of(e).names & self.definitions.keys()
+            role_slice.needed |= self.find_facts(e).names & self.definitions.keys()
 
     def _list_controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
         """Yield the expressions of a statement's effects that decide a place, a time or a count.
@@ -252,7 +252,7 @@ class _RoleSlicer:
         Each comes with the root of the place, or None for a time or a count.
         """
         for value in _list_values(stmt):
-            for n in walk(value) if self.of(value).acts else ():
+            for n in walk(value) if self.find_facts(value).acts else ():
                 if not has_effects(self.checked, n):
                     continue
                 bound = self.checked.find_call(n)
@@ -306,11 +306,11 @@ class _RoleSlicer:
             self.into.refusal = _refuse(why, at)
 
     def _has_lazy_effect(self, e: Expr) -> bool:
-        for n in walk(e) if self.of(e).acts else ():
+        for n in walk(e) if self.find_facts(e).acts else ():
             operation = operator(n)
             if operation is not None and operation[0].traits.lazy:
                 sides = dict(zip((x.name for x in operation[0].params), operation[1]))
-                if any(self.of(sides[s]).acts for s in operation[0].traits.lazy):
+                if any(self.find_facts(sides[s]).acts for s in operation[0].traits.lazy):
                     return True
         return False
 

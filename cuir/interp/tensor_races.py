@@ -45,7 +45,7 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
     for lanes, part, offsets in box.pieces(shadow.strides):
         chosen = np.arange(len(m.clusters))[lanes]
         for lane, offset in zip(chosen.tolist(), np.broadcast_to(offsets, len(chosen)).tolist()):
-            entry.region(lane, region_at(shadow.flat, shadow.strides, part, offset))
+            entry.enter_region(lane, region_at(shadow.flat, shadow.strides, part, offset))
     return access
 
 
@@ -67,7 +67,7 @@ def enter_elements(
     positions = offset.expand(shape)[inside]
     lane = torch.arange(lanes, device=positions.device).reshape(-1, 1, 1).expand(shape)[inside]
     access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
-    _Entry(m, shadow, actor, access).elements(positions, lane)
+    _Entry(m, shadow, actor, access).enter_elements_of_lanes(positions, lane)
 
 
 # ---- order
@@ -78,20 +78,20 @@ class _Entry:
         self.m, self.shadow, self.actor, self.access = m, shadow, actor, access
         self.needs_value = shadow.undefined and access.mode != "write"
 
-    def region(self, lane: int, region: torch.Tensor) -> None:
+    def enter_region(self, lane: int, region: torch.Tensor) -> None:
         """Enter an access of a lane to a region, a view of `flat`."""
         low, high = (int(x) for x in region.aminmax())
         if low == 0 and self.needs_value:
             first = (region == 0).nonzero()[0].tolist()
-            raise self._unwritten(lane, int(region[tuple(first)].storage_offset() - self.shadow.flat.storage_offset()))
+            raise self._make_unwritten_fault(lane, int(region[tuple(first)].storage_offset() - self.shadow.flat.storage_offset()))
         if low == high:
-            region.fill_(self.after(lane, low))
+            region.fill_(self.extend_history(lane, low))
             return
         histories, inverse = torch.unique(region, return_inverse=True)
-        new = [self.after(lane, history) for history in histories.tolist()]
+        new = [self.extend_history(lane, history) for history in histories.tolist()]
         region.copy_(torch.tensor(new, dtype=torch.int32, device=region.device)[inverse])
 
-    def elements(self, offsets: torch.Tensor, lane: torch.Tensor) -> None:
+    def enter_elements_of_lanes(self, offsets: torch.Tensor, lane: torch.Tensor) -> None:
         """Enter an access to single elements, at `offsets` in `flat`, each by a lane.
 
         Several lanes may not write one element.
@@ -102,8 +102,8 @@ class _Entry:
         histories = flat[offsets]
         if self.needs_value and not bool(histories.all()):
             first = int((histories == 0).nonzero()[0])
-            raise self._unwritten(int(lane[first]), int(offsets[first]))
-        numbers = self._after_all(histories, lane)
+            raise self._make_unwritten_fault(int(lane[first]), int(offsets[first]))
+        numbers = self._extend_histories(histories, lane)
         flat[offsets] = numbers
         if len(self.m.clusters) > 1 and not torch.equal(flat[offsets], numbers):
             if self.access.mode == "write":
@@ -111,18 +111,18 @@ class _Entry:
             flat[offsets] = histories
             for lane_number in torch.unique(lane).tolist():  # lanes meet: one after the other
                 of_lane = lane == lane_number
-                flat[offsets[of_lane]] = self._after_all(flat[offsets[of_lane]], lane[of_lane])
+                flat[offsets[of_lane]] = self._extend_histories(flat[offsets[of_lane]], lane[of_lane])
 
-    def _after_all(self, histories: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
+    def _extend_histories(self, histories: torch.Tensor, lane: torch.Tensor) -> torch.Tensor:
         if not bool(histories.any()):
             return (self.access.first + lane).to(torch.int32)
         lanes = len(self.m.clusters)
         # one number sorts much faster than a column of two
         pairs, inverse = torch.unique(histories.to(torch.int64) * lanes + lane, return_inverse=True)
-        new = [self.after(pair % lanes, pair // lanes) for pair in pairs.tolist()]
+        new = [self.extend_history(pair % lanes, pair // lanes) for pair in pairs.tolist()]
         return torch.tensor(new, dtype=torch.int32, device=histories.device)[inverse]
 
-    def after(self, lane: int, history: int) -> int:
+    def extend_history(self, lane: int, history: int) -> int:
         """Return the history of elements that had `history` before the access of a lane.
 
         Raises CuirError R402 (no order), R403 (no fence).
@@ -141,7 +141,7 @@ class _Entry:
             )
             if not commute:
                 if not ordered:
-                    raise self._race(old, cluster, owner, completion)
+                    raise self._make_race_fault(old, cluster, owner, completion)
                 assert completion is not None
                 if (
                     access.proxy == "async"
@@ -149,7 +149,7 @@ class _Entry:
                     and old.mode != "read"
                     and not m.workers[old.worker].showed(completion, actor.clock)
                 ):
-                    raise self._unfenced(old)
+                    raise self._make_unfenced_fault(old)
             if ordered and (mode == "write" or commute):
                 if mode == old.mode and completion == access.event and old.proxy == access.proxy:
                     replaces_own = True  # an access of this worker in this epoch, not released since: it stands for both
@@ -164,7 +164,7 @@ class _Entry:
         return shadow.history(members)
 
     # ---- reports
-    def _race(self, old: Access, cluster: int, owner: int, completion: Event | None) -> Exception:
+    def _make_race_fault(self, old: Access, cluster: int, owner: int, completion: Event | None) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         owner_text = "" if owner == cluster else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
         if owner != cluster:
@@ -190,7 +190,7 @@ class _Entry:
             [(f"{old.description} here", old.span)],
         )
 
-    def _unwritten(self, lane: int, offset: int) -> Exception:
+    def _make_unwritten_fault(self, lane: int, offset: int) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         element = f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(offset, self.shadow.shape))}]"
         unit = "cluster" if m.launch.checked.cluster > 1 else "CTA"
@@ -206,7 +206,7 @@ class _Entry:
             m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{unit_text}", actor.span, hint, notes
         )
 
-    def _unfenced(self, old: Access) -> Exception:
+    def _make_unfenced_fault(self, old: Access) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
         rest = "" if old.worker == actor.worker else " and before the barrier that orders the two"
         message = f"the {access.mode} of `{name}` by {actor.label} may miss the {old.mode} by {old.label}: what is stored to a tensor the ordinary way reaches the copy engine after a fence"
