@@ -73,7 +73,7 @@ def test_the_report_says_so() -> None:
 
 def test_all_of_the_expert_kernel_is_reached_by_some_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the numbers alone. With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
-    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked: None)
+    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked, shared: None)
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
     program, left = parse(text, "flash_fwd_sm90.cuir"), []
     for consts in ({}, {"BM": 192, "BN": 80}, {"AHEAD": False, "BM": 64, "BN": 64}):
@@ -100,7 +100,7 @@ OTHERWISE = {"flash_fwd_sm90"}  # above
 @pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES if name not in OTHERWISE for kernel in COMPUTES[name]])
 def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a mutant of another line is the same kernel, and the numbers, without the runs of the schedules, have seen what any other mutant does."""
-    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked: None)
+    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked, shared: None)
     text, known = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
     program = parse(text, f"{name}.cuir")
     params = {p.name for p in program.kernels()[kernel].params}
