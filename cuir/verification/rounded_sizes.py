@@ -17,11 +17,13 @@ from ..checking.decisions import definitions, entry, list_placed_deciders
 from ..ops.base import Op
 from ..ops.meaning import cast
 from ..spec.functions import AnySpecification, FunctionSpecification
-from ..syntax.nodes import Expr, Name
+from ..syntax.nodes import Call, Expr, For, Name
 from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
+from ..syntax.walk import walk
 from .draws import Draw, count_elements, get_integer_consts, select_fitting
 from .problems import is_attention
+from .step_counts import find_unit_dims
 from .steps import align_heads
 
 NAME = "rounded sizes"  # names of these problems begin with it
@@ -31,6 +33,7 @@ _LONGEST = 8_192
 _VARIABLES = 4  # the largest number of sizes and indices in an expression
 _PROBLEMS = {"quick": 2, "full": 6}  # problems of an expression and the dim that bounds its index
 _TRIED = 30  # sizes tried, since the specification may refuse some
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # of a dim that makes units and is no part of the expression
 _NEAR = 1e-9  # relative: errors of float64 are smaller where the exact value is an integer, or two are equal
 _ELEMENTS = 3_000_000  # the largest number of elements of a problem
 
@@ -237,9 +240,43 @@ def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, 
                 sizes = {n: x[is_inside] for n, x in sizes.items()}
             else:
                 sizes = {**sizes, str(d): last + 1}
-        table = np.unique(np.stack(list(sizes.values()), axis=1), axis=0)
-        order = np.argsort(table.sum(1), kind="stable")
-        yield [dict(zip(sizes, map(int, row), strict=True)) for row in table[order[: 4 * _TRIED]]]
+        yield _list_shortest(sizes)
+    if point.indices and set(point.indices) <= _find_unit_names(checked):
+        yield from _find_units(checked, point, places)
+
+
+def _list_shortest(sizes: Values) -> list[dict[str, int]]:
+    """List combinations of sizes once each, the shortest first."""
+    table = np.unique(np.stack(list(sizes.values()), axis=1), axis=0)
+    order = np.argsort(table.sum(1), kind="stable")
+    return [dict(zip(sizes, map(int, row), strict=True)) for row in table[order[: 4 * _TRIED]]]
+
+
+def _find_unit_names(checked: Checked) -> set[str]:
+    """Return the names that hold numbers of units of work."""
+    loops = (n for role in checked.roles for s in role.body for n in walk(s) if isinstance(n, For))
+    return {loop.target for loop in loops if not isinstance(loop.iter, Call)}
+
+
+def _find_units(checked: Checked, point: _Point, places: Values) -> Iterator[list[dict[str, int]]]:
+    """Yield sizes by which a launch has the units at which the expression differs.
+
+    One list for each dim that is no part of the expression and makes units; it is as short as possible.
+    """
+    if checked.tiles is None:
+        return
+    last = np.max([places[n] for n in point.indices], axis=0)
+    outer = definitions(checked.declarations)
+    for d in sorted(find_unit_dims(checked) - set(point.dims)):
+        sizes = {**{n: places[n] for n in point.dims}, d: np.zeros_like(last)}
+        for length in _LENGTHS:
+            given = {**{n: np.ones_like(last) for n in checked.dims}, **sizes, d: np.full_like(last, length)}
+            try:
+                units = _Evaluation(checked, outer, given, None).value(checked.tiles.count)
+            except Unknown:
+                return
+            sizes[d] = np.where((sizes[d] == 0) & (units > last), length, sizes[d])
+        yield _list_shortest({n: x[sizes[d] > 0] for n, x in sizes.items()})
 
 
 def _make_values(dims: Sequence[str], indices: Sequence[str]) -> Values:

@@ -97,3 +97,35 @@ def test_a_specification_that_rounds_alike_is_met() -> None:
         return torch.where(torch.arange(N) < most, X, torch.zeros_like(X))
 
     assert codes(PART.replace("MOST", CUT).replace("KEPT", "c < most"), FunctionSpecification("k", rounded)) == []
+
+
+UNITS = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f16, B, M, 8], Y: Global[f16, B, M, 8]):
+    n = cdiv(M, 64)
+    work = tiles(B * n)
+    with role("all", warps=1):
+        for t in work:
+            b = ENTRY
+            i = (t - b * n) * 64 + rows(64)
+            store(Y[b, i, cols(8)], X[b, i, cols(8)])
+"""
+
+
+@pytest.mark.parametrize(
+    "entry, wrong",
+    (
+        ("cast(floor(cast(t, f32) * (1.0 / cast(n, f32))), i32)", True),
+        ("cast(cast(t, f32) / cast(n, f32) - 0.0001, i32)", True),
+        ("cast(floor(cast(t, f32) / cast(n, f32)), i32)", False),
+        ("cast((cast(t, f32) + 0.5) * (1.0 / cast(n, f32)), i32)", False),
+        ("t // n", False),
+    ),
+)
+def test_a_unit_by_a_reciprocal(entry: str, wrong: bool) -> None:
+    """41 times the inverse of 41 is less than 1 in f32; a launch of one batch entry has no unit 41."""
+    spec = FunctionSpecification("k", lambda X: X.clone())
+    assert bool(codes(UNITS.replace("ENTRY", entry), spec)) == wrong
+    if "floor" in entry:
+        found = cases(UNITS.replace("ENTRY", entry), spec)
+        assert any(c["B"] > 1 for c in found) == wrong
