@@ -102,7 +102,7 @@ def refuse_shared_memory(tensors: Iterable[TensorParam], places: Mapping[str, Pl
                 )
 
 
-def are_apart(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
+def are_disjoint(reaches: Sequence[tuple[int, bool]], addresses: Sequence[int]) -> bool:
     """Return whether no written tensor begins or ends inside of another's reach.
 
     Where one does, `refuse_shared_memory` decides whether they share a byte. Compares numbers alone, for launches of

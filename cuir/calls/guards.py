@@ -26,7 +26,7 @@ def make_number_key(value: int | float) -> tuple[Any, ...]:
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 
 
-class Repeat:
+class CallGuard:
     """An examined, valid call, and a test whether another call is like it.
 
     Compares names, numbers, and of each tensor type, dtype, device, sizes, strides, requires_grad, dispatch keys and
@@ -61,7 +61,7 @@ class Repeat:
         return self.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
 
 
-def make_repeat(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
+def make_call_guard(form: tuple[Any, ...], values: Sequence[Any]) -> CallGuard | None:
     """Record a call to compare others with.
 
     None where torch has no guards, and for tensors that require gradients (whether they may depends on more than
@@ -70,7 +70,7 @@ def make_repeat(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
     if guards is None or any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
         return None
     try:
-        return Repeat(form, values)
+        return CallGuard(form, values)
     except (AttributeError, RuntimeError, TypeError):  # guards with another interface, in a future torch
         return None
 
@@ -78,7 +78,7 @@ def make_repeat(form: tuple[Any, ...], values: Sequence[Any]) -> Repeat | None:
 _QUICK: Any = getattr(guards, "_empty_strided_cuda", None)  # allocates without the cost of parsing arguments
 
 
-class Empty:
+class Allocator:
     """A repeatable torch.empty_strided of each allocation."""
 
     __slots__ = ("allocations", "device", "index")

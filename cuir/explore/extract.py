@@ -26,9 +26,9 @@ from ..interp.launch import prepare
 from ..interp.machine import Evaluate, Launch, Machine, Worker
 from ..interp.memory import Intervals, SharedRef
 from ..interp.ops.async_memory import copy_name
-from ..interp.places import barrier_place, box_place, peers, shared_place
+from ..interp.places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..interp.tensors import TensorArg
-from ..interp.values import uniform
+from ..interp.values import require_uniform
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
 from ..syntax.types import GlobalView, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
@@ -215,14 +215,14 @@ class _Extractor:
             elif isinstance(stmt, ExprStmt):
                 self.effects(worker, stmt.value)
             elif isinstance(stmt, If):
-                self.block(worker, stmt.body if uniform(self.value(worker, stmt.cond)) else stmt.orelse)
+                self.block(worker, stmt.body if require_uniform(self.value(worker, stmt.cond)) else stmt.orelse)
             elif isinstance(stmt, For):
                 self.loop(worker, stmt)
 
     def assign(self, worker: _Worker, stmt: Assign) -> None:
         name, value = stmt.targets[0], stmt.value
         if not isinstance(self.checked.type_of(value), TileType):
-            worker.w.frame[name] = uniform(self.value(worker, value))
+            worker.w.frame[name] = require_uniform(self.value(worker, value))
             return
         worker.product_names.pop(name, None)
         if isinstance(value, Call) and self.checked.call(value).op.effects.group == "wgmma":
@@ -234,7 +234,7 @@ class _Extractor:
 
     def loop(self, worker: _Worker, stmt: For) -> None:
         if isinstance(stmt.iter, Call):
-            parts = [uniform(self.value(worker, a)) for a in stmt.iter.args]
+            parts = [require_uniform(self.value(worker, a)) for a in stmt.iter.args]
             if len(parts) == 3 and parts[2] == 0:
                 raise CuirError.of("M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
             for i in range(*parts):
@@ -314,14 +314,14 @@ class _Extractor:
             yield self.accesses(site, span)
 
     def barrier(self, site: Site, span: Span) -> Handler:
-        effects, place = site.op.effects, barrier_place(site, site.op.effects.arrives or site.op.effects.waits or "")
+        effects, place = site.op.effects, compile_barrier_place(site, site.op.effects.arrives or site.op.effects.waits or "")
         if effects.arrives and effects.waits:
             return lambda worker: self.arrive_named(worker, (self.bars[id(place(worker.w))],), True, span)
         if effects.waits:
             parity = site.value("parity")
 
             def wait(worker: _Worker) -> None:
-                p = uniform(parity(worker.w))
+                p = require_uniform(parity(worker.w))
                 bar = place(worker.w)
                 if p not in (0, 1):
                     raise CuirError.of(
@@ -336,7 +336,7 @@ class _Extractor:
             w, bar = worker.w, place(worker.w)
             if self._is_named(bar):
                 return self.arrive_named(worker, (self.bars[id(bar)],), False, span)
-            n = uniform(size(w)) if size is not None else 0
+            n = require_uniform(size(w)) if size is not None else 0
             if n < 0:
                 raise CuirError.of(
                     "S404",
@@ -344,7 +344,7 @@ class _Extractor:
                     span,
                     "bytes are nbytes(view) of the views to be copied",
                 )
-            bars = peers(w.m, w, bar, site, along)
+            bars = list_peers(w.m, w, bar, site, along)
             return self.point(worker, Step("arrive", span, tuple(self.bars[id(b)] for b in bars), n))
 
         return arrive
@@ -359,16 +359,16 @@ class _Extractor:
         """Return the handler of a bulk copy: a point, and a landing in each destination CTA."""
         modes = {a.arg: a for a in site.op.effects.accesses}
         shared, box, bar, along = (
-            shared_place(site, "shared"),
-            box_place(site, "box"),
-            barrier_place(site, site.op.effects.completes or ""),
+            compile_shared_place(site, "shared"),
+            compile_box_place(site, "box"),
+            compile_barrier_place(site, site.op.effects.completes or ""),
             site.const("cluster", False),
         )
 
         def run(worker: _Worker) -> None:
             w = worker.w
             ref, source, target = shared(w), box(w), bar(w)
-            bars = peers(w.m, w, target, site, along)
+            bars = list_peers(w.m, w, target, site, along)
             refs = [ref.at(cta) for cta in w.m.launch.checked.ctas(w.cta, along)] if along else [ref]
             w.copies += 1
             step = Step("copy", span)
@@ -475,7 +475,7 @@ class _Extractor:
         e = site.args[arg]
         root = root_name(e)
         if root in self.checked.shared and site.is_shared(arg):
-            shared = shared_place(site, arg)
+            shared = compile_shared_place(site, arg)
 
             def in_shared(worker: _Worker) -> list[Reached]:
                 ref = shared(worker.w)
@@ -486,7 +486,7 @@ class _Extractor:
             return None
         kind = site.type(arg)
         if isinstance(kind, GlobalView):
-            box, mask = box_place(site, arg), site.args.get("mask")
+            box, mask = compile_box_place(site, arg), site.args.get("mask")
 
             def in_tensor(worker: _Worker) -> list[Reached]:
                 ref = box(worker.w)

@@ -67,7 +67,7 @@ class Product(Action):
         self.taken: Product | None = None
 
 
-class TakenOver(State):
+class ReclaimedRegisters(State):
     """The value of a name whose registers a product took over."""
 
     def __init__(self, by: Product):

@@ -23,7 +23,7 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Litera
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import IdentityKey
 from ..text.source import Span, spoken
-from .actions import Product, TakenOver
+from .actions import Product, ReclaimedRegisters
 from .budget import TURN
 from .faults import make_fault
 from .groups import check_rebinding
@@ -31,12 +31,12 @@ from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .perturb import collect_decisions, compile_perturbed
 from .registry import RUNS
 from .trace import estimate_cost
-from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, uniform
+from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, require_uniform
 from .watching import Watch
 
 
 @dataclass
-class Turns:
+class TripCounts:
     """Trip counts of a loop: least and most for one entry into the loop, and the total, in all runs."""
 
     stmt: For
@@ -69,7 +69,7 @@ class Compiler:
         self.loops = 0
         self.blocks: list[Sequence[Stmt]] = []
         self.entered: set[int] = set()  # numbers of blocks that some run has entered
-        self.turns: dict[int, Turns] = {}  # of each loop, by its number
+        self.turns: dict[int, TripCounts] = {}  # of each loop, by its number
 
     # ---- statements
     def compile_body(self, stmts: Sequence[Stmt]) -> list[Instruction]:
@@ -155,7 +155,7 @@ class Compiler:
             after_body += 1
 
         def branch(w: Worker) -> None:
-            if not uniform(cond(w)):
+            if not require_uniform(cond(w)):
                 w.pc = after_body
 
         code[at] = branch
@@ -163,14 +163,14 @@ class Compiler:
     def compile_loop(self, stmt: For, code: list[Instruction]) -> None:
         self.loops += 1
         key = f"#{self.loops}"  # not a name of the language, so it is free in the frame
-        counter = self.turns[self.loops] = Turns(stmt)
+        counter = self.turns[self.loops] = TripCounts(stmt)
         begun = f"{key}begun"
         head = len(code) + 1
         if isinstance(stmt.iter, Call):
             start, stop, step = self.compile_range(stmt.iter)
 
             def begin(w: Worker) -> None:
-                first, end, by = uniform(start(w)), uniform(stop(w)), uniform(step(w))
+                first, end, by = require_uniform(start(w)), require_uniform(stop(w)), require_uniform(step(w))
                 if by == 0:
                     raise make_fault(w.m, "M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
                 budget = w.m.launch.budget
@@ -181,7 +181,7 @@ class Compiler:
                 w.frame[begun] = first, perf_counter()
 
             def advance(w: Worker) -> None:
-                i, end, by = w.frame[key], uniform(stop(w)), uniform(step(w))
+                i, end, by = w.frame[key], require_uniform(stop(w)), require_uniform(step(w))
                 budget = w.m.launch.budget
                 if perf_counter() > budget.look_at:
                     first, since = w.frame[begun]
@@ -239,7 +239,7 @@ class Compiler:
         """Compile a bound of a loop, evaluated once before it."""
 
         def keep(w: Worker) -> None:
-            w.frame[key] = uniform(e(w))
+            w.frame[key] = require_uniform(e(w))
 
         code.append(keep)
         return lambda w: w.frame[key]
@@ -334,7 +334,7 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
     Raises CuirError M405 (in flight), M408 (taken over).
     """
     spelling = spoken(name, span)
-    by = v.by if isinstance(v, TakenOver) else v.taken
+    by = v.by if isinstance(v, ReclaimedRegisters) else v.taken
     if by is not None and w.m.launch.detect:
         raise make_fault(
             w.m,

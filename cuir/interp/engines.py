@@ -58,7 +58,7 @@ def act(m: Machine, action: Action) -> None:
     if isinstance(action, Product):
         _multiply(m, action)
     elif isinstance(action, Copy):
-        _copy(m, action)
+        _perform_copy(m, action)
     elif isinstance(action, Store):
         if m.launch.data:
             action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, add_by_engine if action.add else None)
@@ -66,7 +66,7 @@ def act(m: Machine, action: Action) -> None:
         raise AssertionError(action)
 
 
-def _copy(m: Machine, copy: Copy) -> None:
+def _perform_copy(m: Machine, copy: Copy) -> None:
     if m.launch.data:
         copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
     if copy.bar is not None:

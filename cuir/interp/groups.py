@@ -7,7 +7,7 @@ another product took them over, read.
 from __future__ import annotations
 
 from ..text.source import Span, spoken
-from .actions import Action, Product, TakenOver
+from .actions import Action, Product, ReclaimedRegisters
 from .engines import retire
 from .faults import make_fault
 from .machine import Worker
@@ -38,7 +38,7 @@ def take_over(w: Worker, value: object, by: Product) -> None:
         return
     for name, bound_value in w.frame.items():
         if bound_value is value:
-            w.frame[name] = TakenOver(by)
+            w.frame[name] = ReclaimedRegisters(by)
 
 
 def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) -> None:

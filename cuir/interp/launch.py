@@ -30,14 +30,14 @@ from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from . import main_loop
 from .budget import UNIT, Budget
-from .code import Compiler, Turns
+from .code import Compiler, TripCounts
 from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
 from .noise import Noise, get_noise, perturb_runs
 from .ops import RUNS
 from .schedule import Schedule
 from .tensors import TensorArg
 from .trace import Trace
-from .values import Diverge, f32, uniform
+from .values import Diverge, f32, require_uniform
 from .watching import get_watch
 
 IDLE = 1024  # most CTAs or clusters of a grid beyond its work items
@@ -266,7 +266,7 @@ def list_entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
     return [block for c in _list_compilers(checked) for number, block in enumerate(c.blocks) if number in c.entered]
 
 
-def list_loop_turns(checked: Checked) -> list[Turns]:
+def list_loop_turns(checked: Checked) -> list[TripCounts]:
     """Return the trip counts of the loops of a kernel's roles in its runs since forget_entered()."""
     return [turns for c in _list_compilers(checked) for turns in c.turns.values()]
 
@@ -357,7 +357,7 @@ def _plan_work(launch: Launch, code: _Code, requested: Grid | None) -> int:
     w: Worker = scratch.workers[0]
     for instruction in code.before:
         instruction(w)
-    count = max(0, uniform(code.count(w)))
+    count = max(0, require_uniform(code.count(w)))
     launch.budget.require(count, UNIT, tiles.span)
     grid = requested(count) if callable(requested) else grid
     launch.grid = _admit_grid(grid, count) or choose_grid(count, launch.checked.longest_ring)

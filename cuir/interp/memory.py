@@ -42,7 +42,7 @@ class SharedRef:
         *lead, columns = self.index
         assert isinstance(columns, slice) and not self.transposed
         index = (*lead, slice(columns.start or 0, (columns.start or 0) + count))
-        return replace(self, index=index, intervals=view_intervals(self.alloc, index))
+        return replace(self, index=index, intervals=compute_view_intervals(self.alloc, index))
 
     def at(self, cta: int) -> SharedRef:
         """Return the same place in another CTA of the cluster."""
@@ -78,12 +78,12 @@ class Shared(State):
                     alias_defined[a:b] = bytes(b - a)
 
 
-def nbytes(alloc_cols: int, rows: int, itemsize: int) -> int:
+def count_bytes(alloc_cols: int, rows: int, itemsize: int) -> int:
     """Return the bytes of rows of shared memory, each padded to 16 bytes."""
     return rows * (-(-alloc_cols * itemsize // 16) * 16)
 
 
-def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Intervals:
+def compute_view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Intervals:
     """Compute the byte ranges that a view covers.
 
     index: an int or a slice with known bounds for each dim. Layout: see `SharedAlloc`.
@@ -91,8 +91,8 @@ def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Interv
     *lead, row, col = [0, *index] if len(alloc.dims) == 1 else index
     stages = [0]
     for dim, i in zip(alloc.dims, lead if len(alloc.dims) > 1 else [], strict=False):
-        stages = [s * dim + k for s in stages for k in _span(i)]
-    rows, cols = _span(row), _span(col)
+        stages = [s * dim + k for s in stages for k in _get_range(i)]
+    rows, cols = _get_range(row), _get_range(col)
     size = alloc.dtype.itemsize
     ranges: list[tuple[int, int]] = []
     for stage in stages:
@@ -117,7 +117,7 @@ def view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -> Interv
     return tuple(merged)
 
 
-def _span(i: int | slice) -> range:
+def _get_range(i: int | slice) -> range:
     return range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1)
 
 

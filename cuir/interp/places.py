@@ -18,9 +18,9 @@ from .barriers import Mbarrier, NamedBarrier
 from .code import Compiler, Site
 from .faults import make_fault
 from .machine import Evaluate, Machine, Worker
-from .memory import SharedRef, nbytes, view_intervals
+from .memory import SharedRef, compute_view_intervals, count_bytes
 from .tensors import BoxRef, TensorArg
-from .values import collapse, uniform
+from .values import collapse, require_uniform
 
 SharedAt = Callable[[Worker], SharedRef]
 TensorAt = Callable[[Worker], TensorArg]
@@ -47,7 +47,7 @@ def _get_view(compiler: Compiler, e: Expr, rank: int) -> View:
     return view
 
 
-def shared_place(site: Site, arg: str) -> SharedAt:
+def compile_shared_place(site: Site, arg: str) -> SharedAt:
     """Return a lookup of a shared array's view in the worker's own CTA.
 
     The view must be the same in all lanes; references are made once and cached.
@@ -61,7 +61,7 @@ def shared_place(site: Site, arg: str) -> SharedAt:
     drops = tuple(isinstance(p, Drop) for p in view.parts)
 
     def place(w: Worker) -> SharedRef:
-        key = (w.cta, *[uniform(s(w)) for s in starts])
+        key = (w.cta, *[require_uniform(s(w)) for s in starts])
         ref = cache.get(key)
         if ref is None:
             for d, (start, size, dim) in enumerate(zip(key[1:], sizes, alloc.dims)):
@@ -78,7 +78,13 @@ def shared_place(site: Site, arg: str) -> SharedAt:
             index = tuple(start if drop else slice(start, start + size) for start, size, drop in zip(key[1:], sizes, drops))
             rows = int(np.prod(sizes[:-1]))
             ref = SharedRef(
-                w.cta, alloc, index, view.transposed, view_intervals(alloc, index), nbytes(sizes[-1], rows, alloc.dtype.itemsize), text
+                w.cta,
+                alloc,
+                index,
+                view.transposed,
+                compute_view_intervals(alloc, index),
+                count_bytes(sizes[-1], rows, alloc.dtype.itemsize),
+                text,
             )
             cache[key] = ref
         return ref
@@ -100,7 +106,7 @@ def _split_view(compiler: Compiler, view: View, dims: tuple[D, ...]) -> tuple[li
     return starts, tuple(sizes)
 
 
-def box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
+def compile_box_place(site: Site, arg: str) -> Callable[[Worker], BoxRef]:
     """Return a lookup of a tensor's box, which may differ from lane to lane."""
     e = site.args[arg]
     tensor = find_tensor(site, arg)
@@ -126,7 +132,7 @@ def compile_indices(site: Site, arg: str) -> list[Evaluate]:
     return [site.compiler.compile_index(i) for i in e.indices]  # type: ignore[arg-type]
 
 
-def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
+def compile_barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
     """Return a lookup of the barrier in the worker's own CTA.
 
     Raises CuirError M412 outside of a ring.
@@ -137,7 +143,7 @@ def barrier_place(site: Site, arg: str) -> Callable[[Worker], Any]:
         return lambda w: w.m.barriers[name, w.cta][0]
     assert isinstance(e, Subscript) and isinstance(e.value, Name)
     name, stage = e.value.id, site.compiler.compile_index(e.indices[0])  # type: ignore[arg-type]
-    return lambda w: pick(w, name, uniform(stage(w)), site.span)
+    return lambda w: pick(w, name, require_uniform(stage(w)), site.span)
 
 
 def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrier:
@@ -154,7 +160,7 @@ def pick(w: Worker, name: str, stage: int, span: Span) -> Mbarrier | NamedBarrie
     return ring[stage]
 
 
-def peers(m: Machine, w: Worker, bar: Mbarrier, site: Site, along: bool | str) -> list[Mbarrier]:
+def list_peers(m: Machine, w: Worker, bar: Mbarrier, site: Site, along: bool | str) -> list[Mbarrier]:
     """Return the same barrier in the CTAs of the cluster that `along` names (`Checked.ctas`), by rank."""
     if not along:
         return [bar]

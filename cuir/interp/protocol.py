@@ -36,7 +36,7 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     bar.bytes += expect
     bar.expected += expect
     bar.time = max(bar.time, w.time)
-    _complete(m, bar)
+    _complete_phase(m, bar)
 
 
 def note_issue(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
@@ -60,11 +60,11 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
     bar.time = max(bar.time, time)
     if bar.pending == 0 and bar.bytes < 0:
         raise causes.make_excess_bytes_fault(m, bar, actor.label, actor.span)
-    _complete(m, bar)
+    _complete_phase(m, bar)
     return event
 
 
-def _complete(m: Machine, bar: Mbarrier) -> None:
+def _complete_phase(m: Machine, bar: Mbarrier) -> None:
     """End the phase if nothing is missing.
 
     Raises CuirError S401 for a waiter that is a lap behind by that.

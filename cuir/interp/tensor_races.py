@@ -17,7 +17,7 @@ from .faults import make_fault
 from .machine import Machine
 from .records import Actor
 from .shadows import Access, Shadow
-from .tensors import BoxRef, TensorArg, region_at
+from .tensors import BoxRef, TensorArg, get_region
 
 
 # ---- accesses
@@ -45,7 +45,7 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
     for lanes, part, offsets in box.pieces(shadow.strides):
         chosen = np.arange(len(m.clusters))[lanes]
         for lane, offset in zip(chosen.tolist(), np.broadcast_to(offsets, len(chosen)).tolist()):
-            entry.enter_region(lane, region_at(shadow.flat, shadow.strides, part, offset))
+            entry.enter_region(lane, get_region(shadow.flat, shadow.strides, part, offset))
     return access
 
 

@@ -46,7 +46,7 @@ class TensorArg:
         if not box.inside():
             target.zero_()
         for lanes, part, offsets in box.pieces(self.strides):
-            _each(self.flat, self.strides, part, offsets, target[(lanes, *part)], _assign)
+            _move_each(self.flat, self.strides, part, offsets, target[(lanes, *part)], _assign)
 
     def deliver(self, box: BoxRef, values: torch.Tensor, lanes: int, add: Sum | None) -> None:
         """Write `values` [lanes or 1, R, C], or add them by `add`; drop elements outside of the tensor."""
@@ -55,13 +55,13 @@ class TensorArg:
             chunk = source[(chosen, *part)]
             if add or not isinstance(offsets, np.ndarray):
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
-                    region = region_at(self.flat, self.strides, part, int(offset))
+                    region = get_region(self.flat, self.strides, part, int(offset))
                     if add:
                         region.copy_(add(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as by engines
                     else:
                         region.copy_(chunk[lane])
             else:
-                _each(self.flat, self.strides, part, offsets, chunk, _deliver)
+                _move_each(self.flat, self.strides, part, offsets, chunk, _deliver)
 
     # ---- elements
     def offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +141,7 @@ class BoxRef(State):
         return True
 
 
-def region_at(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offset: int) -> torch.Tensor:
+def get_region(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offset: int) -> torch.Tensor:
     """Return the view of a part of a box at an offset into `flat`."""
     return torch.as_strided(flat, [p.stop - p.start for p in part], strides, flat.storage_offset() + offset)
 
@@ -154,13 +154,13 @@ def _deliver(region: torch.Tensor, chunk: torch.Tensor) -> None:
     region.copy_(chunk)
 
 
-def _each(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offsets: Any, chunk: torch.Tensor, move: Any) -> None:
+def _move_each(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...], offsets: Any, chunk: torch.Tensor, move: Any) -> None:
     """Move between the boxes of all lanes at `offsets` and `chunk` [lanes, ...].
 
     One operation suffices if the offsets are equally spaced.
     """
     if not isinstance(offsets, np.ndarray):
-        move(region_at(flat, strides, part, int(offsets)), chunk)
+        move(get_region(flat, strides, part, int(offsets)), chunk)
         return
     step = int(offsets[1] - offsets[0]) if len(offsets) > 1 else 0
     if step >= 0 and (np.diff(offsets) == step).all():
@@ -168,4 +168,4 @@ def _each(flat: torch.Tensor, strides: tuple[int, ...], part: tuple[slice, ...],
         move(torch.as_strided(flat, shape, (step, *strides), flat.storage_offset() + int(offsets[0])), chunk)
         return
     for lane, offset in enumerate(offsets):
-        move(region_at(flat, strides, part, int(offset)), chunk[lane])
+        move(get_region(flat, strides, part, int(offset)), chunk[lane])

@@ -38,7 +38,7 @@ def split_by(values: np.ndarray) -> Diverge:
     return Diverge([np.flatnonzero(inverse == g) for g in np.argsort(first)])
 
 
-def uniform(v: Any) -> Any:
+def require_uniform(v: Any) -> Any:
     """Return the one value of a scalar.
 
     Raises Diverge if lanes differ.
@@ -66,7 +66,7 @@ def tile_operand(v: Any, device: torch.device) -> Any:
     return torch.from_numpy(v).to(device).reshape(-1, 1, 1)
 
 
-def blank(kind: TileType, device: torch.device) -> torch.Tensor:
+def make_blank(kind: TileType, device: torch.device) -> torch.Tensor:
     """Make a stand-in for a tile in a run without data: its shape, one element of memory."""
     return torch.zeros((), dtype=HELD[kind.dtype], device=device).expand(1, kind.rows, kind.cols)
 
@@ -78,11 +78,11 @@ __all__ = [
     "Diverge",
     "DivisionByZero",
     "Scalar",
-    "blank",
     "collapse",
     "f32",
+    "make_blank",
+    "require_uniform",
     "split_by",
     "tile_operand",
-    "uniform",
     "wrap",
 ]

@@ -23,7 +23,7 @@ from ..syntax.nodes import Assign, Call, Expr, Literal, Name, Slice, Stmt, Subsc
 from ..syntax.types import TileType
 from ..syntax.walk import children
 from ..text.diagnostics import CuirError
-from .actions import Product, TakenOver
+from .actions import Product, ReclaimedRegisters
 from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
 from .groups import check_rebinding
@@ -31,7 +31,7 @@ from .launch import Grid, RunReport, prepare, report_of, run_batches
 from .machine import Evaluate, Instruction, Worker
 from .registry import RUNS
 from .schedule import Schedule
-from .values import blank
+from .values import make_blank
 
 
 def run_without_data(
@@ -136,7 +136,7 @@ class SynchronisationCompiler(Compiler):
         kind = self.checked.type_of(e)
         if not isinstance(kind, TileType):
             return 0
-        return blank(kind, self.device)
+        return make_blank(kind, self.device)
 
     def collect_effects(self, e: Expr) -> list[Evaluate]:
         """Compile the effects of an expression's operands; a read of a product in flight is an error."""
@@ -165,7 +165,7 @@ class SynchronisationCompiler(Compiler):
 
         def read(w: Worker) -> object:
             v = binding(w)
-            return read_settled_tile(w, name, v, span) if isinstance(v, (Product, TakenOver)) else v
+            return read_settled_tile(w, name, v, span) if isinstance(v, (Product, ReclaimedRegisters)) else v
 
         return read
 

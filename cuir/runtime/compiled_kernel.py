@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..calls.binding import TORCH
-from ..calls.guards import Allocation, Empty, Repeat, make_number_key, make_repeat
+from ..calls.guards import Allocation, Allocator, CallGuard, make_call_guard, make_number_key
 from ..calls.requirements import require_layout
 from ..checking.checked import Checked
 from ..syntax.plain_numbers import plain_number
@@ -30,9 +30,9 @@ class CallVariation:
     `Plan.make_replay`.
     """
 
-    repeat: Repeat
+    repeat: CallGuard
     low: tuple[int, ...]
-    allocated: Empty
+    allocated: Allocator
     written: int
     always: tuple[int, ...]
     positions: tuple[int, ...]
@@ -55,8 +55,8 @@ class CallRecord:
     variations: dict[tuple[str, ...], CallVariation] = field(default_factory=dict)
 
     @functools.cached_property
-    def allocated(self) -> Empty:
-        return Empty([s for s in self.sources if not isinstance(s, int)], self.device)
+    def allocated(self) -> Allocator:
+        return Allocator([s for s in self.sources if not isinstance(s, int)], self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ReplayableCall:
     """
 
     like: Callable[..., bool]
-    allocated: Empty
+    allocated: Allocator
     written: int
     launcher: Any
     plan: Any
@@ -111,8 +111,8 @@ class CompiledKernel:
         self.compiled = compiled
         self._check = check
         self._launchers: dict[torch.device, Any] = {}
-        self._known: dict[tuple[Any, ...], tuple[Repeat | None, CallRecord]] = {}
-        self._repeats: tuple[tuple[Repeat, CallRecord], ...] = ()  # of the last calls, the newest first
+        self._known: dict[tuple[Any, ...], tuple[CallGuard | None, CallRecord]] = {}
+        self._repeats: tuple[tuple[CallGuard, CallRecord], ...] = ()  # of the last calls, the newest first
 
     @property
     def checked(self) -> Checked:
@@ -171,7 +171,7 @@ class CompiledKernel:
         record = self._repeated(form, values)
         variation = None if record is None else record.variations.get(tuple(varying))
         if record is None or variation is None or not variation.repeat.covers((), varying_values):
-            repeat = make_repeat((), varying_values)
+            repeat = make_call_guard((), varying_values)
             if repeat is None:
                 return None
             record = record or self._look_up((), arguments, (), form)
@@ -181,7 +181,7 @@ class CompiledKernel:
         keep_alive = tuple([(t, t.untyped_storage()) for t in always])
         return ReplayableCall(variation.repeat.check, variation.allocated, variation.written, record.launcher, plan, keep_alive)
 
-    def _tell_apart(self, record: CallRecord, repeat: Repeat, varying: tuple[str, ...], values: tuple[Any, ...]) -> CallVariation:
+    def _tell_apart(self, record: CallRecord, repeat: CallGuard, varying: tuple[str, ...], values: tuple[Any, ...]) -> CallVariation:
         """Classify the tensors of a call for `make_replay`.
 
         values: the arguments of a recorded call.
@@ -202,7 +202,9 @@ class CompiledKernel:
         order += [t.name for t in self._interface.tensors if t.scratch]
         order += [t.name for t in self._interface.tensors if t.name not in order]
         positions = tuple(order.index(t.name) for t in self._interface.tensors)
-        return CallVariation(repeat, tuple(repeat.low), Empty([*written, *scratch], record.device), len(written), tuple(always), positions)
+        return CallVariation(
+            repeat, tuple(repeat.low), Allocator([*written, *scratch], record.device), len(written), tuple(always), positions
+        )
 
     def _repeated(self, form: tuple[Any, ...], values: tuple[Any, ...]) -> CallRecord | None:
         for repeat, record in self._repeats:
@@ -219,7 +221,7 @@ class CompiledKernel:
             record = self._examine(args, named, outs, values)
         if signature:
             if repeat is None or not repeat.covers(form, values):  # made in another mode: inference, autocast
-                repeat = make_repeat(form, values)
+                repeat = make_call_guard(form, values)
             if len(self._known) >= KNOWN_LIMIT:
                 self._known.clear()
             self._known[signature] = repeat, record

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..calls.aliasing import Place, are_apart, refuse_shared_memory
+from ..calls.aliasing import Place, are_disjoint, refuse_shared_memory
 from ..calls.binding import Bound, bind
 from ..calls.guards import LOW
 from ..calls.index_ranges import require_index_ranges
@@ -73,7 +73,7 @@ class Plan:
 
     grid: int
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]  # of each tensor: sizes and strides, in elements
-    reaches: tuple[tuple[int, bool], ...]  # see `are_apart`
+    reaches: tuple[tuple[int, bool], ...]  # see `are_disjoint`
     # tensor maps, and the index of the tensor whose address goes in: None for one without elements
     maps: tuple[tuple[bytes, int | None], ...]
     # tensors that the kernel accesses by address: index and outer strides
@@ -240,7 +240,7 @@ class Launcher:
 
         counter: the address of an unsigned, zero.
         """
-        if not are_apart(plan.reaches, places):
+        if not are_disjoint(plan.reaches, places):
             tensors = zip(self.checked.tensors, places, strict=True)
             refuse_shared_memory(self.checked.tensors, {t.name: Place(at, *plan.shapes[t.name], t.dtype.itemsize) for t, at in tensors})
         values: list[int | float | bool] = []

@@ -118,7 +118,7 @@ class PyCudaKernel(CompiledKernel):
     def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
         if any(map(_is_array, (*args, *named.values(), *outs))):
             return self._prepare(args, named, outs, private=False)()
-        return super()._run(_plain(args), dict(zip(named, _plain(named.values()), strict=True)), outs)
+        return super()._run(_convert_plain(args), dict(zip(named, _convert_plain(named.values()), strict=True)), outs)
 
     # ---- implementation
     def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
@@ -145,7 +145,7 @@ class PyCudaKernel(CompiledKernel):
 
         private: with a new counter, whichever stream the launch goes to.
         """
-        args, named = _plain(args), dict(zip(named, _plain(named.values()), strict=True))
+        args, named = _convert_plain(args), dict(zip(named, _convert_plain(named.values()), strict=True))
         values = (*args, *named.values(), *outs)
         if any(map(_is_array, values)):
             return self._prepare_arrays(dict(zip(self._names(args, named, outs), values, strict=True)), private)
@@ -259,7 +259,7 @@ def _require_torch_context(context: Context, values: Iterable[Any]) -> None:
         raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 
 
-def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
+def _convert_plain(values: Iterable[Any]) -> tuple[Any, ...]:
     """Convert NumPy's scalars, with which functions of PyCUDA are called, to numbers."""
     return tuple([bool(v) if isinstance(v, np.bool_) else plain_number(v) for v in values])
 

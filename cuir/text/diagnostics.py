@@ -39,7 +39,7 @@ class Diagnostic:
         parts = [f"{place}error[{self.code}]: {self.message}"]
         if self.span:
             parts.append(caret(self.span))
-            parts.extend(_chain(self.span))
+            parts.extend(_render_chain(self.span))
         for note in self.notes:
             parts.append(f"{note.span}: note: {note.message}" if note.span else f"     = note: {note.message}")
             if note.span:
@@ -58,7 +58,7 @@ class Diagnostic:
         }
 
 
-def _chain(span: Span) -> list[str]:
+def _render_chain(span: Span) -> list[str]:
     parts, via = [], span.via
     while via:
         parts.append(f"{via}: note: in the call `{via.text()}`")

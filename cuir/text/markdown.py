@@ -10,8 +10,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
     A cell takes one line, and a bar in it is no border.
     """
-    return [_line(head), "|" + "---|" * len(head), *map(_line, rows)]
+    return [_render_line(head), "|" + "---|" * len(head), *map(_render_line, rows)]
 
 
-def _line(cells: Iterable[str]) -> str:
+def _render_line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(" ".join(cell.split("\n")).replace("|", "\\|") for cell in cells) + " |"

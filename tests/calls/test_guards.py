@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.calls import guards as repeats
-from cuir.calls.guards import Empty, Repeat, make_repeat
+from cuir.calls.guards import Allocator, CallGuard, make_call_guard
 from cuir.runtime.compiled_kernel import CallRecord, CompiledKernel, _signature
 from tests.strategies.effort import examples
 
@@ -43,7 +43,7 @@ def x() -> torch.Tensor:
        form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]))  # fmt: skip
 def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:
     first = (x(), x(), one)
-    repeat = make_repeat(FORM, first)
+    repeat = make_call_guard(FORM, first)
     assert repeat is not None
     later = (CHANGES[a](x()), CHANGES[b](x()), other)
     same = _signature(later, form) == _signature(first, FORM)
@@ -55,20 +55,20 @@ def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other:
 
 def test_a_tensor_that_is_changed_in_place_is_another() -> None:
     t = torch.zeros(8, 8)
-    repeat = make_repeat((1, 0), (t,))
+    repeat = make_call_guard((1, 0), (t,))
     assert repeat is not None and repeat.covers((1, 0), (t,))
     t.resize_(4, 8)
     assert not repeat.covers((1, 0), (t,))
 
 
 def test_gradients_are_left_to_the_signature() -> None:
-    assert make_repeat(FORM, (x().requires_grad_(), x(), 1.0)) is None
+    assert make_call_guard(FORM, (x().requires_grad_(), x(), 1.0)) is None
 
 
 def test_without_guards_every_call_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "guards", None)
-    assert make_repeat(FORM, (x(), x(), 1.0)) is None
-    assert [t.shape for t in Empty([((2, 3), (3, 1), torch.float32)], torch.device("cpu")).allocate()] == [(2, 3)]
+    assert make_call_guard(FORM, (x(), x(), 1.0)) is None
+    assert [t.shape for t in Allocator([((2, 3), (3, 1), torch.float32)], torch.device("cpu")).allocate()] == [(2, 3)]
 
 
 def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_guards_of_another_torch_are_not_used(monkeypatch: pytest.MonkeyPatch) -
             return None
 
     monkeypatch.setattr(repeats, "guards", Odd())
-    assert make_repeat(FORM, (x(), x(), 1.0)) is None
+    assert make_call_guard(FORM, (x(), x(), 1.0)) is None
 
 
 class Launches:
@@ -107,7 +107,7 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
             made = kernel(X=given, factor=0.5)
             assert made.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (given.data_ptr(), made.data_ptr()))
             kernel(X=given, factor=0.5)
-    assert len(examined) == 6 and all(isinstance(repeat, Repeat) for repeat, _ in kernel._repeats)
+    assert len(examined) == 6 and all(isinstance(repeat, CallGuard) for repeat, _ in kernel._repeats)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu")])

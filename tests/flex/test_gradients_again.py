@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.calls.guards import make_repeat
+from cuir.calls.guards import make_call_guard
 from cuir.checking.checked import Checked
 from cuir.flex import gradients as module
 from cuir.flex.kernels import attention
@@ -34,7 +34,7 @@ class Kernel:
         run(self.checked, arguments, budget=math.inf)
 
     def make_replay(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> Callable[..., Any] | None:
-        repeat = make_repeat((), tuple(varying.values()))
+        repeat = make_call_guard((), tuple(varying.values()))
         assert repeat is not None, "tensors that want gradients are not recognised"
         written = {t.name: arguments[t.name] for t in self.checked.tensors if t.written and t.name not in varying}
         kept = {n: x for n, x in arguments.items() if n not in varying and n not in written}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checked import SharedAlloc
-from cuir.interp.memory import covers, is_overlapping, view_intervals
+from cuir.interp.memory import compute_view_intervals, covers, is_overlapping
 from cuir.syntax.nodes import NOWHERE
 from cuir.syntax.types import BF16, F16, F32, I32
 
@@ -38,10 +38,10 @@ def test_intervals_are_the_bytes_of_the_elements(data) -> None:
     alloc = data.draw(allocs)
     a, b = data.draw(views(alloc)), data.draw(views(alloc))
     for index in (a, b):
-        found = view_intervals(alloc, index)
+        found = compute_view_intervals(alloc, index)
         assert sum(hi - lo for lo, hi in found) == len(cells(alloc, index)) * alloc.dtype.itemsize
         assert all(x[1] < y[0] for x, y in itertools.pairwise(found))
         assert found[0][0] >= alloc.offset and found[-1][1] <= alloc.offset + alloc.nbytes
-    ia, ib = view_intervals(alloc, a), view_intervals(alloc, b)
+    ia, ib = compute_view_intervals(alloc, a), compute_view_intervals(alloc, b)
     assert is_overlapping(ia, ib) == bool(cells(alloc, a) & cells(alloc, b))
     assert covers(ia, ib) == (cells(alloc, a) >= cells(alloc, b))

@@ -12,7 +12,7 @@ from ..engines import enter_copy, enter_store, issue
 from ..faults import make_fault
 from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
-from ..places import barrier_place, box_place, peers, shared_place
+from ..places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..races import touch
 from ..registry import runs
 
@@ -27,13 +27,19 @@ def copy_name(w: Worker, number: int, cta: int | None) -> str:
 
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
-    box, shared, bar, op, span = box_place(site, "box"), shared_place(site, "shared"), barrier_place(site, "bar"), site.op, site.span
+    box, shared, bar, op, span = (
+        compile_box_place(site, "box"),
+        compile_shared_place(site, "shared"),
+        compile_barrier_place(site, "bar"),
+        site.op,
+        site.span,
+    )
     along, proxy = site.const("cluster", False), op.effects.proxy("box")
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source, target = shared(w), box(w), bar(w)
-        bars = peers(m, w, target, site, along)
+        bars = list_peers(m, w, target, site, along)
         refs = [ref.at(cta) for cta in m.launch.checked.ctas(w.cta, along)] if along else [ref]
         actor = w.engine("bulk copy", span, "the copy")
         w.copies += 1
@@ -56,7 +62,7 @@ def copy_bulk(site: Site) -> Evaluate:
 
 @runs("copy_async.cp")
 def copy_cp(site: Site) -> Evaluate:
-    box, shared, op, span = box_place(site, "box"), shared_place(site, "shared"), site.op, site.span
+    box, shared, op, span = compile_box_place(site, "box"), compile_shared_place(site, "shared"), site.op, site.span
     proxy = op.effects.proxy("box")
     view = site.type("shared")
     assert isinstance(view, SharedView)
@@ -111,7 +117,13 @@ def copy_wait(site: Site) -> Evaluate:
 
 @runs("store_async")
 def store_async(site: Site) -> Evaluate:
-    shared, box, op, span, add = shared_place(site, "shared"), box_place(site, "box"), site.op, site.span, bool(site.const("add", False))
+    shared, box, op, span, add = (
+        compile_shared_place(site, "shared"),
+        compile_box_place(site, "box"),
+        site.op,
+        site.span,
+        bool(site.const("add", False)),
+    )
     proxy = op.effects.proxy("box")
 
     def run(w: Worker) -> int:

@@ -10,16 +10,16 @@ from ...ops import meaning
 from ...ops.meaning import tiles
 from ...syntax.types import SharedView, TileType
 from .. import recording
-from ..actions import Product, TakenOver
+from ..actions import Product, ReclaimedRegisters
 from ..code import Site, read_settled_tile
 from ..engines import compute_product, issue
 from ..groups import retire_products, take_over
 from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
-from ..places import shared_place
+from ..places import compile_shared_place
 from ..races import touch
 from ..registry import runs
-from ..values import HELD, blank, tile_operand
+from ..values import HELD, make_blank, tile_operand
 from .operators import binary, combine, get_scalar_function, get_tile_function, unary
 
 
@@ -93,7 +93,7 @@ def vote(site: Site) -> Evaluate:
 
 # ---- products
 def _compile_operand(site: Site, arg: str) -> Any:
-    return shared_place(site, arg) if site.is_shared(arg) else site.value(arg)
+    return compile_shared_place(site, arg) if site.is_shared(arg) else site.value(arg)
 
 
 @runs("mma")
@@ -111,7 +111,7 @@ def mma(site: Site) -> Evaluate:
         touch(op, w, w.actor(span, "the product"), _select_shared(operands), w.event())
         w.m.count("products")
         if not values:
-            return blank(t, site.device)
+            return make_blank(t, site.device)
         x, y = (v.values(w.m.shared) if isinstance(v, SharedRef) else v for v in operands.values())
         if acc is not None and not fresh:
             acc = acc.clone()
@@ -129,7 +129,7 @@ def _select_shared(operands: dict[str, Any]) -> dict[str, SharedRef]:
 
 @runs("mma_async")
 def mma_async(site: Site) -> Evaluate:
-    a, b, op, span = _compile_operand(site, "a"), shared_place(site, "b"), site.op, site.span
+    a, b, op, span = _compile_operand(site, "a"), compile_shared_place(site, "b"), site.op, site.span
     c = site.compile_held("c") if site.has("c") else None
     named = site.is_name("c") if c is not None else None
     a_name = None if site.is_shared("a") else site.is_name("a")
@@ -143,7 +143,7 @@ def mma_async(site: Site) -> Evaluate:
         m = w.m
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
-        if isinstance(acc, TakenOver) or (isinstance(acc, Product) and acc.taken is not None):
+        if isinstance(acc, ReclaimedRegisters) or (isinstance(acc, Product) and acc.taken is not None):
             acc = read_settled_tile(w, named or "the accumulator", acc, span)
         actor = w.engine("product", span, "the product")
         m.products += 1

@@ -11,13 +11,13 @@ from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
 from ..elements import scatter, set_element
 from ..machine import GO, Evaluate, Worker
-from ..memory import Shared, nbytes
-from ..places import box_place, compile_indices, find_tensor, is_shared, shared_place
+from ..memory import Shared, count_bytes
+from ..places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared
 from ..races import touch
 from ..registry import runs
 from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef
-from ..values import HELD, blank, collapse, tile_operand
+from ..values import HELD, collapse, make_blank, tile_operand
 
 runs("shared")(Shared)
 
@@ -29,7 +29,7 @@ def size_of(site: Site) -> Evaluate:
     rows = 1
     for d in t.dims[:-1]:
         rows *= d
-    size = nbytes(t.dims[-1], rows, t.dtype.itemsize)
+    size = count_bytes(t.dims[-1], rows, t.dtype.itemsize)
     return lambda w: size
 
 
@@ -72,18 +72,18 @@ def load(site: Site) -> Evaluate:
     op, span, values, t = site.op, site.span, site.values, site.result()
     assert isinstance(t, TileType)
     if site.is_shared("view"):
-        place = shared_place(site, "view")
+        place = compile_shared_place(site, "view")
 
         def load_shared(w: Worker) -> torch.Tensor:
             ref = place(w)
             touch(op, w, w.actor(span, "the load"), {"view": ref}, w.event())
-            return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format) if values else blank(t, site.device)
+            return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format) if values else make_blank(t, site.device)
 
         return load_shared
-    box, proxy = box_place(site, "view"), op.effects.proxy("view")
+    box, proxy = compile_box_place(site, "view"), op.effects.proxy("view")
 
     def load_tensor(w: Worker) -> torch.Tensor:
-        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device) if values else blank(t, site.device)
+        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device) if values else make_blank(t, site.device)
         ref = box(w)
         enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
         if values:
@@ -100,7 +100,7 @@ def store(site: Site) -> Evaluate:
     add = bool(site.const("add", False))
     place = site.type("place")
     if is_shared(site, "place"):
-        at = shared_place(site, "place")
+        at = compile_shared_place(site, "place")
 
         def store_shared(w: Worker) -> int:
             ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask and values else None
@@ -120,7 +120,7 @@ def store(site: Site) -> Evaluate:
 
         return store_shared
     if isinstance(place, GlobalView):
-        box, proxy = box_place(site, "place"), op.effects.proxy("place")
+        box, proxy = compile_box_place(site, "place"), op.effects.proxy("place")
 
         def store_box(w: Worker) -> int:
             ref, v = box(w), value(w)

@@ -16,10 +16,10 @@ from .. import elements
 from ..code import Site
 from ..faults import make_fault
 from ..machine import Evaluate, Worker
-from ..places import compile_indices, find_tensor, is_shared, shared_place
+from ..places import compile_indices, compile_shared_place, find_tensor, is_shared
 from ..races import touch
 from ..registry import runs
-from ..values import HELD, blank, collapse, tile_operand, uniform
+from ..values import HELD, collapse, make_blank, require_uniform, tile_operand
 
 
 def get_tile_function(op: Op, dtype: DType) -> Any:
@@ -130,7 +130,7 @@ def logic(site: Site) -> Evaluate:
         if a.__class__ is np.ndarray:
             if not keep:
                 return both(a, y(w))
-            a = uniform(a)
+            a = require_uniform(a)
         return a if a == decided else y(w)
 
     return run
@@ -146,7 +146,7 @@ def choice(site: Site) -> Evaluate:
         if c.__class__ is np.ndarray:
             if not keep:
                 return chosen(c, x(w), y(w))
-            c = uniform(c)
+            c = require_uniform(c)
         return x(w) if c else y(w)
 
     return run
@@ -156,7 +156,7 @@ def choice(site: Site) -> Evaluate:
 def element(site: Site) -> Evaluate:
     span, op, values = site.span, site.op, site.values
     if is_shared(site, "place"):
-        place = shared_place(site, "place")
+        place = compile_shared_place(site, "place")
 
         def read_shared(w: Worker) -> Any:
             ref = place(w)
@@ -186,7 +186,7 @@ def gather(site: Site) -> Evaluate:
     def read(w: Worker) -> torch.Tensor:
         t = tensor(w)
         if not values and t.shadow is None:
-            return blank(kind, site.device)
+            return make_blank(kind, site.device)
         return elements.gather(w.m, w.actor(span, "the read"), t, [collapse(i(w)) for i in indices])
 
     return read

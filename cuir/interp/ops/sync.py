@@ -9,9 +9,9 @@ from ..barriers import Mbarrier, NamedBarrier
 from ..code import Site
 from ..faults import make_fault
 from ..machine import BLOCK, GO, POINT, Block, Evaluate, Worker
-from ..places import barrier_place, peers
+from ..places import compile_barrier_place, list_peers
 from ..registry import runs
-from ..values import uniform
+from ..values import require_uniform
 
 
 @runs("mbarrier")
@@ -26,10 +26,10 @@ def named_barrier(b: Barrier, text: str, entry: int, workers: int, entries: int)
 
 @runs("mbarrier.expect")
 def expect(site: Site) -> Evaluate:
-    bar, size, span = barrier_place(site, "bar"), site.value("bytes"), site.span
+    bar, size, span = compile_barrier_place(site, "bar"), site.value("bytes"), site.span
 
     def run(w: Worker) -> int:
-        b, n = bar(w), uniform(size(w))
+        b, n = bar(w), require_uniform(size(w))
         if n < 0:
             raise make_fault(
                 w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied"
@@ -44,11 +44,11 @@ def expect(site: Site) -> Evaluate:
 
 @runs("mbarrier.arrive")
 def arrive(site: Site) -> Evaluate:
-    bar, span, along = barrier_place(site, "bar"), site.span, site.const("cluster", False)
+    bar, span, along = compile_barrier_place(site, "bar"), site.span, site.const("cluster", False)
 
     def run(w: Worker) -> int:
         b = bar(w)
-        for peer in peers(w.m, w, b, site, along):
+        for peer in list_peers(w.m, w, b, site, along):
             protocol.arrive(w.m, peer, w, span)
         w.released()
         w.m.count("arrivals")
@@ -59,10 +59,10 @@ def arrive(site: Site) -> Evaluate:
 
 @runs("mbarrier.wait")
 def wait(site: Site) -> Evaluate:
-    bar, parity, span = barrier_place(site, "bar"), site.value("parity"), site.span
+    bar, parity, span = compile_barrier_place(site, "bar"), site.value("parity"), site.span
 
     def run(w: Worker) -> int:
-        b, p = bar(w), uniform(parity(w))
+        b, p = bar(w), require_uniform(parity(w))
         if p not in (0, 1):
             raise make_fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
         if not protocol.wait(w.m, b, w, p, span):
@@ -78,13 +78,13 @@ def wait(site: Site) -> Evaluate:
 
 @runs("named_barrier.sync")
 def named_sync(site: Site) -> Evaluate:
-    bar, span = barrier_place(site, "bar"), site.span
+    bar, span = compile_barrier_place(site, "bar"), site.span
     return lambda w: join(w, bar(w), span)
 
 
 @runs("named_barrier.arrive")
 def named_arrive(site: Site) -> Evaluate:
-    bar, span = barrier_place(site, "bar"), site.span
+    bar, span = compile_barrier_place(site, "bar"), site.span
 
     def run(w: Worker) -> int:
         protocol.meet(w.m, bar(w), w, span, False)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from cuir.interp.values import Diverge, split_by, uniform
+from cuir.interp.values import Diverge, require_uniform, split_by
 from cuir.syntax.types import BF16, F16, F32, I32
 
 
 def test_lanes_part_by_value() -> None:
     values = np.array([4, 2, 4, 7])
     with pytest.raises(Diverge) as raised:
-        uniform(values)
+        require_uniform(values)
     assert [p.tolist() for p in raised.value.parts] == [[0, 2], [1], [3]]
-    assert uniform(np.array([3, 3])) == 3
+    assert require_uniform(np.array([3, 3])) == 3
     assert [p.tolist() for p in split_by(np.array([True, False])).parts] == [[0], [1]]
 
 
