@@ -189,7 +189,7 @@ class _Ranges:
     def bound_name(self, name: str) -> Bounds:
         if name in self.known or name not in self.bound:
             return self.known.get(name)
-        self.known[name] = None  # what depends on itself, as a counter does, is not known
+        self.known[name] = None  # a name that depends on itself, as a counter does, is unknown
         bounds = [self.bound_binding(node) for node in self.bound[name]]
         self.known[name] = make_hull(*bounds)
         return self.known[name]

@@ -169,7 +169,7 @@ def remove_dead(body: tuple[Stmt, ...], has_effects: Callable[[Expr], bool]) -> 
         elif isinstance(s, Assign):
             assignments.setdefault(s.targets[0], []).append(s)
     unread = [name for name in assignments if not readers[name]]
-    for name in unread:  # which grows
+    for name in unread:  # grows during the loop
         for s in assignments[name]:
             if has_effects(s.value):
                 continue

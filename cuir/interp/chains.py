@@ -47,7 +47,7 @@ class Use:
     role: str
     span: Span
     array: str = ""
-    along: bool | str = False  # which CTAs' barriers of this name, as `Checked.ctas` has it
+    along: bool | str = False  # selects CTAs whose barriers of this name are used, see `Checked.ctas`
 
 
 class BarrierUses:
@@ -155,7 +155,7 @@ def get_barrier_uses(checked: Checked) -> BarrierUses:
     return uses
 
 
-# ---- what the machine remembers
+# ---- logs of barriers
 def list_mbarriers(m: Machine) -> list[Mbarrier]:
     return [bar for (name, _), ring in m.barriers.items() if not m.launch.checked.barriers[name].hardware for bar in ring]  # type: ignore[misc]
 
@@ -368,7 +368,7 @@ def find_stray_event(m: Machine, bar: Mbarrier) -> Cause | None:
     return None
 
 
-# ---- a wait that let somebody pass too early
+# ---- waits that returned too early
 def find_idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | None:
     """Find a wait of a worker, between two ticks, that returned at once though a right one would not.
 

@@ -158,7 +158,7 @@ class _Entry:
             members.append(n)
             if commute:
                 clusters.add(owner)
-        # with two clusters in the history, whoever conflicts with this access conflicts with one of them
+        # with two clusters in the history, any access that conflicts with this one conflicts with one of them
         if not (replaces_own or len(clusters) > 1):
             members.append(number)
         return shadow.history(members)

@@ -286,7 +286,7 @@ class CompiledKernel:
             if not (t.written or t.scratch) or t.name in arguments:
                 continue
             if device is None or any(isinstance(d, str) and d not in lengths for d in t.dims):
-                continue  # bind says what is missing
+                continue  # bind reports missing arguments
             shape = [lengths[d] if isinstance(d, str) else d for d in t.dims]
             arguments[t.name] = torch.empty(shape, dtype=TORCH[t.dtype], device=device) if empty is None else empty(t.name, shape, device)
 

@@ -23,7 +23,7 @@ def require_launchable(checked: Checked) -> Cuda:
     Raises CuirError L0xx for what the lowering refuses.
     """
     scalars = {s.name: 1 for s in checked.scalars}
-    with contextlib.suppress(ZeroDivisionError):  # of these lengths; others may do
+    with contextlib.suppress(ZeroDivisionError):  # only these lengths may divide by zero
         count_tiles(checked, dict.fromkeys(checked.dims, 1), scalars)
     lowered: Cuda | None = checked.cache.get(require_launchable)
     if lowered is None:

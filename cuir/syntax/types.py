@@ -15,7 +15,7 @@ class DType:
     name: str
     itemsize: int  # bytes
     is_float: bool
-    torch: str  # what PyTorch calls it
+    torch: str  # PyTorch's name
     largest: str = ""  # the greatest finite number
     overflows: float = math.inf  # from here on a number in a program's text is no finite one
     saturates: bool = False  # greater numbers become the largest one; else infinity

@@ -104,7 +104,7 @@ def _get_computed_dtype(dtype: DType) -> DType:
 
 
 def _is_tensor(x: Value) -> bool:
-    torch = sys.modules.get("torch")  # without which there is none
+    torch = sys.modules.get("torch")  # not imported: no tensors exist
     return torch is not None and isinstance(x, torch.Tensor)
 
 
