@@ -50,20 +50,18 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
 
     Returns why whoever refilled the buffer did not wait for the reader, or None if the log does not show it.
     """
-    bar, barrier_uses = copy.bar, get_barrier_uses(m.launch.checked)
+    bar, uses = copy.bar, get_barrier_uses(m.launch.checked)
     assert bar is not None
     filler = m.workers[copy.worker]
     name, stage, _ = find_place(m, bar)
-    guard = barrier_uses.guards.get((filler.program.name, copy.span))
+    guard = uses.guards.get((filler.program.name, copy.span))
     rings = [guard.name] if guard is not None else []
-    rings = [n for n in rings if reader.program.name in {u.role for u in barrier_uses.find("arrives", n)}]
+    rings = [n for n in rings if reader.program.name in {u.role for u in uses.find("arrives", n)}]
     issue = next((e for e in bar.events() if e.kind == "issue" and e.span == copy.span and e.tick > wait.tick), None)
     issue_tick = issue.tick if issue is not None else 1 << 60
     if not rings:
         shared_names = [
-            n
-            for n in {u.name for u in barrier_uses.find("arrives", role=reader.program.name)}
-            if barrier_uses.find("waits", n, filler.program.name)
+            n for n in {u.name for u in uses.find("arrives", role=reader.program.name)} if uses.find("waits", n, filler.program.name)
         ]
         barrier_text = f"`{shared_names[0]}`" if len(shared_names) == 1 else "a barrier that the reader arrives on"
         equal_rings = [n for n in shared_names if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar)[2]])]
@@ -213,11 +211,11 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
 
     The access is the worker's, or an engine's that the worker waits for.
     """
-    barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     completion_epoch = old.done[1] if old.done is not None and old.done[0] == old.worker else None
     local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar)[2] == w.cta]  # those that `w` can wait on
     arrivals = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
-    awaited_names = {u.name for u in barrier_uses.find("waits", role=w.program.name)}
+    awaited_names = {u.name for u in uses.find("waits", role=w.program.name)}
     shared_arrivals = [(e, bar) for e, bar in arrivals if find_place(m, bar)[0] in awaited_names]
     later_arrivals = [
         (e, bar) for e, bar in shared_arrivals if completion_epoch is not None and e.epoch >= completion_epoch and e.tick > old.tick
@@ -225,7 +223,7 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
     finished = f"its {old.mode} is over" if not old.awaited else f"its {old.mode} is over ({old.awaited})"
     if not shared_arrivals and not later_arrivals:
         return _explain_missing_barrier(m, new, old)
-    guard = barrier_uses.guards.get((w.program.name, new.span))
+    guard = uses.guards.get((w.program.name, new.span))
     guard_name = guard.name if guard is not None and guard.name in {find_place(m, b)[0] for _, b in shared_arrivals} else None
     guard_arrivals = [(e, bar) for e, bar in later_arrivals if find_place(m, bar)[0] == guard_name]
     guard_waits = [
@@ -348,16 +346,14 @@ def _choose_arrival(m: Machine, arrivals: list[tuple[Event, Mbarrier]], worker: 
 
 def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
     """Explain a conflict in which the earlier party never arrived where the later one waits."""
-    barrier_uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
+    uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     crowded_cause = find_crowded_barrier(m, old.worker, new.worker)
     if crowded_cause is not None:
         return crowded_cause
     idle_cause = find_idle_wait(m, new.worker, -1, 1 << 60) or find_short_phase(m, new.worker, -1, 1 << 60)
     if idle_cause is not None:
         return idle_cause
-    shared_names = [
-        u.name for u in barrier_uses.find("arrives", role=owner.program.name) if barrier_uses.find("waits", u.name, w.program.name)
-    ]
+    shared_names = [u.name for u in uses.find("arrives", role=owner.program.name) if uses.find("waits", u.name, w.program.name)]
     waits = list_all_waits(m, new.worker)
     if shared_names:
         name = shared_names[0]
@@ -379,9 +375,9 @@ def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
 
 def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     """Explain why a read finds nothing written: the wait that is missing."""
-    barrier_uses, w = get_barrier_uses(m.launch.checked), m.workers[actor.worker]
-    rings = list(dict.fromkeys(u.name for u in barrier_uses.find("lands", array=ref.alloc.name)))
-    copies = barrier_uses.find("lands", array=ref.alloc.name)
+    uses, w = get_barrier_uses(m.launch.checked), m.workers[actor.worker]
+    rings = list(dict.fromkeys(u.name for u in uses.find("lands", array=ref.alloc.name)))
+    copies = uses.find("lands", array=ref.alloc.name)
     waits = [(e, bar) for e, bar in list_all_waits(m, actor.worker) if find_place(m, bar)[0] in rings]
     if waits:
         wait, bar = waits[0]
@@ -512,12 +508,12 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
     second_arrival = find_second_arrival(bar, phase + 1) or find_second_arrival(bar, max(phase, 0))
     if second_arrival is not None:
         return second_arrival
-    barrier_uses = get_barrier_uses(m.launch.checked)
-    filled_names = {u.name for u in barrier_uses.find("lands")}
+    uses = get_barrier_uses(m.launch.checked)
+    filled_names = {u.name for u in uses.find("lands")}
     arrivals = list(reversed(list_arrivals(bar, phase + 1)))
     ring, cta = find_place(m, bar)[0], find_place(m, bar)[2]
     for release_ring, workers in (
-        (n, [w.number]) if p == ring else (n, [a.worker for a in arrivals]) for n, p in barrier_uses.pairs.items() if ring in (n, p)
+        (n, [w.number]) if p == ring else (n, [a.worker for a in arrivals]) for n, p in uses.pairs.items() if ring in (n, p)
     ):
         for x in workers:
             cause = find_unwaited_release(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
@@ -539,15 +535,13 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
             2,
         )
     for a in arrivals:
-        previous_arrival = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
-        previous_tick = previous_arrival.tick if previous_arrival is not None else -1
+        previous = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
+        previous_tick = previous.tick if previous is not None else -1
         waits_between = [(e, b) for e, b in list_all_waits(m, a.worker) if previous_tick < e.tick < a.tick]
         arrival_text = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
         if not waits_between:
             earlier_notes = (
-                [(f"and here for phase {previous_arrival.phase}", previous_arrival.span)]
-                if previous_arrival is not None and previous_arrival.span != a.span
-                else []
+                [(f"and here for phase {previous.phase}", previous.span)] if previous is not None and previous.span != a.span else []
             )
             return Cause(
                 [(f"{arrival_text}, with no wait of its own since it arrived for the phase before", a.span), *earlier_notes],
