@@ -44,7 +44,7 @@ class Budget:
     seconds: float | None = None
     begin: float = field(default_factory=time.perf_counter)
 
-    def spent(self, counts: Counts) -> bool:
+    def is_spent(self, counts: Counts) -> bool:
         return (self.classes is not None and counts.classes >= self.classes) or (
             self.seconds is not None and time.perf_counter() - self.begin > self.seconds
         )
@@ -97,7 +97,7 @@ def search(skeleton: Skeleton, budget: Budget, progress: Progress = lambda count
             path.pop()
         if not path:
             return SearchResult(counts)
-        if budget.spent(counts):
+        if budget.is_spent(counts):
             return SearchResult(counts, complete=False)
 
 

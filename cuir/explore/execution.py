@@ -127,7 +127,7 @@ class Execution:
         self.stopped = False  # by a fault after which execution is undefined
         for w, worker in enumerate(skeleton.workers):
             for effect in worker.lead:
-                self._local(w, effect, -1)
+                self._apply_local(w, effect, -1)
 
     # ---- enabled steps
     def next(self, worker: int) -> Step | None:
@@ -170,10 +170,10 @@ class Execution:
 
         Not if one of them alone completes a phase that the other arrives in.
         """
-        mine, theirs = self._arrivals(a), self._arrivals(b)
-        return not any(bar in theirs and (self._completes(bar, mine[bar]) or self._completes(bar, theirs[bar])) for bar in mine)
+        mine, theirs = self._list_arrivals(a), self._list_arrivals(b)
+        return not any(bar in theirs and (self._would_complete(bar, mine[bar]) or self._would_complete(bar, theirs[bar])) for bar in mine)
 
-    def _arrivals(self, agent: int) -> dict[int, tuple[int, int]]:
+    def _list_arrivals(self, agent: int) -> dict[int, tuple[int, int]]:
         """Return the barriers at which the agent's next step arrives, with arrivals and bytes."""
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
@@ -181,7 +181,7 @@ class Execution:
         step = self.next(agent)
         return dict.fromkeys(step.bars, (1, step.value)) if step is not None and step.kind in ("arrive", "join", "named arrive") else {}
 
-    def _completes(self, number: int, by: tuple[int, int]) -> bool:
+    def _would_complete(self, number: int, by: tuple[int, int]) -> bool:
         bar = self.bars[number]
         if self.skeleton.bars[number].named:
             return len(bar.now) + 1 == self.skeleton.bars[number].count
@@ -199,11 +199,11 @@ class Execution:
         """Execute the next step of an enabled agent."""
         self.trace.append(agent)
         at = self.position[agent] if agent < self.workers else 0
-        self.counted.update((agent, at, b, self.bars[b].phase) for b in self._arrivals(agent))
+        self.counted.update((agent, at, b, self.bars[b].phase) for b in self._list_arrivals(agent))
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
             pre = self.flying.pop(agent)
-            self._depend(pre, landing.bar)
+            self._add_dependences(pre, landing.bar)
             self._land(landing, self.issue_progress[agent])
             return
         step, number = self.next(agent), len(self.past)
@@ -212,7 +212,7 @@ class Execution:
         pre = self.behind[agent]
         kind = step.kind
         if kind in ("arrive", "join", "named arrive"):
-            past = self._depend(pre, *step.bars)
+            past = self._add_dependences(pre, *step.bars)
             for bar in step.bars:
                 if kind == "arrive":
                     self._arrive(agent, bar, step)
@@ -226,27 +226,27 @@ class Execution:
             self.happened_before[agent] |= happened
             self.progress[agent] |= progress
             self.fenced[agent] |= fenced
-            past = self._depend(pre | depends)
+            past = self._add_dependences(pre | depends)
         elif kind == "take":
             unit = self.units_taken[agent]
-            past = self._depend(pre | (self.takes[unit - 1] if unit else 0))
+            past = self._add_dependences(pre | (self.takes[unit - 1] if unit else 0))
             self.units_taken[agent] += 1
             if len(self.takes) <= unit:
                 self.takes.append(0)
             self.takes[unit] |= past | 1 << number
         else:
-            past = self._depend(pre)
+            past = self._add_dependences(pre)
         self.behind[agent] = past | 1 << number
         for landing in step.landings:
-            self._engine(agent, landing.engine)
+            self._get_engine_event(agent, landing.engine)
             self.flying[self.workers + landing.number] = self.behind[agent]
             self.issue_progress[self.workers + landing.number] = self.happened_before[agent] | self.progress[agent]
         if step.landings:
             self._begin_event(agent)  # a wait behind the issue is not over when the copy lands
         for effect in step.locals:
-            self._local(agent, effect, number)
+            self._apply_local(agent, effect, number)
 
-    def _depend(self, past: int, *bars: int) -> int:
+    def _add_dependences(self, past: int, *bars: int) -> int:
         """Record the dependences of a step.
 
         An arrival (at `bars`) depends on all of the phases before, and may go before those that it does not otherwise
@@ -276,7 +276,7 @@ class Execution:
                     landing.span,
                     (),
                     "expect(nbytes(view)) for each view that is copied on this barrier",
-                    self._closure(*bar.now),
+                    self._compute_closure(*bar.now),
                 )
             )
             return
@@ -293,7 +293,7 @@ class Execution:
                     step.span,
                     (),
                     "arrive for the next phase only after a wait that knows this one over; or the count is too small",
-                    self._closure(*bar.now),
+                    self._compute_closure(*bar.now),
                 )
             )
             return
@@ -310,7 +310,7 @@ class Execution:
                     step.span,
                     (),
                     "expect(nbytes(view)) for each view that is copied on this barrier",
-                    self._closure(*bar.now),
+                    self._compute_closure(*bar.now),
                 )
             )
             return
@@ -320,17 +320,17 @@ class Execution:
         bar = self.bars[number]
         if bar.pending or bar.bytes:
             return
-        over, event = bar.phase, self._new()
+        over, event = bar.phase, self._make_event()
         bar.complete.append(event)
         bar.clock |= event | bar.landed
         bar.seen, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
         bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
-        finished = self._next_phase(bar)
+        finished = self._begin_phase(bar)
         for worker, (phase, waited, span, step) in bar.waits.items():
             if phase == over - 1 and not (bar.seen | bar.seen_progress) & waited:
-                self._lapped(worker, number, phase, span, self._closure(step, *finished))
+                self._report_lap(worker, number, phase, span, self._compute_closure(step, *finished))
 
-    def _next_phase(self, bar: _Bar) -> list[int]:
+    def _begin_phase(self, bar: _Bar) -> list[int]:
         for s in bar.now:
             bar.done |= self.past[s] | 1 << s
         bar.before, bar.now = bar.now, []
@@ -349,7 +349,7 @@ class Execution:
                     step.span,
                     (),
                     "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup",
-                    self._closure(*bar.now),
+                    self._compute_closure(*bar.now),
                 )
             )
             return
@@ -359,17 +359,17 @@ class Execution:
         if step.kind == "join":
             self.tickets[worker] = bar.phase
         if len(bar.now) == self.skeleton.bars[number].count:
-            self._next_phase(bar)
+            self._begin_phase(bar)
             bar.over.append((bar.clock, bar.fenced, bar.progress, bar.done))
             bar.phase, bar.clock, bar.fenced, bar.progress, bar.warps = bar.phase + 1, 0, 0, 0, 0
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]
         phase = self._awaited_phase(worker, bar, step.value)
-        past = self._depend(pre | (bar.done if phase >= 0 else 0))
+        past = self._add_dependences(pre | (bar.done if phase >= 0 else 0))
         if bar.phase > phase + 1:
             self.stopped = True
-            self._lapped(worker, step.bars[0], phase, step.span, self._closure(len(self.past) - 1, *bar.before))
+            self._report_lap(worker, step.bars[0], phase, step.span, self._compute_closure(len(self.past) - 1, *bar.before))
             return past
         if phase >= 0:
             self.happened_before[worker] |= bar.seen
@@ -378,7 +378,7 @@ class Execution:
         bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)
         return past
 
-    def _lapped(self, worker: int, number: int, phase: int, span: Span, steps: int) -> None:
+    def _report_lap(self, worker: int, number: int, phase: int, span: Span, steps: int) -> None:
         about, label = self.skeleton.bars[number], self.skeleton.workers[worker].label
         self.faults.append(
             Fault(
@@ -392,7 +392,7 @@ class Execution:
         )
 
     # ---- local effects
-    def _local(self, worker: int, effect: Touch | Fence | Retire, step: int) -> None:
+    def _apply_local(self, worker: int, effect: Touch | Fence | Retire, step: int) -> None:
         if isinstance(effect, Touch):
             self._touch(worker, effect, step)
         elif isinstance(effect, Retire):
@@ -409,18 +409,18 @@ class Execution:
 
     def _touch(self, worker: int, new: Touch, step: int) -> None:
         happened, fenced = self.happened_before[worker], self.fenced[worker]
-        record = _Record(new, worker, self.event[worker] if new.engine == NOW else self._engine(worker, new.engine), step)
+        record = _Record(new, worker, self.event[worker] if new.engine == NOW else self._get_engine_event(worker, new.engine), step)
         for region, covered in self.skeleton.near[new.region]:
             for old in self.records[region]:
                 earlier = old.touch
                 if new.mode == earlier.mode and new.mode != "write":
                     continue
                 if not (old.bit & happened and (new.array or self._can_be_ordered(record, old))):
-                    self._race(record, old)
+                    self._report_race(record, old)
                 elif new.proxy == "async" and earlier.proxy == "generic" and earlier.mode != "read":
                     is_visible = any(event & happened and covers & old.bit for event, covers in self.tensor_fences[old.worker])
                     if not (old.bit & fenced if new.array else is_visible):
-                        self._unfenced(record, old)
+                        self._report_missing_fence(record, old)
             if covered and new.mode == "write":
                 self.records[region].clear()
         home = self.records[new.region]
@@ -458,7 +458,7 @@ class Execution:
                     touch.span,
                     (),
                     "write it before, on every path and in every tile",
-                    self._closure(record.step),
+                    self._compute_closure(record.step),
                     _list_late_workers(record),
                 )
             )
@@ -471,7 +471,7 @@ class Execution:
             else f"the {r.touch.mode} of `{r.touch.text}` by {label}"
         )
 
-    def _race(self, new: _Record, old: _Record) -> None:
+    def _report_race(self, new: _Record, old: _Record) -> None:
         shared = isinstance(self.skeleton.regions[new.touch.region].space, int)
         hint = f"it is over after {old.touch.awaited}" if old.touch.engine != NOW else "a barrier must lie between the two"
         self.faults.append(
@@ -481,12 +481,12 @@ class Execution:
                 new.touch.span,
                 (("it must be over before; it is done here", old.touch.span),),
                 hint,
-                self._closure(old.step, new.step),
+                self._compute_closure(old.step, new.step),
                 _list_late_workers(old, new),
             )
         )
 
-    def _unfenced(self, new: _Record, old: _Record) -> None:
+    def _report_missing_fence(self, new: _Record, old: _Record) -> None:
         self.faults.append(
             Fault(
                 "R403",
@@ -494,34 +494,34 @@ class Execution:
                 new.touch.span,
                 (("written here", old.touch.span),),
                 f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
-                self._closure(old.step, new.step),
+                self._compute_closure(old.step, new.step),
                 _list_late_workers(old, new),
             )
         )
 
     # ---- events
-    def _new(self) -> int:
+    def _make_event(self) -> int:
         self.next_bit += 1
         return 1 << self.next_bit - 1
 
     def _begin_event(self, worker: int) -> None:
         """Begin a new event of a worker, which no release has covered yet."""
-        event = self._new()
+        event = self._make_event()
         self.event[worker] = event
         self.local_events[worker] |= event
         self.happened_before[worker] |= event
 
-    def _engine(self, worker: int, engine: int) -> int:
+    def _get_engine_event(self, worker: int, engine: int) -> int:
         """Return the event at which an engine completes."""
         if (worker, engine) not in self.engines:
-            self.engines[worker, engine] = self._new()
+            self.engines[worker, engine] = self._make_event()
         return self.engines[worker, engine]
 
     def _stop(self, fault: Fault) -> None:
         self.faults.append(fault)
         self.stopped = True
 
-    def _closure(self, *steps: int) -> int:
+    def _compute_closure(self, *steps: int) -> int:
         """Return the steps and all that they depend on.
 
         The current step counts with its dependences so far.
@@ -543,7 +543,7 @@ class Execution:
                     self.faults.append(
                         Fault(
                             "D401",
-                            f"deadlock: {self.skeleton.workers[w].label} {self._blocked(step)}",
+                            f"deadlock: {self.skeleton.workers[w].label} {self._describe_block(step)}",
                             step.span,
                             (),
                             "every wait needs its arrivals (and bytes) on every path, for empty tiles too",
@@ -565,7 +565,7 @@ class Execution:
                     )
                 )
 
-    def _blocked(self, step: Step) -> str:
+    def _describe_block(self, step: Step) -> str:
         if step.kind == "take":
             return "waits for its next unit of work, which is handed out when all workers have taken the one before"
         bar, about = self.bars[step.bars[0]], self.skeleton.bars[step.bars[0]]

@@ -156,9 +156,9 @@ class _Extractor:
         self.written = {t.name for t in self.checked.tensors if t.written}
         self.turns = 0  # loop turns of the cluster
         self.before = compiler.compile_body(self.checked.declarations)
-        self.needed = self._needed()
+        self.needed = self._find_needed()
 
-    def _needed(self) -> set[str]:
+    def _find_needed(self) -> set[str]:
         """Collect the names of tiles that select the accessed elements of a written tensor."""
         needed: set[str] = set()
         for role in self.checked.roles:
@@ -238,12 +238,12 @@ class _Extractor:
             if len(parts) == 3 and parts[2] == 0:
                 raise CuirError.of("M410", "the step of range is 0", stmt.iter.span, "a step that is positive or negative")
             for i in range(*parts):
-                self.turn(worker, stmt)
+                self.count_turn(worker, stmt)
                 worker.w.frame[stmt.target] = i
                 self.block(worker, stmt.body)
             return
         for t in self.units:
-            self.turn(worker, stmt)
+            self.count_turn(worker, stmt)
             self.point(worker, Step("take", stmt.span))
             worker.w.frame[stmt.target] = t
             self.block(worker, stmt.body)
@@ -255,7 +255,7 @@ class _Extractor:
             evaluate = self.evaluators[key] = self.compiler.compile_expr(e)
         return evaluate(worker.w)
 
-    def turn(self, worker: _Worker, stmt: For) -> None:
+    def count_turn(self, worker: _Worker, stmt: For) -> None:
         """Count one turn of a loop, which may make no step."""
         self.turns += 1
         if self.turns > LONGEST:
@@ -292,7 +292,7 @@ class _Extractor:
             if bound.op.effects != type(bound.op.effects)():
                 yield from self.call(node, bound)
         elif isinstance(node, Subscript) and root_name(node) in self.written and not node.place:
-            yield self.gather(node)
+            yield self.make_gather_handler(node)
 
     def call(self, node: Call, bound: BoundCall) -> Iterator[Handler]:
         """Yield the handlers of a call, from its effects as data."""
@@ -382,7 +382,7 @@ class _Extractor:
                 access = modes["shared"]
                 step.locals.append(
                     Touch(
-                        self.shared_region(r),
+                        self.add_shared_region(r),
                         access.mode,
                         access.proxy,
                         landing.engine,
@@ -395,7 +395,7 @@ class _Extractor:
                     )
                 )
                 if source.tensor.name in self.written:
-                    region = self.tensor_region(source.tensor, compute_box_intervals(source.tensor.shape, source.starts, source.sizes))
+                    region = self.add_tensor_region(source.tensor, compute_box_intervals(source.tensor.shape, source.starts, source.sizes))
                     access = modes["box"]
                     step.locals.append(
                         Touch(region, access.mode, access.proxy, landing.engine, span, source.text, "the copy", "a wait for the copy", True)
@@ -479,7 +479,7 @@ class _Extractor:
 
             def in_shared(worker: _Worker) -> list[Reached]:
                 ref = shared(worker.w)
-                return [(self.shared_region(ref), ref.text, ref.alloc.name)]
+                return [(self.add_shared_region(ref), ref.text, ref.alloc.name)]
 
             return in_shared
         if root not in self.written:
@@ -502,28 +502,28 @@ class _Extractor:
             return in_tensor
         assert isinstance(e, Subscript)
         mask_argument = site.args.get("mask")
-        return lambda worker: self.scattered(worker, e, mask_argument)
+        return lambda worker: self.find_scattered(worker, e, mask_argument)
 
-    def gather(self, node: Subscript) -> Handler:
+    def make_gather_handler(self, node: Subscript) -> Handler:
         """Return the handler of a read of elements inside an expression."""
 
         def run(worker: _Worker) -> None:
-            for region, text, _ in self.scattered(worker, node, None):
+            for region, text, _ in self.find_scattered(worker, node, None):
                 worker.trace.local(Touch(region, "read", "generic", NOW, node.span, text, "", "", False))
 
         return run
 
-    def scattered(self, worker: _Worker, e: Subscript, mask: Expr | None) -> list[Reached]:
+    def find_scattered(self, worker: _Worker, e: Subscript, mask: Expr | None) -> list[Reached]:
         tensor = self.launch.tensors[root_name(e) or ""]
         indices = [self.value(worker, i) for i in e.indices]  # type: ignore[arg-type]
         selected = self.value(worker, mask) if mask is not None else None
         return self.elements(tensor, compute_element_intervals(tensor.shape, indices, selected), e.span.text())
 
     def elements(self, tensor: TensorArg, intervals: Intervals, text: str) -> list[Reached]:
-        return [(self.tensor_region(tensor, intervals), text, "")] if intervals else []
+        return [(self.add_tensor_region(tensor, intervals), text, "")] if intervals else []
 
-    def tensor_region(self, tensor: TensorArg, intervals: Intervals) -> int:
+    def add_tensor_region(self, tensor: TensorArg, intervals: Intervals) -> int:
         return self.regions.setdefault(Region(tensor.name, intervals), len(self.regions))
 
-    def shared_region(self, ref: SharedRef) -> int:
+    def add_shared_region(self, ref: SharedRef) -> int:
         return self.regions.setdefault(Region(ref.cta, ref.intervals), len(self.regions))

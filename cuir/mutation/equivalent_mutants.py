@@ -136,7 +136,10 @@ def predicate(t: Trial) -> str | None:
                 q, k = np.arange(at.M)[:, None], np.arange(-(-at.N // problem.BN) * problem.BN)[None]
                 for b, h in itertools.product(range(at.B), range(at.H)):
                     local = dict(zip(names, (b, h, q, k)))
-                    original, mutated = (np.broadcast_to(np.asarray(run.expr(e, local)), (at.M, k.size)) for e in (site.node, replacement))  # type: ignore[arg-type]
+                    original, mutated = (
+                        np.broadcast_to(np.asarray(run.evaluate_expr(e, local)), (at.M, k.size))  # type: ignore[arg-type]
+                        for e in (site.node, replacement)
+                    )
                     if (original != mutated).any():
                         return None
                     pairs += original.size
@@ -165,7 +168,7 @@ def masked_more(t: Trial) -> str | None:
         run = Evaluator(t.program, {})
         for values in itertools.product(range(-2, 7), repeat=len(free)):
             local = dict(zip(free, values))
-            if run.expr(site.node, local) and not run.expr(replacement, local):  # type: ignore[arg-type]
+            if run.evaluate_expr(site.node, local) and not run.evaluate_expr(replacement, local):  # type: ignore[arg-type]
                 return None
         return f"`{show(replacement)}` holds wherever `{show(site.node)}` does: the mask is asked for in more blocks, and there, as the contract `full` says, all pairs are kept, so that it changes nothing"
     return None
@@ -234,7 +237,7 @@ def nobody_waits(t: Trial) -> str | None:
     for site in sorted(arrivals, key=lambda s: s.path, reverse=True):
         program = replace_node(program, site.path, ())
     try:
-        if not t.explore(program).clean or not t.same(program):
+        if not t.explore(program).clean or not t.has_same_bits(program):
             return None
     except CuirError:
         return None
@@ -285,7 +288,7 @@ def only_speed(t: Trial) -> str | None:
         if original != mutated or rest[0] != rest[1]:
             continue
         without = replace_node(t.program, (("items", t.program.items.index(kernels[0])),), original)
-        if t.explore(without).clean and t.same(without):
+        if t.explore(without).clean and t.has_same_bits(without):
             return f"without any use of `{name}` no schedule of {t.explored.launches} launches goes wrong, and the bits are the same in {t.runs} runs: it makes workers take turns, and orders nothing that must be ordered"
     return None
 
@@ -313,7 +316,7 @@ def same_value(t: Trial) -> str | None:
     """
     for site, replacement in itertools.islice(t.expressions(), 3):
         for witness in (_witness(site.node, replacement), _witness_bool(site.node, replacement)):  # type: ignore[arg-type]
-            if t.same(replace_node(t.program, site.path, witness)):
+            if t.has_same_bits(replace_node(t.program, site.path, witness)):
                 return f"`{show(replacement)}` is equal to `{show(site.node)}` whenever it is needed, in {t.runs} runs (a program that divides by 0 where they differ runs through)"
     return None
 
@@ -335,9 +338,9 @@ def free_number(t: Trial) -> str | None:
     if not isinstance(t.at.node, Literal) or t.at.node.kind != "float" or isinstance(t.at.parents[-1], Unary):
         return None
     for trial in (t, *make_smaller_tiles(t)):
-        if not all(trial.same(replace_node(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
+        if not all(trial.has_same_bits(replace_node(t.program, t.at.path, Literal(x))) for x in (1.0, 7.5, 1000.0)):
             return None
-        if not trial.same(replace_node(t.program, t.at.path, _NAN)):
+        if not trial.has_same_bits(replace_node(t.program, t.at.path, _NAN)):
             changed = [f"{n}={v}" for n, v in trial.consts.items() if t.consts.get(n) != v]
             qualification = f" (no run needs it with these consts; with {', '.join(changed)} they do)" if changed else ""
             return f"1.0, 7.5 and 1000.0 in place of `{show(t.at.node)}` all give the same bits in {trial.runs} runs, and NaN does not: the number is multiplied by 0{qualification}"
@@ -362,7 +365,7 @@ def never_equal(t: Trial) -> str | None:
     halves = replace(node, left=Binary("*", node.left, Literal(0.5)), right=Binary("*", node.right, Literal(0.5)))
     equal = Binary("==", node.left, node.right)
     marked = replace(call, args=(equal, _NAN, call))
-    if not t.same(replace_node(t.program, t.at.path, halves)) or not t.same(replace_node(t.program, choice.path, marked)):
+    if not t.has_same_bits(replace_node(t.program, t.at.path, halves)) or not t.has_same_bits(replace_node(t.program, choice.path, marked)):
         return None  # not of floats, or equal somewhere
     return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
 
@@ -395,7 +398,7 @@ def every_schedule(t: Trial) -> str | None:
     if (
         any(all(map(t.places.in_registers, p.body if isinstance(p, Func) else (p,))) for p in values)
         or not t.explored.clean
-        or not t.same(t.mutant)
+        or not t.has_same_bits(t.mutant)
     ):
         return None
     return f"no deadlock, race, overrun or lapped wait in any schedule of {t.explored.launches} launches ({t.explored.states:,} states), {t.extent}, and the bits of the original in {t.runs} runs"

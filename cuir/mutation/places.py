@@ -88,7 +88,7 @@ class Places:
 
     def __init__(self, program: Program, kernel: Kernel):
         self.program, self.kernel = program, kernel
-        self.sites = [s for s in list_sites(program) if self._of_kernel(s)]
+        self.sites = [s for s in list_sites(program) if self._belongs_to_kernel(s)]
         self.at = {s.path: s for s in self.sites}
         self.declared: dict[str, Call] = {}
         for stmt in kernel.body:
@@ -98,7 +98,7 @@ class Places:
         self.funcs = program.funcs()
         makes = {n: op for n, c in self.declared.items() if (op := get_called_op(c)) is not None}
         self.barriers = {n: op.name for n, op in makes.items() if op.traits.makes == "barrier"}
-        self.passed = self._passed()
+        self.passed = self._find_passed()
         self.arrays = [n for n, op in makes.items() if op.traits.makes == "array"]
         # statements that are a primitive's call, and values of assignments that are
         self.calls: list[tuple[Site, Call, Op]] = []
@@ -108,9 +108,9 @@ class Places:
             if isinstance(value, Call) and op is not None and op.where != "declaration":
                 self.calls.append((s, value, op))
         self.filled = {get_root(c.func) for _, c, op in self.calls if op.effects.expects}
-        self.parities = self._parities()
+        self.parities = self._find_parities()
 
-    def _passed(self) -> dict[str, str]:
+    def _find_passed(self) -> dict[str, str]:
         """Return the parameters of functions that receive a barrier, with its kind."""
         kinds: dict[str, str] = {}
         for s in self.sites:
@@ -121,14 +121,14 @@ class Places:
                     kinds[param] = kind
         return {name: kind for name, kind in kinds.items() if name not in self.barriers}
 
-    def _of_kernel(self, site: Site) -> bool:
+    def _belongs_to_kernel(self, site: Site) -> bool:
         """Return whether a place belongs to the kernel; other kernels and what they alone use do not."""
         top = site.parents[1] if len(site.parents) > 1 else site.node
         if isinstance(top, Kernel):
             return top is self.kernel
-        return not isinstance(top, Func) or top.name in self._used()
+        return not isinstance(top, Func) or top.name in self._find_used()
 
-    def _used(self) -> set[str]:
+    def _find_used(self) -> set[str]:
         if not hasattr(self, "_names"):
             funcs, self._names = self.program.funcs(), set[str]()
             todo = names_read(self.kernel)
@@ -150,7 +150,7 @@ class Places:
         """Return whether a barrier is a hardware barrier."""
         return TABLE[self.barriers[barrier]].traits.hardware
 
-    def _parities(self) -> set[str]:
+    def _find_parities(self) -> set[str]:
         """Return the functions whose results are parities of waits."""
         waited = {n for _, c, op in self.calls if op.effects.waits and c.args for n in names_read(c.args[0])}
         callees = set()
@@ -198,7 +198,7 @@ class Places:
         parent: Any = self.at[site.path[:-1]].node
         return self.replace_at(self.at[site.path[:-1]], replace(parent, **{site.path[-1][0]: body}))
 
-    def passes_unseen(self, call: Call, passed: tuple[Stmt, ...]) -> bool:
+    def is_unobservable(self, call: Call, passed: tuple[Stmt, ...]) -> bool:
         """Return whether a call that assigns nothing may change places with statements.
 
         They only compute in registers, and bind nothing that the call reads.

@@ -91,7 +91,7 @@ def swap(places: Places) -> Iterator[Mutant]:
                 copied = places.op(neighbour.value)
                 if copied is not None and copied.effects.completes:
                     why = "bytes may land before the expect that announces them; the phase still lacks its arrival"
-            if places.passes_unseen(call, (neighbour,)) and not (late and e.drains == PRODUCTS):
+            if places.is_unobservable(call, (neighbour,)) and not (late and e.drains == PRODUCTS):
                 why = UNSEEN
             yield make_mutant(
                 places,
@@ -122,7 +122,7 @@ def release_early(places: Places) -> Iterator[Mutant]:
         waits = [i for i, s in enumerate(before) if isinstance(s, ExprStmt) and isinstance(s.value, Call) and _drains(places, s.value)]
         for to, how in ((waits[-1] if waits else None, "before the wait for the product"), (0, "at the start of its block")):
             if to is not None and to < at:
-                why = UNSEEN if places.passes_unseen(call, before[to:]) else None
+                why = UNSEEN if places.is_unobservable(call, before[to:]) else None
                 yield make_mutant(places, 3, "release early", site, f"`{show(call)}` {how}", places.move(site, to), why)
 
 
@@ -270,7 +270,7 @@ def move_to_end(places: Places) -> Iterator[Mutant]:
         last = len(body) - 1 - isinstance(body[-1], Return)
         if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.drains or e.fences) or at + 1 >= last:
             continue
-        why = UNSEEN if places.passes_unseen(call, body[at + 1 : last + 1]) and e.drains != "wgmma" else None
+        why = UNSEEN if places.is_unobservable(call, body[at + 1 : last + 1]) and e.drains != "wgmma" else None
         word = op.written.rpartition(".")[2]
         yield make_mutant(
             places,

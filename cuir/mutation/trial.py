@@ -187,7 +187,7 @@ class Trial:
             _expected[key] = self.bits(self.program)
         return _expected[key]
 
-    def same(self, program: Program) -> bool:
+    def has_same_bits(self, program: Program) -> bool:
         """Return whether a program gives the bits of the original in all problems."""
         outputs = self.bits(program)
         return outputs is not None and self.expected is not None and all(map(_is_same, outputs, self.expected))

@@ -26,7 +26,7 @@ def list_binaries(facts: Facts) -> Iterator[tuple[Site, Binary]]:
 
 def can_exchange_operands(facts: Facts, e: Binary) -> bool:
     """Return whether the operands may be evaluated in the other order: at least one of them is pure."""
-    return facts.pure(e.left) or facts.pure(e.right)
+    return facts.is_pure(e.left) or facts.is_pure(e.right)
 
 
 def is_primitive_call(facts: Facts, e: Call) -> bool:
@@ -47,7 +47,7 @@ def commute(facts: Facts) -> Iterator[Rewrite]:
             yield replace_node(facts, "commute", site, replace(e, left=e.right, right=e.left))
     for site in facts.expressions:
         call = site.node
-        if isinstance(call, Call) and get_extremum(facts, call) and facts.pure(call):
+        if isinstance(call, Call) and get_extremum(facts, call) and facts.is_pure(call):
             for i, (a, b) in enumerate(itertools.pairwise(call.args)):
                 if a != b:
                     yield replace_node(facts, "commute", site, replace(call, args=(*call.args[:i], b, a, *call.args[i + 2 :])))
@@ -63,7 +63,7 @@ def commute_logic(facts: Facts) -> Iterator[Rewrite]:
     for site, e in list_binaries(facts):
         if not traits(e).lazy or e.left == e.right:
             continue
-        if all(facts.scalar(side) and facts.cheap_and_safe(side) and not names_read(side) <= constants for side in (e.left, e.right)):
+        if all(facts.is_scalar(side) and facts.is_speculatable(side) and not names_read(side) <= constants for side in (e.left, e.right)):
             yield replace_node(facts, "commute logic", site, replace(e, left=e.right, right=e.left))
 
 
@@ -84,12 +84,12 @@ def reassociate(facts: Facts) -> Iterator[Rewrite]:
     """
     for site, e in list_binaries(facts):
         t = traits(e)
-        logic = t.commutative and (t.decided_by is not None or t.involutive) and facts.numbers(e)
-        if not (logic or ((t.linear or t.multiplies) and facts.integers(e))):
+        logic = t.commutative and (t.decided_by is not None or t.involutive) and facts.is_number(e)
+        if not (logic or ((t.linear or t.multiplies) and facts.is_integer(e))):
             continue
         for side in ("left", "right"):
             inner = getattr(e, side)
-            if isinstance(inner, Binary) and (replacement := regroup(e, inner, side)) is not None and (logic or facts.integers(inner)):
+            if isinstance(inner, Binary) and (replacement := regroup(e, inner, side)) is not None and (logic or facts.is_integer(inner)):
                 yield replace_node(facts, "reassociate", site, replacement)
 
 
@@ -134,9 +134,9 @@ def negate_choice(facts: Facts) -> Iterator[Rewrite]:
     """Yield `where(c, a, b)` -> `where(~c, b, a)`, and `a if c else b` -> `b if not c else a`."""
     for site in facts.expressions:
         e = site.node
-        if isinstance(e, IfExp) and facts.numbers(e):
+        if isinstance(e, IfExp) and facts.is_number(e):
             yield replace_node(facts, "negate choice", site, IfExp(negate(e.cond, "not"), e.other, e.then))
-        if isinstance(e, Call) and is_where(e) and is_primitive_call(facts, e) and len(e.args) == 3 and facts.pure(e):
+        if isinstance(e, Call) and is_where(e) and is_primitive_call(facts, e) and len(e.args) == 3 and facts.is_pure(e):
             cond, a, b = e.args
             yield replace_node(facts, "negate choice", site, replace(e, args=(negate(cond, "~"), b, a)))
 
@@ -149,14 +149,14 @@ def negate_comparison(facts: Facts) -> Iterator[Rewrite]:
     """
     for site in facts.expressions:
         e = site.node
-        if isinstance(e, Binary) and _compares_integers(facts, e) and (facts.scalar(e) or facts.tile(e)):
-            yield replace_node(facts, "negate comparison", site, Unary("not" if facts.scalar(e) else "~", _make_opposite(e)))
+        if isinstance(e, Binary) and _compares_integers(facts, e) and (facts.is_scalar(e) or facts.is_tile(e)):
+            yield replace_node(facts, "negate comparison", site, Unary("not" if facts.is_scalar(e) else "~", _make_opposite(e)))
         if isinstance(e, Unary) and traits(e).complements and isinstance(e.operand, Binary) and _compares_integers(facts, e.operand):
             yield replace_node(facts, "negate comparison", site, _make_opposite(e.operand))
 
 
 def _compares_integers(facts: Facts, e: Binary) -> bool:
-    return bool(traits(e).compares) and facts.integers(e.left) and facts.integers(e.right)
+    return bool(traits(e).compares) and facts.is_integer(e.left) and facts.is_integer(e.right)
 
 
 def _make_opposite(e: Binary) -> Binary:

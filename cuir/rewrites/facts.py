@@ -89,7 +89,7 @@ class Facts:
     def sites(self) -> list[Site]:
         """Places in the kernel, and in the functions that it calls directly or indirectly."""
         used = set(map(id, self.used))
-        return [s for s in list_sites(self.program) if s.parents and id(self.top(s)) in used]
+        return [s for s in list_sites(self.program) if s.parents and id(self.get_definition(s)) in used]
 
     @cached_property
     def used(self) -> list[Func | Kernel]:
@@ -106,7 +106,7 @@ class Facts:
     def at(self) -> dict[Path, Site]:
         return {s.path: s for s in self.sites}
 
-    def top(self, site: Site) -> Node:
+    def get_definition(self, site: Site) -> Node:
         """Return the definition that contains a place."""
         return site.parents[1] if len(site.parents) > 1 else site.node
 
@@ -116,31 +116,31 @@ class Facts:
 
         Without those whose form matters: in slices, in a role's call, in declarations of memory.
         """
-        return [s for s in self.sites if self.types_of(s.node) and self._open(s)]
+        return [s for s in self.sites if self.get_types(s.node) and self._is_open(s)]
 
-    def _open(self, site: Site) -> bool:
+    def _is_open(self, site: Site) -> bool:
         if isinstance(site.node, (Keyword, Slice, Stmt)) or site.inside(Slice) is not None or ("call", None) in site.path:
             return False
         if site.path[-1] == ("func", None) or site.path[1][0] in ("params", "cluster"):
             return False
         return not any(isinstance(p, Call) and traits(p).makes in MEMORY for p in site.parents)
 
-    def statement(self, site: Site) -> Site:
+    def find_statement(self, site: Site) -> Site:
         """Return the innermost statement that contains a place."""
         path = site.path
         while not isinstance(self.at[path].node, Stmt):
             path = path[:-1]
         return self.at[path]
 
-    def role(self, site: Site) -> With | None:
+    def find_role(self, site: Site) -> With | None:
         role: With | None = site.node if isinstance(site.node, With) else site.inside(With)
         return role
 
-    def in_body(self, site: Site) -> bool:
+    def is_in_body(self, site: Site) -> bool:
         """Return whether a statement is in a function or a role, not among the declarations."""
-        return isinstance(self.top(site), Func) or (self.role(site) is not None and not isinstance(site.node, With))
+        return isinstance(self.get_definition(site), Func) or (self.find_role(site) is not None and not isinstance(site.node, With))
 
-    def blocks(self) -> Iterator[tuple[Site, str, tuple[Stmt, ...]]]:
+    def list_blocks(self) -> Iterator[tuple[Site, str, tuple[Stmt, ...]]]:
         """Yield every block of functions and roles: its parent, the parent's field, and the statements."""
         for s in self.sites:
             n = s.node
@@ -159,29 +159,29 @@ class Facts:
         return extended
 
     # ---- types
-    def types_of(self, node: Node) -> set[Type]:
+    def get_types(self, node: Node) -> set[Type]:
         """Return the types of an expression in all calls.
 
         Empty for one that the consts leave out, and for the prelude's.
         """
         return self.types.get(_make_place(node.span), set()) if node.span.source is self.program.span.source else set()
 
-    def numbers(self, node: Node) -> bool:
+    def is_number(self, node: Node) -> bool:
         """Return whether an expression is a scalar or a tile in every call."""
-        return bool(types := self.types_of(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
+        return bool(types := self.get_types(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
 
-    def integers(self, node: Node) -> bool:
-        return self.numbers(node) and all(t.dtype == I32 for t in self.types_of(node))  # type: ignore[union-attr]
+    def is_integer(self, node: Node) -> bool:
+        return self.is_number(node) and all(t.dtype == I32 for t in self.get_types(node))  # type: ignore[union-attr]
 
-    def scalar(self, node: Node) -> bool:
-        return bool(types := self.types_of(node)) and all(isinstance(t, Scalar) for t in types)
+    def is_scalar(self, node: Node) -> bool:
+        return bool(types := self.get_types(node)) and all(isinstance(t, Scalar) for t in types)
 
-    def tile(self, node: Node) -> bool:
-        return bool(types := self.types_of(node)) and all(isinstance(t, TileType) for t in types)
+    def is_tile(self, node: Node) -> bool:
+        return bool(types := self.get_types(node)) and all(isinstance(t, TileType) for t in types)
 
-    def view(self, node: Node) -> bool:
+    def is_view(self, node: Node) -> bool:
         """Return whether an expression is a view, or a barrier selected from a ring."""
-        return bool(types := self.types_of(node)) and all(
+        return bool(types := self.get_types(node)) and all(
             isinstance(t, (SharedView, GlobalView)) or (isinstance(t, BarrierType) and t.stages is None) for t in types
         )
 
@@ -190,41 +190,41 @@ class Facts:
         return is_literal(node)  # type: ignore[arg-type]
 
     # ---- effects
-    def pure(self, node: Node) -> bool:
+    def is_pure(self, node: Node) -> bool:
         """Return whether evaluating an expression only computes: it reads no memory and synchronises nothing."""
         for n in walk(node):
-            if isinstance(n, Subscript) and not self._picks(n):
+            if isinstance(n, Subscript) and not self._is_pick(n):
                 return False
-            if isinstance(n, Call) and not self._computes(n):
+            if isinstance(n, Call) and not self._is_computing(n):
                 return False
         return True
 
-    def _picks(self, e: Subscript) -> bool:
-        types = self.types_of(e)
+    def _is_pick(self, e: Subscript) -> bool:
+        types = self.get_types(e)
         if types:
             return not any(isinstance(t, (Scalar, TileType)) for t in types) or isinstance(e.value, Call)
         return isinstance(e.value, Call)  # a part of a tuple
 
-    def _computes(self, e: Call) -> bool:
+    def _is_computing(self, e: Call) -> bool:
         if not isinstance(e.func, Name):
             return False
         name = e.func.id
         if name in self.funcs:
             if name not in self._pure:
                 self._pure[name] = False  # for recursive functions
-                self._pure[name] = all(self.computes(s) for s in self.funcs[name].body)
+                self._pure[name] = all(self.only_computes(s) for s in self.funcs[name].body)
             return self._pure[name]
         return name in WRITTEN and all(op.effects == Effects() and op.where != "declaration" for op in WRITTEN[name])
 
-    def computes(self, stmt: Stmt) -> bool:
+    def only_computes(self, stmt: Stmt) -> bool:
         """Return whether a statement only computes, its blocks included."""
         if isinstance(stmt, (Assign, AugAssign, Return)):
-            return self.pure(stmt.value)
+            return self.is_pure(stmt.value)
         if isinstance(stmt, If):
-            return self.pure(stmt.cond) and all(map(self.computes, (*stmt.body, *stmt.orelse)))
-        return isinstance(stmt, For) and self.pure(stmt.iter) and all(map(self.computes, stmt.body))
+            return self.is_pure(stmt.cond) and all(map(self.only_computes, (*stmt.body, *stmt.orelse)))
+        return isinstance(stmt, For) and self.is_pure(stmt.iter) and all(map(self.only_computes, stmt.body))
 
-    def cheap_and_safe(self, node: Node) -> bool:
+    def is_speculatable(self, node: Node) -> bool:
         """Return whether a scalar is speculatable: it cannot fail, and costs little."""
         for n in walk(node):
             divides = isinstance(n, Binary) and traits(n).divides_integers and not (isinstance(n.right, Literal) and n.right.value)
@@ -232,7 +232,7 @@ class Facts:
                 return False
         return True
 
-    def always_evaluated(self, site: Site) -> bool:
+    def is_always_evaluated(self, site: Site) -> bool:
         """Return whether an expression is evaluated whenever its statement is, not for one side of a choice."""
         for parent, (name, _) in zip(site.parents, site.path):
             if isinstance(parent, IfExp) and name != "cond":
@@ -242,27 +242,27 @@ class Facts:
         return True
 
     # ---- names
-    def locals_of(self, site: Site) -> Counter[str]:
+    def count_locals(self, site: Site) -> Counter[str]:
         """Count the bindings of each name of the function or role around a place, parameters included."""
-        top, role = self.top(site), self.role(site)
+        top, role = self.get_definition(site), self.find_role(site)
         if isinstance(top, Func):
             return count_assignments(top.body) + Counter(top.params)
         counts = count_assignments(role.body) + Counter([role.name] if role.name else []) if role is not None else Counter[str]()
         return counts
 
-    def declared(self) -> set[str]:
+    def list_declared(self) -> set[str]:
         """Return the names that the kernel binds before its roles."""
         return set(count_assignments(tuple(s for s in self.kernel.body if not isinstance(s, With))))
 
-    def scope(self, site: Site) -> tuple[Stmt, ...]:
+    def get_scope(self, site: Site) -> tuple[Stmt, ...]:
         """Return all statements that see the locals of a place."""
-        top, role = self.top(site), self.role(site)
+        top, role = self.get_definition(site), self.find_role(site)
         return top.body if isinstance(top, Func) else role.body if role is not None else self.kernel.body
 
-    def in_flight(self, site: Site) -> set[str]:
+    def list_in_flight(self, site: Site) -> set[str]:
         """Return names of the function or role that are bound to asynchronous products."""
         names = set[str]()
-        for stmt in (n for s in self.scope(site) for n in walk(s)):
+        for stmt in (n for s in self.get_scope(site) for n in walk(s)):
             if isinstance(stmt, Assign) and any(starts_product(n) for n in walk(stmt.value)):
                 names |= set(stmt.targets)
         return names
@@ -275,7 +275,7 @@ class Facts:
         call = next((p for p in reversed(site.parents) if not isinstance(p, Keyword)), None)
         return call is not None and (starts_product(call) or awaits_products(call))
 
-    def free_name(self, base: str) -> str:
+    def make_free_name(self, base: str) -> str:
         """Derive a name from `base` that the program does not use yet."""
         name, n = base, 1
         while name in self.used_names:

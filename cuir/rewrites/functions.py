@@ -20,7 +20,7 @@ def rename_function(facts: Facts) -> Iterator[Rewrite]:
     A splice point is found by its name: the transfer no longer sees a renamed one.
     """
     for i, func in enumerate(f for f in facts.used if isinstance(f, Func)):
-        yield _rename(facts, func, facts.free_name(f"{'az'[i % 2]}_{func.name}"))
+        yield _rename(facts, func, facts.make_free_name(f"{'az'[i % 2]}_{func.name}"))
 
 
 def _rename(facts: Facts, func: Func, new: str) -> Rewrite:
@@ -42,10 +42,10 @@ def inline_function(facts: Facts) -> Iterator[Rewrite]:
     """Replace `a, b = f(x + 1)` by `p = x + 1`, the body of f with fresh names, and `a, b = result`."""
     for site in facts.sites:
         s = site.node
-        if not (isinstance(s, (Assign, ExprStmt, Return)) and isinstance(s.value, Call) and facts.in_body(site)):
+        if not (isinstance(s, (Assign, ExprStmt, Return)) and isinstance(s.value, Call) and facts.is_in_body(site)):
             continue
         func = facts.program.funcs().get(s.value.func.id) if isinstance(s.value.func, Name) else None
-        if func is None or not _is_closed(facts, func, site) or (isinstance(s, ExprStmt) and not facts.pure(func.body[-1].value)):  # type: ignore[union-attr]
+        if func is None or not _is_closed(facts, func, site) or (isinstance(s, ExprStmt) and not facts.is_pure(func.body[-1].value)):  # type: ignore[union-attr]
             continue
         replacement = _inline_body(facts, func, s)
         if replacement:
@@ -64,7 +64,9 @@ def _is_closed(facts: Facts, func: Func, site: Site) -> bool:
     local_names = {*func.params, *count_assignments(func.body)}
     free = {n for s in func.body for n in names_read(s)} - local_names
     passed = [*func.params[: len(call.args)], *(k.name for k in call.keywords)]
-    return not free & {*facts.locals_of(site), *facts.declared()} and func.name not in free and sorted(passed) == sorted(func.params)
+    return (
+        not free & {*facts.count_locals(site), *facts.list_declared()} and func.name not in free and sorted(passed) == sorted(func.params)
+    )
 
 
 def _inline_body(facts: Facts, func: Func, s: Assign | ExprStmt | Return) -> tuple[Stmt, ...]:
@@ -72,7 +74,7 @@ def _inline_body(facts: Facts, func: Func, s: Assign | ExprStmt | Return) -> tup
     assert isinstance(call, Call)
     arguments = dict(zip(func.params, call.args)) | {k.name: k.value for k in call.keywords}
     bound = count_assignments(func.body)
-    names = {n: facts.free_name(f"{n}_of_{func.name}") for n in (*func.params, *bound) if n != "_"}
+    names = {n: facts.make_free_name(f"{n}_of_{func.name}") for n in (*func.params, *bound) if n != "_"}
     body = [rename_names(b, names) for b in func.body]
     replacement: list[Stmt] = []
     for param, value in arguments.items():
@@ -98,9 +100,13 @@ def outline_function(facts: Facts) -> Iterator[Rewrite]:
     """Yield `x = a * b + c` -> `x = f(a, b, c)`, with a new function for it."""
     for site in facts.expressions:
         e = site.node
-        if not (isinstance(e, (Binary, IfExp, Call)) and facts.numbers(e) and is_movable(facts, site)):
+        if not (isinstance(e, (Binary, IfExp, Call)) and facts.is_number(e) and is_movable(facts, site)):
             continue
-        visible = {*facts.locals_of(site), *facts.declared()} if not isinstance(facts.top(site), Func) else {*facts.locals_of(site)}
+        visible = (
+            {*facts.count_locals(site), *facts.list_declared()}
+            if not isinstance(facts.get_definition(site), Func)
+            else {*facts.count_locals(site)}
+        )
         params = tuple(dict.fromkeys(n.id for n in walk(e) if isinstance(n, Name) and n.id in visible))
         plain = not any(isinstance(n, Subscript) for n in walk(e)) and sum(isinstance(n, (Binary, Call)) for n in walk(e)) > 1
         if plain and 1 <= len(params) <= 4:
@@ -108,7 +114,7 @@ def outline_function(facts: Facts) -> Iterator[Rewrite]:
 
 
 def _outline(facts: Facts, site: Site, e: Expr, params: tuple[str, ...]) -> Rewrite:
-    func = Func(facts.free_name("outlined"), params, (Return(e),))
+    func = Func(facts.make_free_name("outlined"), params, (Return(e),))
     call = Call(Name(func.name), tuple(map(Name, params)))
 
     def make_program() -> Program:

@@ -35,7 +35,7 @@ N = TypeVar("N", bound=Node)
 
 def name_expression(facts: Facts, name: str, site: Site, base: str) -> Rewrite:
     """Return a rewrite that names an expression right before its statement."""
-    stmt, fresh, e = facts.statement(site), facts.free_name(base), site.node
+    stmt, fresh, e = facts.find_statement(site), facts.make_free_name(base), site.node
     bound = Assign((fresh,), e)  # type: ignore[arg-type]
     after = replace_node(stmt.node, site.path[len(stmt.path) :], Name(fresh))
     return Rewrite(
@@ -52,9 +52,9 @@ def is_movable(facts: Facts, site: Site) -> bool:
 
     Operands of a product keep their registers.
     """
-    if not facts.in_body(facts.statement(site)) or facts.operand(site) or not facts.pure(site.node):
+    if not facts.is_in_body(facts.find_statement(site)) or facts.operand(site) or not facts.is_pure(site.node):
         return False
-    return facts.always_evaluated(site) or facts.cheap_and_safe(site.node)
+    return facts.is_always_evaluated(site) or facts.is_speculatable(site.node)
 
 
 def is_sole_binding(site: Site) -> bool:
@@ -68,7 +68,7 @@ def name_parts(facts: Facts) -> Iterator[Rewrite]:
     """Yield `f(a + b)` -> `x = a + b` and `f(x)`."""
     for site in facts.expressions:
         e = site.node
-        compound = isinstance(e, (Binary, Unary, IfExp, Call)) and facts.numbers(e) and not facts.takes_any_dtype(e)
+        compound = isinstance(e, (Binary, Unary, IfExp, Call)) and facts.is_number(e) and not facts.takes_any_dtype(e)
         if compound and is_movable(facts, site) and not is_sole_binding(site):
             yield name_expression(facts, "name", site, "part")
 
@@ -78,8 +78,10 @@ def name_views(facts: Facts) -> Iterator[Rewrite]:
     """Yield `bar[s].wait(p)` -> `x = bar[s]` and `x.wait(p)`; views of arrays and tensors too."""
     for site in facts.expressions:
         e = site.node
-        view = isinstance(e, (Subscript, Attribute)) and facts.view(e) and facts.in_body(facts.statement(site)) and facts.pure(e)
-        if view and facts.always_evaluated(site) and not is_sole_binding(site) and not isinstance(site.parents[-1], Subscript):
+        view = (
+            isinstance(e, (Subscript, Attribute)) and facts.is_view(e) and facts.is_in_body(facts.find_statement(site)) and facts.is_pure(e)
+        )
+        if view and facts.is_always_evaluated(site) and not is_sole_binding(site) and not isinstance(site.parents[-1], Subscript):
             yield name_expression(facts, "name view", site, "view")
 
 
@@ -93,12 +95,12 @@ def copy(facts: Facts) -> Iterator[Rewrite]:
         e, parent = site.node, site.parents[-1]
         value = (
             isinstance(e, Name)
-            and facts.numbers(e)
+            and facts.is_number(e)
             and not facts.takes_any_dtype(e)
             and is_movable(facts, site)
             and not is_sole_binding(site)
         )
-        if isinstance(e, Name) and value and (e.id not in facts.in_flight(site) or isinstance(parent, Binary)):
+        if isinstance(e, Name) and value and (e.id not in facts.list_in_flight(site) or isinstance(parent, Binary)):
             yield name_expression(facts, "copy", site, "same")
 
 
@@ -108,9 +110,9 @@ def inline(facts: Facts) -> Iterator[Rewrite]:
 
     The statements between only compute, and bind nothing that e reads.
     """
-    for holder, field, body in facts.blocks():
+    for holder, field, body in facts.list_blocks():
         for i, s in enumerate(body):
-            if isinstance(s, Assign) and len(s.targets) == 1 and facts.pure(s.value):
+            if isinstance(s, Assign) and len(s.targets) == 1 and facts.is_pure(s.value):
                 at = facts.at[(*holder.path, (field, i))]
                 use = _find_only_use(facts, at, s, body)
                 if use is not None:
@@ -120,7 +122,7 @@ def inline(facts: Facts) -> Iterator[Rewrite]:
 def _find_only_use(facts: Facts, at: Site, s: Assign, body: tuple[Stmt, ...]) -> Site | None:
     """Return the only place that reads the name bound by a statement, if the value may stand there."""
     name = s.targets[0]
-    if facts.locals_of(at)[name] != 1 or sum(n == Name(name) for top in facts.scope(at) for n in walk(top)) != 1:
+    if facts.count_locals(at)[name] != 1 or sum(n == Name(name) for top in facts.get_scope(at) for n in walk(top)) != 1:
         return None
     (field, i), needed = at.path[-1], names_read(s.value)
     assert i is not None
@@ -130,7 +132,7 @@ def _find_only_use(facts: Facts, at: Site, s: Assign, body: tuple[Stmt, ...]) ->
             path = (*at.path[:-1], (field, j))
             return next((u for u in facts.expressions if u.path[: len(path)] == path and _accepts_value(facts, u, name, path)), None)
         bound = set(later.targets) if isinstance(later, Assign) else {later.target} if isinstance(later, AugAssign) else None
-        if bound is None or bound & needed or not facts.computes(later):
+        if bound is None or bound & needed or not facts.only_computes(later):
             return None
     return None
 
@@ -140,13 +142,13 @@ def _accepts_value(facts: Facts, use: Site, name: str, path: object) -> bool:
 
     It must be in the head of its statement.
     """
-    if use.node != Name(name) or facts.statement(use).path != path or not facts.numbers(use.node):
+    if use.node != Name(name) or facts.find_statement(use).path != path or not facts.is_number(use.node):
         return False
     return not any(map(awaits_products, use.parents))
 
 
 def _inline_use(facts: Facts, s: Assign, at: Site, use: Site) -> Rewrite:
-    stmt = facts.statement(use)
+    stmt = facts.find_statement(use)
     after = replace_node(stmt.node, use.path[len(stmt.path) :], s.value)
 
     def make_program() -> Program:
@@ -168,13 +170,13 @@ def rename(facts: Facts) -> Iterator[Rewrite]:
         if isinstance(n, Func):
             names = {*count_assignments(n.body), *n.params}
         elif isinstance(n, Kernel):
-            names = facts.declared()
+            names = facts.list_declared()
         elif isinstance(n, With):
             names = {*count_assignments(n.body), *([n.name] if n.name else [])}
         else:
             continue
         for i, old in enumerate(sorted(names - {"_"})):
-            yield _rename(facts, site, old, facts.free_name(f"{'az'[i % 2]}_{old}"))
+            yield _rename(facts, site, old, facts.make_free_name(f"{'az'[i % 2]}_{old}"))
 
 
 def _rename(facts: Facts, site: Site, old: str, new: str) -> Rewrite:

@@ -18,7 +18,7 @@ from .table import Rewrite, get_head, register_kind, show_text
 
 def list_neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
     """Yield adjacent statements of functions and roles, with the place of the first."""
-    for holder, name, body in facts.blocks():
+    for holder, name, body in facts.list_blocks():
         for i in range(len(body) - 1):
             yield facts.at[(*holder.path, (name, i))], body[i], body[i + 1]
 
@@ -54,7 +54,7 @@ def negate_branch(facts: Facts) -> Iterator[Rewrite]:
     """
     for site in facts.sites:
         s = site.node
-        if isinstance(s, If) and s.orelse and facts.scalar(s.cond):
+        if isinstance(s, If) and s.orelse and facts.is_scalar(s.cond):
             replacement = replace(s, cond=negate(s.cond, "not"), body=s.orelse, orelse=s.body)
             yield Rewrite(
                 "negate branch",
@@ -91,7 +91,7 @@ def split_assignment(facts: Facts) -> Iterator[Rewrite]:
 def merge_assignments(facts: Facts) -> Iterator[Rewrite]:
     """Yield `a = x` and `b = y` -> `a, b = x, y`, where both only compute and y does not read a."""
     for place, first, second in list_neighbours(facts):
-        if not (isinstance(first, Assign) and isinstance(second, Assign) and facts.computes(first) and facts.computes(second)):
+        if not (isinstance(first, Assign) and isinstance(second, Assign) and facts.only_computes(first) and facts.only_computes(second)):
             continue
         if len(first.targets) != 1 or len(second.targets) != 1 or list_written(first) & (list_written(second) | list_read(second)):
             continue
@@ -107,8 +107,8 @@ def reorder(facts: Facts) -> Iterator[Rewrite]:
         if not (
             isinstance(first, (Assign, AugAssign))
             and isinstance(second, (Assign, AugAssign))
-            and facts.computes(first)
-            and facts.computes(second)
+            and facts.only_computes(first)
+            and facts.only_computes(second)
         ):
             continue
         if not (list_written(first) & (list_written(second) | list_read(second)) or list_written(second) & list_read(first)):
@@ -123,7 +123,7 @@ def augment(facts: Facts) -> Iterator[Rewrite]:
         replacement: Stmt | None = None
         if isinstance(s, AugAssign):
             replacement = Assign((s.target,), Binary(s.op, Name(s.target), s.value), comments=s.comments)
-        elif isinstance(s, Assign) and len(s.targets) == 1 and facts.in_body(site) and _is_augmentable(s.targets[0], s.value):
+        elif isinstance(s, Assign) and len(s.targets) == 1 and facts.is_in_body(site) and _is_augmentable(s.targets[0], s.value):
             replacement = AugAssign(s.targets[0], s.value.op, s.value.right, comments=s.comments)  # type: ignore[union-attr]
         if replacement is not None:
             yield Rewrite(

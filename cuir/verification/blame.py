@@ -86,7 +86,7 @@ class _Watch:
         for name, x in self.outputs.items():
             self.before[name], self.last[name] = view_bits(x).clone(), torch.zeros(x.shape, dtype=torch.int32)
 
-    def stored(self, step: _Step) -> None:
+    def record_store(self, step: _Step) -> None:
         self.steps.append(step)
         for name, x in self.outputs.items():
             now = view_bits(x)
@@ -117,9 +117,9 @@ class _Watched(Compiler):
         at = len(code)
         super().compile_statement(stmt, code)
         if isinstance(stmt, (Assign, ExprStmt)):
-            code[at] = self.watched(code[at], stmt)
+            code[at] = self.watch_statement(code[at], stmt)
 
-    def watched(self, run: Instruction, stmt: Assign | ExprStmt) -> Instruction:
+    def watch_statement(self, run: Instruction, stmt: Assign | ExprStmt) -> Instruction:
         loops, target = tuple(self.loops_around), stmt.targets[0] if isinstance(stmt, Assign) else ""
         bound = self.checked.find_call(stmt.value) if isinstance(stmt.value, Call) else None
         stores = bound is not None and any(a.mode != "read" for a in bound.op.effects.accesses)
@@ -141,7 +141,7 @@ class _Watched(Compiler):
             finite = overflows and clean and not any(_has_infinity(w.frame.get(n)) for n in names)
             outcome = run(w)
             if stores or drains:
-                watch.stored(step(w))
+                watch.record_store(step(w))
             if clean and _has_nan(w.frame.get(target)):
                 watch.began.append((len(watch.steps), step(w), target))
             if finite and (_has_infinity(w.frame.get(target)) or _has_nan(w.frame.get(target))):

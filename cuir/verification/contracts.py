@@ -413,8 +413,8 @@ def _check_tile(context: _Context, run: Evaluator, problem: Problem) -> Iterator
     if tile is None or len(tile.params) != 1 or not all(sizes):
         return
     span = get_span(program, "tile")
-    units = np.arange(int(run.expr(context.units, {})) if context.units is not None else int(np.prod(sizes)))
-    cluster = int(run.expr(kernel.cluster, {})) if kernel.cluster else 1
+    units = np.arange(int(run.evaluate_expr(context.units, {})) if context.units is not None else int(np.prod(sizes)))
+    cluster = int(run.evaluate_expr(kernel.cluster, {})) if kernel.cluster else 1
     by_rank: list[np.ndarray] = []
     for run.rank in reversed(range(cluster)):
         by_rank.append(np.stack([np.broadcast_to(np.asarray(x), units.shape) for x in run.call("tile", units)]))

@@ -71,7 +71,7 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         self.funcs = self.program.funcs()
-        self.constants = {name: self.expr(c.value, {}) for name, c in self.program.constants().items()}
+        self.constants = {name: self.evaluate_expr(c.value, {}) for name, c in self.program.constants().items()}
 
     def call(self, name: str, *arguments: Value) -> Value:
         func = self.funcs[name]
@@ -81,57 +81,57 @@ class Evaluator:
     def _call(self, func: Func, arguments: tuple[Value, ...]) -> Value:
         local = dict(zip(func.params, arguments))
         try:
-            self.block(func.body, local)
+            self.run_block(func.body, local)
         except _Returned as returned:
             return returned.value
         raise CuirError.of("X140", f"`{func.name}` has no return", func.span)
 
-    def block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
+    def run_block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
         for s in body:
             if isinstance(s, Return):
-                raise _Returned(self.expr(s.value, local))
+                raise _Returned(self.evaluate_expr(s.value, local))
             if isinstance(s, Assign):
-                value = self.expr(s.value, local)
+                value = self.evaluate_expr(s.value, local)
                 values = (value,) if len(s.targets) == 1 else value
                 local.update(zip(s.targets, values))
             elif isinstance(s, AugAssign):
-                local[s.target] = self.expr(Binary(s.op, Name(s.target), s.value, span=s.span), local)
+                local[s.target] = self.evaluate_expr(Binary(s.op, Name(s.target), s.value, span=s.span), local)
             elif isinstance(s, If):
-                cond = self.expr(s.cond, local)
+                cond = self.evaluate_expr(s.cond, local)
                 if np.ndim(cond):
                     raise CuirError.of(
                         "X140", "an if statement whose condition differs between the values enumerated", s.span, "a if cond else b"
                     )
-                self.block(s.body if cond else s.orelse, local)
+                self.run_block(s.body if cond else s.orelse, local)
             elif isinstance(s, For) and isinstance(s.iter, Call) and s.iter.func == Name("range"):
-                bounds = [self.expr(a, local) for a in s.iter.args]
+                bounds = [self.evaluate_expr(a, local) for a in s.iter.args]
                 if any(np.ndim(b) for b in bounds):
                     hint = "a count that lengths and consts give; a search that ends earlier keeps what it found: a if cond else b"
                     raise CuirError.of("X140", "a loop whose count differs between the values enumerated", s.span, hint)
                 for i in range(*(int(b) for b in bounds)):
                     local[s.target] = i
-                    self.block(s.body, local)
+                    self.run_block(s.body, local)
             else:
                 raise CuirError.of("X140", "a splice point of pure arithmetic was expected", s.span)
 
-    def expr(self, e: Expr, local: Mapping[str, Value]) -> Value:
+    def evaluate_expr(self, e: Expr, local: Mapping[str, Value]) -> Value:
         if isinstance(e, Literal):
             return e.value
         if isinstance(e, Name):
             return self.name(e, local)
         if isinstance(e, Tuple):
-            return tuple(self.expr(i, local) for i in e.items)
+            return tuple(self.evaluate_expr(i, local) for i in e.items)
         if isinstance(e, Unary):
-            return self.apply(e, self.expr(e.operand, local))
+            return self.apply(e, self.evaluate_expr(e.operand, local))
         if isinstance(e, Binary):
-            return self.binary(e, local)
+            return self.evaluate_binary(e, local)
         if isinstance(e, IfExp):
-            cond = self.expr(e.cond, local)
+            cond = self.evaluate_expr(e.cond, local)
             if not np.ndim(cond):
-                return self.expr(e.then if cond else e.other, local)
-            return self.choose(e, cond, self.expr(e.then, local), self.expr(e.other, local))
+                return self.evaluate_expr(e.then if cond else e.other, local)
+            return self.choose(e, cond, self.evaluate_expr(e.then, local), self.evaluate_expr(e.other, local))
         if isinstance(e, Subscript):
-            return self.subscript(e, local)
+            return self.evaluate_subscript(e, local)
         if isinstance(e, Call) and isinstance(e.func, Name) and not e.keywords:
             return self.evaluate_call(e, e.func.id, local)
         raise CuirError.of("X140", "a splice point of pure arithmetic was expected", e.span)
@@ -156,16 +156,16 @@ class Evaluator:
         names = sorted({*local, *self.names, *getattr(self, "constants", {})})
         raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(names)}")
 
-    def binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
-        left = self.expr(e.left, local)
+    def evaluate_binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
+        left = self.evaluate_expr(e.left, local)
         operator = traits(e)
         if operator.lazy and not np.ndim(left) and bool(left) == operator.decided_by:
             return left
-        return self.apply(e, left, self.expr(e.right, local))
+        return self.apply(e, left, self.evaluate_expr(e.right, local))
 
-    def subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
-        value = self.expr(e.value, local)
-        indices = [self.expr(i, local) for i in e.indices]  # type: ignore[arg-type]
+    def evaluate_subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
+        value = self.evaluate_expr(e.value, local)
+        indices = [self.evaluate_expr(i, local) for i in e.indices]  # type: ignore[arg-type]
         if isinstance(value, tuple):
             return value[indices[0]]
         if value.size == 0:
@@ -181,13 +181,13 @@ class Evaluator:
     def evaluate_call(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
         op = get_called_op(e)
         if op is not None and op.traits.converts:
-            x, dtype = self.expr(e.args[0], local), e.args[1]
+            x, dtype = self.evaluate_expr(e.args[0], local), e.args[1]
             if not isinstance(dtype, Name) or dtype.id not in ("bool", "i32", "f32"):
                 raise CuirError.of("X140", f"a cast to {show(dtype)} is not enumerated", e.span)
             return convert(x, DTYPES[dtype.id])
         if op is not None and op.traits.rank:
             return self.rank
-        arguments = tuple(self.expr(a, local) for a in e.args)
+        arguments = tuple(self.evaluate_expr(a, local) for a in e.args)
         if name in self.funcs:
             return self._call(self.funcs[name], arguments)
         if op is None or op.evaluate is None:

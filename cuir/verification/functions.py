@@ -124,7 +124,7 @@ def judge_function(checked: Checked, spec: FunctionSpecification, launch: Functi
     _require_shapes(spec, exact, launch, case)
     require_defined(spec, exact, case)
     measure = _Measure(checked, spec, inputs, names, exact, case.corners or launch.special, launch.special)
-    return [_Judgement(checked, launch.outputs[n], exact[n], measure, n, case).numbers() for n in names if n in exact]
+    return [_Judgement(checked, launch.outputs[n], exact[n], measure, n, case).judge() for n in names if n in exact]
 
 
 def require_defined(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], case: Draw | Case) -> None:
@@ -182,14 +182,14 @@ class _Measure:
         self.single: SingleError | None = None
         if not self.coarse:
             try:
-                self.of_single()
+                self.get_single()
             except CuirError:
                 self.coarse = True
         self.tf32 = not self.coarse and get_parts(checked) == 1
         if self.coarse:
             self.first = spec.yardstick(inputs, names, exact, self.dtype)  # type: ignore[arg-type]
         else:
-            self.first = self.of_single().tf32()[0] if self.tf32 else self.of_single().plain
+            self.first = self.get_single().tf32()[0] if self.tf32 else self.get_single().plain
         self.products = self.coarse and rounds_for_products(checked)
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -210,18 +210,18 @@ class _Measure:
     def words(self) -> str:
         return "TF32" if self.tf32 else str(self.dtype if self.coarse else torch.float32).removeprefix("torch.")
 
-    def of_single(self) -> SingleError:
+    def get_single(self) -> SingleError:
         if self.single is None:
             self.single = SingleError(self.spec, self.inputs, self.names, steps=self.steps)  # type: ignore[arg-type]
         return self.single
 
-    def undecided(self, name: str, expected: torch.Tensor) -> torch.Tensor:
+    def find_undecided(self, name: str, expected: torch.Tensor) -> torch.Tensor:
         """Return elements of inputs at steps that are not compared.
 
         PyTorch's float32 lies on another side of the step than float64.
         """
         try:
-            return find_undecided(self.of_single().plain[name], expected)
+            return find_undecided(self.get_single().plain[name], expected)
         except CuirError:
             return torch.ones_like(expected, dtype=torch.bool)
 
@@ -231,7 +231,7 @@ class _Measure:
         decided: results of step functions keep their float32 values. Empty if float32 cannot be evaluated.
         """
         try:
-            single = self.of_single()
+            single = self.get_single()
             if decided:
                 return [single.plain[name], *(x[name] for x in single.off_between_steps())]
             coarser = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
@@ -248,14 +248,14 @@ class _Measure:
             return torch.zeros((), dtype=torch.bool)
         return ~self.spec.half(self.inputs, self.names, self.dtype)[name].isfinite()  # type: ignore[arg-type]
 
-    def turned(self, name: str) -> torch.Tensor:
+    def find_turned(self, name: str) -> torch.Tensor:
         """Return elements that depend on decisions which rounding changes; none where float32 cannot tell."""
         try:
-            return self.of_single().turned()[name]
+            return self.get_single().find_turned()[name]
         except CuirError:
             return torch.zeros((), dtype=torch.bool)
 
-    def right_integers(self, name: str, output: torch.Tensor) -> Iterator[torch.Tensor]:
+    def list_right_integers(self, name: str, output: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield masks of right elements of an integer output.
 
         Right is what float arithmetic of the kernel's precision gives, and what is not compared.
@@ -263,21 +263,21 @@ class _Measure:
         if self.coarse:
             yield output == self.first[name]
         with contextlib.suppress(CuirError):
-            for right in collect_right_integers(self.of_single(), name, self.tf32):
+            for right in collect_right_integers(self.get_single(), name, self.tf32):
                 yield output == right
-            yield find_out_of_range(self.of_single(), name)
+            yield find_out_of_range(self.get_single(), name)
 
     def undefined(self, name: str) -> torch.Tensor:
         """Return elements that depend on integers made of NaN or infinities; none where float32 cannot tell."""
         try:
-            return find_out_of_range(self.of_single(), name)
+            return find_out_of_range(self.get_single(), name)
         except CuirError:
             return torch.zeros((), dtype=torch.bool)
 
-    def ordered(self, name: str) -> torch.Tensor | None:
+    def find_ordered(self, name: str) -> torch.Tensor | None:
         """Return elements that depend on the order of a sum; None where float32 cannot be evaluated."""
         try:
-            return self.of_single().ordered()[name]
+            return self.get_single().find_ordered()[name]
         except CuirError:
             return None
 
@@ -289,7 +289,7 @@ class _Judgement:
         self.checked, self.output, self.measure, self.name, self.case = checked, output, measure, name, case
         self.expected = saturate(expected, output.dtype)
 
-    def wrong(self, code: str, message: str, hint: str | None = None) -> CuirError:
+    def make_error(self, code: str, message: str, hint: str | None = None) -> CuirError:
         return CuirError(
             [
                 Diagnostic(
@@ -302,23 +302,23 @@ class _Judgement:
             ]
         )
 
-    def numbers(self) -> OutputNumbers:
+    def judge(self) -> OutputNumbers:
         """Judge the output. Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
-            return self.integers()
+            return self.judge_integers()
         none = torch.zeros_like(self.expected, dtype=torch.bool)
         try:
-            return self.floats(none)
+            return self.judge_floats(none)
         except CuirError:
-            ordered = self.measure.ordered(self.name)
+            ordered = self.measure.find_ordered(self.name)
             not_compared = none if ordered is None else ordered
             if self.measure.special:
-                not_compared = not_compared | self.measure.turned(self.name) | self.unsteady() | self.measure.undefined(self.name)
+                not_compared = not_compared | self.measure.find_turned(self.name) | self.find_unsteady() | self.measure.undefined(self.name)
             if not not_compared.any():
                 raise
-            return self.floats(not_compared)
+            return self.judge_floats(not_compared)
 
-    def unsteady(self) -> torch.Tensor:
+    def find_unsteady(self) -> torch.Tensor:
         """Return elements that special values leave undetermined.
 
         float32 has no number in their row, or another one once its operations are off by a few units.
@@ -335,7 +335,7 @@ class _Judgement:
             free |= (endless.any(-1) | far)[..., None] if expected.dim() else endless | far
         return free
 
-    def floats(self, ordered: torch.Tensor) -> OutputNumbers:
+    def judge_floats(self, ordered: torch.Tensor) -> OutputNumbers:
         """Judge an output of floats.
 
         ordered: elements that are not compared, since a sum in another order leaves float32, or rounding decides
@@ -346,7 +346,7 @@ class _Judgement:
         limit = torch.inf if saturates(output.dtype) else torch.finfo(output.dtype).max
         own_errors = self.error_of(measure.first[name])
         broken = ~own_errors.isfinite() & w.isfinite() & (w.abs() < limit)
-        if not measure.coarse and measure.of_single().overflows:
+        if not measure.coarse and measure.get_single().overflows:
             own_rows, rows = (_compute_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own_errors, w))
             broken |= (own_rows > _BROKEN * rows)[..., None] if w.dim() else own_rows > _BROKEN * rows
         if (not_finite := ~x.isfinite() & w.isfinite()).any():
@@ -360,7 +360,7 @@ class _Judgement:
         if measure.special:  # rounding decides whether a sum lies beyond the dtype
             free = free | (w.isfinite() & (w.abs() >= limit))
         if (unwritten := x.isnan() & ~free).any():
-            raise self.wrong(
+            raise self.make_error(
                 "V302",
                 f"{name} is NaN, as before the launch, or computed so, at {_format_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
                 "every element is stored, and nothing divides 0 by 0",
@@ -369,11 +369,13 @@ class _Judgement:
         if (differs := overflowing & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
             index = torch.nonzero(differs)[0].tolist()
             actual, expected = show_different(x[tuple(index)].item(), w[tuple(index)].item())
-            raise self.wrong("V301", f"{name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} such elements")
+            raise self.make_error(
+                "V301", f"{name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} such elements"
+            )
         self.free = free | overflowing
         steps = self.case.kind == STEPS and not measure.coarse
         if steps:
-            self.free = self.free | measure.undecided(name, self.expected)
+            self.free = self.free | measure.find_undecided(name, self.expected)
         verdict = self.compare(own_errors, measure.first[name])
         if verdict.share > _NEAR and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
             errors = [self.error_of(o) for o in off]
@@ -386,18 +388,18 @@ class _Judgement:
             raise self.make_refusal(verdict)
         return verdict
 
-    def integers(self) -> OutputNumbers:
+    def judge_integers(self) -> OutputNumbers:
         differs = self.output != self.expected
         if self.case.kind == STEPS:
-            differs &= ~self.measure.undecided(self.name, self.expected)
-        for right in self.measure.right_integers(self.name, self.output) if differs.any() else ():
+            differs &= ~self.measure.find_undecided(self.name, self.expected)
+        for right in self.measure.list_right_integers(self.name, self.output) if differs.any() else ():
             differs &= ~right
             if not differs.any():
                 break
         if differs.any():
             index = torch.nonzero(differs)[0].tolist()
             actual, expected = show_different(self.output[tuple(index)].item(), self.expected[tuple(index)].item())
-            raise self.wrong(
+            raise self.make_error(
                 "V301",
                 f"{self.name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} of {self.output.numel()} differ",
             )
@@ -457,13 +459,13 @@ class _Judgement:
         words, name = self.measure.words, self.name
         overflow = describe_overflow(name, self.output, torch.where(self.free, torch.nan, self.expected.double()))
         if overflow is not None:
-            return self.wrong("V301", overflow, "scale down, subtract the largest number before an exponential, or compute in f32")
+            return self.make_error("V301", overflow, "scale down, subtract the largest number before an exponential, or compute in f32")
         message = f"{name} differs from float64 by {n.error:.2e}, allowed {n.allowed:.2e} ({RATIO} x PyTorch's own error in {words}, {n.yardstick:.2e}, and the rounding of the output)"
         message += f"; the worst row by {n.row:.2e}, allowed {n.row_allowed:.2e}; "
         hidden, most = self.hidden
         if hidden > most:
             message += f"rounding the output does not explain {hidden:.2e} of it, allowed {most:.2e}; "
-        return self.wrong(
+        return self.make_error(
             "V301", message + _describe_worst(name, self.x, self.w, self.each), _describe_pattern(~(self.each <= self.row_allowed), name)
         )
 

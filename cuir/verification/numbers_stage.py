@@ -66,7 +66,7 @@ class NumbersStage:
         more: problems of the schedules stage whose numbers are judged too.
         """
         self.todo = self._list_problems(more)
-        return [partial(self._ask, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
+        return [partial(self._run_problem, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
 
     def run(self, stage: Stage, more: Sequence[AnyCase], finished: Sequence[list[dict[str, object]] | None] = ()) -> None:
         """Run the problems, and `more` of them. Raises CuirError for the first fault.
@@ -76,7 +76,7 @@ class NumbersStage:
         checked, todo = self.checked, self.todo or self._list_problems(more)
         self.steps = find_single_steps(checked, self.spec, self.cases)
         corners = list(make_corner_cases(self.request.caller_spec, self.program, checked, (c for _, c in todo)))
-        self._problems(stage, todo, finished)
+        self._run_problems(stage, todo, finished)
         hidden = list(make_hidden_cases(self.request.caller_spec, checked))
         for number, (words, spec, case) in enumerate((*corners, *hidden)):
             self.request.progress(f"numbers: {words}")
@@ -87,7 +87,7 @@ class NumbersStage:
                 raise add_note(error, f"found with {words}{explanation}") from None
         self.cover.run(self.request.progress)
         stage.rows += [dict(row) for row in self.cover.rows]
-        noisy = self._noise()
+        noisy = self._repeat_with_noise()
         stage.reason = self._describe(stage, len(todo), [w for w, _, _ in corners], [w for w, _, _ in hidden], noisy)
         require_compared(checked, self.spec, stage.rows)
 
@@ -103,19 +103,19 @@ class NumbersStage:
             todo += [(variant, c) for c in make_number_cases(variant, self.spec, self.marks, "quick")]
         return todo
 
-    def _ask(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
+    def _run_problem(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
         """Run a problem on a grid chosen by its number, and judge its numbers; return rows."""
         if number in WATCHED_ANEW:
             self.observed.narrow()
-        columns = {"consts": self._consts(kernel)} if self.varied else {}
+        columns = {"consts": self._describe_consts(kernel)} if self.varied else {}
         return [{**columns, **row} for row in check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case))]
 
-    def _problems(self, stage: Stage, todo: Todo, finished: Sequence[list[dict[str, object]] | None]) -> None:
+    def _run_problems(self, stage: Stage, todo: Todo, finished: Sequence[list[dict[str, object]] | None]) -> None:
         skipped_error: CuirError | None = None  # of a skipped problem
         for number, ((kernel, case), rows) in enumerate(itertools.zip_longest(todo, finished)):
             self.request.progress(f"numbers: {number} of {len(todo)}, {case.name}")
             try:
-                stage.rows += self._ask(number, kernel, case) if rows is None else rows
+                stage.rows += self._run_problem(number, kernel, case) if rows is None else rows
             except CuirError as error:
                 is_skipped = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
                 if is_skipped or is_too_large(kernel, case, error):
@@ -129,7 +129,7 @@ class NumbersStage:
         if skipped_error is not None and not stage.rows:
             raise skipped_error
 
-    def _noise(self) -> int:
+    def _repeat_with_noise(self) -> int:
         """Run some problems again with noise; return their number."""
         repeated = choose_perturbed(
             self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.left], self.request.level
@@ -153,7 +153,7 @@ class NumbersStage:
         if coverage.observed.conditions:
             words.append(str(report_coverage(self.checked, coverage)[0]))
         if self.varied:
-            consts_texts = [self._consts(k) for k in (self.checked, *self.besides)]
+            consts_texts = [self._describe_consts(k) for k in (self.checked, *self.besides)]
             words.append(f"with {consts_texts[0]}, and besides with {' and with '.join(consts_texts[1:])}")
         if noisy:
             words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
@@ -164,7 +164,7 @@ class NumbersStage:
             words.append(f"made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}")
         return "; ".join(w for w in words if w)
 
-    def _consts(self, kernel: Checked) -> str:
+    def _describe_consts(self, kernel: Checked) -> str:
         return describe_consts({n: kernel.consts[n] for n in self.varied})
 
 

@@ -101,34 +101,34 @@ class _Evaluation:
     def value(self, e: Expr) -> Any:
         """Return the value of an expression. Raises Unknown."""
         if isinstance(e, Number):
-            return self._number(e)
+            return self._evaluate_number(e)
         if isinstance(e, Name):
-            return self._name(e)
+            return self._evaluate_name(e)
         operation = entry(self.checked, e)
         if operation is None or operation[0].effects.accesses or operation[0].reduces or operation[0].evaluate is None:
-            return self._convert(e, operation) if operation is not None and operation[0].traits.converts else self._index(e)
+            return self._convert(e, operation) if operation is not None and operation[0].traits.converts else self._make_index(e)
         op, operands = operation
         if op.traits.converts is not None:
             return self._convert(e, operation)
-        return self._result(op, _dtype(operands[-1]) or I32, [self.value(x) for x in operands])
+        return self._compute_result(op, _dtype(operands[-1]) or I32, [self.value(x) for x in operands])
 
-    def _number(self, e: Number) -> Any:
+    def _evaluate_number(self, e: Number) -> Any:
         if _dtype(e) == F32 or isinstance(e.value, float):
             return np.float64(e.value) if self.near is not None else np.float32(e.value)
         return np.bool_(e.value) if isinstance(e.value, bool) else np.int64(int(e.value))
 
-    def _name(self, e: Name) -> Any:
+    def _evaluate_name(self, e: Name) -> Any:
         if e.id in self.consts:
             return np.int64(self.consts[e.id])
         if e.id in self.checked.dims:
-            return self._free(e.id)
+            return self._get_free_value(e.id)
         values = self.bound.get(e.id, [])
         if len(values) != 1 or e.id in self.open:
-            return self._index(e)
+            return self._make_index(e)
         if e.id not in self.cache:
             self.open.add(e.id)
             integer = _dtype(e) == I32
-            self.cache[e.id] = self._index(e) if integer and not self._is_closed(values[0]) else self.value(values[0])
+            self.cache[e.id] = self._make_index(e) if integer and not self._is_closed(values[0]) else self.value(values[0])
             self.open.discard(e.id)
         return self.cache[e.id]
 
@@ -145,13 +145,13 @@ class _Evaluation:
             return False
         return all(n in self.checked.dims for n in inner.names) or _has_floats(self.checked, self.bound, e)
 
-    def _index(self, e: Expr) -> Any:
+    def _make_index(self, e: Expr) -> Any:
         """Return an integer that units, turns and places decide: any number from 0."""
         if _dtype(e) != I32:
             raise Unknown
-        return self._free(e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}")
+        return self._get_free_value(e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}")
 
-    def _free(self, name: str) -> Any:
+    def _get_free_value(self, name: str) -> Any:
         self.names[name] = None
         return self.free_values.get(name, np.ones(1, np.int64))
 
@@ -167,12 +167,12 @@ class _Evaluation:
     def _snap(self, x: Any) -> Any:
         """Round to integers and halves that float64 misses by little."""
         half = np.rint(x * 2) / 2
-        return np.where(np.abs(x - half) <= self._slack(x), half, x)
+        return np.where(np.abs(x - half) <= self._compute_slack(x), half, x)
 
-    def _slack(self, x: Any) -> Any:
+    def _compute_slack(self, x: Any) -> Any:
         return (self.near or 0.0) * np.maximum(1.0, np.abs(x))
 
-    def _result(self, op: Op, dtype: DType, values: Sequence[Any]) -> Any:
+    def _compute_result(self, op: Op, dtype: DType, values: Sequence[Any]) -> Any:
         function = op.evaluate.scalar(dtype) if op.evaluate is not None else None
         if function is None or dtype.narrow:
             raise Unknown
@@ -184,13 +184,13 @@ class _Evaluation:
             for v in values[1:] if len(values) > 2 and op.traits.extremum else ():
                 result = function(result, v)
             return result
-        return self._exact(op, function, values)
+        return self._compute_exact(op, function, values)
 
-    def _exact(self, op: Op, function: Any, values: Sequence[np.ndarray]) -> Any:
+    def _compute_exact(self, op: Op, function: Any, values: Sequence[np.ndarray]) -> Any:
         operator = op.traits
         if operator.compares:
             difference = values[0] - values[1]
-            sign = np.where(np.abs(difference) <= self._slack(values[0]), 0, np.sign(difference))
+            sign = np.where(np.abs(difference) <= self._compute_slack(values[0]), 0, np.sign(difference))
             return np.isin(sign, operator.compares)
         if operator.jumps:
             return function(*(self._snap(v) for v in values)).astype(np.float64)

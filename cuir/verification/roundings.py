@@ -53,18 +53,18 @@ class _Flow:
                 if isinstance(node, Assign) and self.is_rounded(node.value):
                     self.holders.update(node.targets)
                 elif isinstance(node, Call) and (bound := self.checked.find_call(node)) is not None:
-                    self.holders.update(self.written(bound))
+                    self.holders.update(self.list_written(bound))
         calls = [bound for n in nodes if (bound := self.checked.find_call(n)) is not None]
-        left_out = {IdentityKey(e) for b in calls for e, _ in self.places(b).values()}  # accesses are judged by their calls
+        left_out = {IdentityKey(e) for b in calls for e, _ in self.list_places(b).values()}  # accesses are judged by their calls
         if besides_products:
             left_out |= {
                 IdentityKey(n) for n in nodes if (b := self.checked.find_call(n)) is not None and b.op.sums and len(b.op.params) > 1
             }
         return any(self.uses_rounded(n) for n in nodes if IdentityKey(n) not in left_out)
 
-    def written(self, bound: BoundCall) -> Iterator[str]:
+    def list_written(self, bound: BoundCall) -> Iterator[str]:
         """Yield the roots of the places into which the call moves a rounded value."""
-        places = self.places(bound)
+        places = self.list_places(bound)
         moved = any(self.is_rounded(e) for n, e in bound.args.items() if n not in places) or any(
             root_name(e) in self.holders for e, mode in places.values() if mode == "read"
         )
@@ -72,7 +72,7 @@ class _Flow:
             if moved and mode != "read" and (root := root_name(e)) is not None:
                 yield root
 
-    def places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
+    def list_places(self, bound: BoundCall) -> dict[str, tuple[Expr, str]]:
         """Return arguments in memory, with their access mode; an operand of a product may be a tile instead."""
         named = {a.arg: (bound.args[a.arg], a.mode) for a in bound.op.effects.accesses if a.arg in bound.args}
         return {n: (e, mode) for n, (e, mode) in named.items() if mode != "read" or not isinstance(self.checked.find_type(e), TileType)}
@@ -86,7 +86,7 @@ class _Flow:
         if isinstance(e, Call):
             bound = self.checked.find_call(e)
             if bound is not None and self.loads(bound):
-                return any(root_name(place) in self.holders for place, _ in self.places(bound).values())
+                return any(root_name(place) in self.holders for place, _ in self.list_places(bound).values())
             return bound is None or (
                 not bound.op.effects.accesses and any(isinstance(self.checked.find_type(x), TileType) for x in bound.args.values())
             )
@@ -94,7 +94,7 @@ class _Flow:
 
     def loads(self, bound: BoundCall) -> bool:
         """Return whether the call only loads a tile from memory unchanged."""
-        places = self.places(bound)
+        places = self.list_places(bound)
         return (
             len(places) == 1 == len(bound.op.effects.accesses) and not bound.op.sums and {mode for _, mode in places.values()} == {"read"}
         )
@@ -115,7 +115,7 @@ class _Flow:
             return False
         if self.loads(bound):
             return False  # uses of the tile are judged separately
-        places = self.places(bound)
+        places = self.list_places(bound)
         stores = [mode for _, mode in places.values() if mode != "read"]
         if any(root_name(e) in self.holders and mode == "read" for e, mode in places.values()) and not stores:
             return True  # read back, or an operand of a product

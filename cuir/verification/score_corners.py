@@ -122,7 +122,7 @@ def make_score_inputs(spec: Specification, traced: Traced, lengths: Lengths, D: 
     if not lengths.HK or lengths.H % lengths.HK or group * lengths.M * PARTS > D:
         return None
     decisions = Decisions(traced, spec, lengths)
-    corners = list(decisions.corners())
+    corners = list(decisions.find_corners())
     if not corners:
         return None
     finite = torch.cat([c.at[c.at.isfinite()].flatten() for c in corners])
@@ -152,7 +152,7 @@ class Corner:
     at: torch.Tensor
     above: torch.Tensor
 
-    def neighbours(self, shift: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def make_neighbours(self, shift: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scores below and above it, at a distance relative to their size."""
         low, high = (torch.where(self.at.isnan(), x, self.at) for x in (self.below, self.above))
         low, high = (x + sign * shift * x.abs().clamp(min=_LEAST) for x, sign in ((low, -1), (high, 1)))
@@ -169,7 +169,7 @@ class Decisions:
         self.names: dict[str, Any] = {p.name: p.on(sources[p.name], "cpu") for p in traced.parameters}
         self.names |= {n: getattr(lengths, n) for n in LENGTHS} | {n: x.int() for n, x in zip("bhqk", indices(lengths, "cpu"), strict=True)}
 
-    def corners(self) -> Iterator[Corner]:
+    def find_corners(self) -> Iterator[Corner]:
         """Yield distinct scores at which the decisions change.
 
         For each decision the one nearest to 0, the least and the largest.
@@ -185,16 +185,16 @@ class Decisions:
         """Return scores for which f32 and f64 decide alike, and PyTorch's logits and derivatives agree."""
         agrees = torch.ones_like(scores, dtype=torch.bool)
         for decision in self.decisions:
-            agrees = agrees & (self._sides(decision, scores.float()) == self._sides(decision, scores))
-        exact, slopes = self._with_slopes(scores)
-        single, slopes_single = (x.double() for x in self._with_slopes(scores.float()))
+            agrees = agrees & (self._decide(decision, scores.float()) == self._decide(decision, scores))
+        exact, slopes = self._differentiate(scores)
+        single, slopes_single = (x.double() for x in self._differentiate(scores.float()))
         masked = (exact == -torch.inf) & (single == -torch.inf)
         numbers = (
             (exact.abs() <= _LARGEST_LOGIT) & (slopes.abs() <= _STEEPEST) & _is_close(single, exact) & _is_close(slopes_single, slopes)
         )
         return agrees & (masked | numbers)
 
-    def _with_slopes(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _differentiate(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute logits and their derivatives by the scores with PyTorch."""
         leaf = scores.clone().requires_grad_()
         with torch.enable_grad():
@@ -204,7 +204,7 @@ class Decisions:
         (slopes,) = torch.autograd.grad(logits.sum(), leaf)
         return logits.detach(), slopes
 
-    def _sides(self, decision: Decision, scores: torch.Tensor) -> torch.Tensor:
+    def _decide(self, decision: Decision, scores: torch.Tensor) -> torch.Tensor:
         """Compute the decision in the dtype of the scores.
 
         The sign of a difference, 2 for NaN, or a rounded number.
@@ -219,7 +219,7 @@ class Decisions:
 
     def _solve(self, decision: Decision) -> Iterator[Corner]:
         """Bisect between points of a grid over the numbers of f32."""
-        sides = self._sides(decision, _GRID.view(-1, 1, 1, 1, 1))
+        sides = self._decide(decision, _GRID.view(-1, 1, 1, 1, 1))
         turns = sides[:-1] != sides[1:]
         if len(decision) == 1:  # a few steps suffice
             turns &= (_GRID[:-1].abs() < _STEPS).view(-1, 1, 1, 1, 1)
@@ -232,13 +232,13 @@ class Decisions:
         low, high = ranks[first], ranks[first + 1]
         while bool((high - low > 1).any()):
             middle = (low + high) // 2
-            is_start = self._sides(decision, _convert_ranks(middle)) == start
+            is_start = self._decide(decision, _convert_ranks(middle)) == start
             low, high = torch.where(is_start, middle, low), torch.where(is_start, high, middle)
         below, above = _convert_ranks(low), _convert_ranks(high)
         if len(decision) == 1:  # the number with fewer bits on either side
             at = torch.where(low % 2**8 == 0, below, torch.where(high % 2**8 == 0, above, math.nan))
         else:
-            at = torch.where(self._sides(decision, above) == 0, above, torch.where(start == 0, below, math.nan))
+            at = torch.where(self._decide(decision, above) == 0, above, torch.where(start == 0, below, math.nan))
         is_missing = ~turns.any(0)
         for i in range(len(first)):
             yield Corner(*(x[i].masked_fill(is_missing, math.nan) for x in (below, at, above)))
@@ -332,7 +332,7 @@ def _choose_scores(decisions: Decisions, corners: Sequence[Corner], scale: float
     scores = _reach(torch.full(shape, _ELSEWHERE, dtype=torch.float64), scale, dtype)
     good, on = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
     for shift in SHIFTS:
-        below, above = (of_rows(values) for values in zip(*(c.neighbours(shift) for c in corners), strict=True))
+        below, above = (of_rows(values) for values in zip(*(c.make_neighbours(shift) for c in corners), strict=True))
         for candidates in (torch.where(side == 0, below, torch.where(side == 1, exact, above)), below, above):
             reached = _reach(candidates.nan_to_num(_ELSEWHERE), scale, dtype)
             is_corner = candidates == exact

@@ -104,7 +104,7 @@ class SingleError:
                 evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
         return evaluations
 
-    def turned(self) -> dict[str, torch.Tensor]:
+    def find_turned(self) -> dict[str, torch.Tensor]:
         """Return elements of the outputs that depend on decisions which the errors of operations change.
 
         As bool tensors; inputs are exact.
@@ -121,7 +121,7 @@ class SingleError:
         with _PerturbOperations(decided, torch.Generator().manual_seed(seed), jumped=jumped):
             return self.spec.single(dict(self.inputs), self.outputs)
 
-    def ordered(self) -> dict[str, torch.Tensor]:
+    def find_ordered(self) -> dict[str, torch.Tensor]:
         """Return elements of the outputs that depend on the order of a sum, as bool tensors.
 
         Some order of its terms overflows float32, and infinities of both signs then give NaN.
@@ -138,13 +138,13 @@ class SingleError:
         Comparisons keep the decisions of `plain`.
         """
         if self._off is None:
-            self._off = [self._once(seed) for seed in range(TURNS)]
+            self._off = [self._evaluate_once(seed) for seed in range(TURNS)]
         return self._off
 
     def off_between_steps(self) -> list[dict[str, torch.Tensor]]:
         """Evaluate as `off` does, but keep the results of step functions as they are in `plain`."""
         if self._between is None:
-            self._between = [self._once(seed, self.jumped) for seed in range(TURNS)]
+            self._between = [self._evaluate_once(seed, self.jumped) for seed in range(TURNS)]
         return self._between
 
     def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
@@ -158,7 +158,7 @@ class SingleError:
                 evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
         return evaluations
 
-    def _once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
+    def _evaluate_once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         perturbed = {
             n: _perturb(x.float(), generator, "add") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
@@ -348,10 +348,10 @@ class _RoundFactors(_ReplayDecisions):
         args = self._replay_operand(func, args)
         first = _FACTORS.get(func.overloadpacket.__name__)
         if first is not None:
-            args = (*args[:first], *self._factors(*args[first : first + 2]), *args[first + 2 :])
+            args = (*args[:first], *self._round_factors(*args[first : first + 2]), *args[first + 2 :])
         return self._change(func, args, func(*args, **(kwargs or {})), None)
 
-    def _factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _round_factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if a.dtype != torch.float32:
             return a, b
         if self.generator is None:

@@ -53,7 +53,7 @@ def test_launches_are_those_of_the_signature() -> None:
     program, found, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
     trial = Trial(program, found[0].program, job.load(), "gemm", job.consts, "quick")
     assert {grid for _, grid in trial.launches} == {1, 2} and "long K" in trial.extent
-    assert len(trial.problems) > 8 and trial.same(program)
+    assert len(trial.problems) > 8 and trial.has_same_bits(program)
 
 
 def test_sums_in_any_order_are_compared_as_numbers() -> None:
@@ -69,4 +69,4 @@ def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:
     (mutant,) = (m for m in found if m.operator == "number" and m.place == (22, 30))
     trial = Trial(program, mutant.program, job.load(), "decode", job.consts, "quick")
     trial.problems = [(case, grid) for case, grid in trial.problems if "decisive 0" in str(case)]
-    assert len(trial.problems) == 1 and trial.same(mutant.program)
+    assert len(trial.problems) == 1 and trial.has_same_bits(mutant.program)

@@ -117,13 +117,13 @@ def test_sums_that_leave_float32_in_some_order_are_told(terms: list[float]) -> N
         lambda x: x.mean(-1),
         lambda x: (x @ torch.ones(x.shape[-1], 1, dtype=x.dtype))[:, 0].clamp(-1, 1),
     ):
-        found = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).ordered()["Y"]
+        found = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).find_ordered()["Y"]
         assert not found[1] and (found[0] or max(some) <= largest) and (sum(some) > largest or not found[0])
 
 
 def test_what_is_endless_in_any_order_is_asked_for() -> None:
     x = torch.tensor([[torch.inf, 1.0, 2.0], [1e30, -torch.inf, 1.0]])
     single = SingleError(FunctionSpecification("f", lambda x: x.sum(-1)), {"x": x}, ["Y"])
-    assert not single.ordered()["Y"].any()
+    assert not single.find_ordered()["Y"].any()
     decided = SingleError(FunctionSpecification("f", lambda x: torch.where(x.sum(-1) > 1e38, 1.0, 2.0)), {"x": x * 0 + 1e38}, ["Y"])
-    assert not decided.ordered()["Y"].any(), "comparisons stay as they were"
+    assert not decided.find_ordered()["Y"].any(), "comparisons stay as they were"

@@ -210,48 +210,48 @@ class _Collector:
         self.loops: tuple[For, ...] = ()
         self.guards: tuple[Expr, ...] = ()
         self.reader, self.role, self.under = get_reader(self.checked, None), DECLARATIONS, NUMBERS
-        self.block(self.checked.declarations)
+        self.collect_block(self.checked.declarations)
         if self.checked.tiles is not None:
             self.role = WORK
-            self.expression(self.checked.tiles.count)
+            self.collect_expression(self.checked.tiles.count)
         for number, role in enumerate(self.checked.roles):
             self.reader, self.role = get_reader(self.checked, role), number
-            self.block(role.body)
+            self.collect_block(role.body)
         return self.conditions
 
-    def block(self, body: Sequence[Stmt]) -> None:
+    def collect_block(self, body: Sequence[Stmt]) -> None:
         for stmt in body:
             if isinstance(stmt, If):
-                self.choice(stmt.cond)
-                self.inside((*stmt.body, *stmt.orelse), self.reader.level(stmt.cond), stmt.cond)
+                self.collect_choice(stmt.cond)
+                self.collect_inside((*stmt.body, *stmt.orelse), self.reader.level(stmt.cond), stmt.cond)
             elif isinstance(stmt, For):
                 level = NUMBERS
                 if isinstance(stmt.iter, Call):
                     for e in stmt.iter.args:
-                        self.expression(e)
+                        self.collect_expression(e)
                     level = max(map(self.reader.level, stmt.iter.args))
                     if not all(isinstance(e, Number) for e in stmt.iter.args):
                         self.add("turns", stmt, _SIDES["turns"], level)
                 before, self.loops = self.loops, (*self.loops, stmt)
-                self.inside(stmt.body, level, *(stmt.iter.args if isinstance(stmt.iter, Call) else ()))
+                self.collect_inside(stmt.body, level, *(stmt.iter.args if isinstance(stmt.iter, Call) else ()))
                 self.loops = before
             else:
                 for part in list_evaluated_nodes(stmt):
-                    self.expression(part)
+                    self.collect_expression(part)
 
-    def inside(self, body: Sequence[Stmt], level: int, *guards: Expr) -> None:
+    def collect_inside(self, body: Sequence[Stmt], level: int, *guards: Expr) -> None:
         """Collect from a block under guards of a level."""
         before = self.under, self.guards
         self.under, self.guards = max(self.under, level), (*self.guards, *guards)
-        self.block(body)
+        self.collect_block(body)
         self.under, self.guards = before
 
-    def choice(self, cond: Expr) -> None:
+    def collect_choice(self, cond: Expr) -> None:
         """Collect the conditions of a branch or of a choice between scalars."""
-        self.truth(cond)
-        self.expression(cond)
+        self.collect_truth(cond)
+        self.collect_expression(cond)
 
-    def truth(self, cond: Expr) -> None:
+    def collect_truth(self, cond: Expr) -> None:
         """Add a branch condition that is not a comparison: a name, a conjunction, an element."""
         operation = entry(self.checked, cond)
         is_comparison = operation is not None and (operation[0].traits.compares or operation[0].traits.tests_bit)
@@ -265,7 +265,7 @@ class _Collector:
             )
         )
 
-    def expression(self, e: Node) -> None:
+    def collect_expression(self, e: Node) -> None:
         """Collect the conditions in an expression, in the order of evaluation."""
         operation = entry(self.checked, e) if isinstance(e, Expr) else None
         lazy = operation is not None and bool(operation[0].traits.lazy)
@@ -274,20 +274,20 @@ class _Collector:
             if lazy and position == 1 and operation is not None:
                 self.guards = (*before, operation[1][0])
             if not isinstance(child, Slice):
-                self.expression(child)
+                self.collect_expression(child)
             elif child.start is not None:
-                self.expression(child.start)  # the end repeats the start's text
+                self.collect_expression(child.start)  # the end repeats the start's text
         self.guards = before
         if operation is None or operation[0].evaluate is None or not isinstance(e, Expr):
             return
         op, operands = operation
         if op.traits.chooses is not None and isinstance(e.type, Scalar):
-            self.truth(operands[0])
+            self.collect_truth(operands[0])
         tile = isinstance(e.type, TileType)
         if isinstance(e.type, (Scalar, TileType)) and (not tile or (self.reader.is_index(e) and self.reader.varies(e))):
-            self.operation(e, op, operands, tile)
+            self.collect_operation(e, op, operands, tile)
 
-    def operation(self, e: Expr, op: Op, operands: Sequence[Expr], tile: bool) -> None:
+    def collect_operation(self, e: Expr, op: Op, operands: Sequence[Expr], tile: bool) -> None:
         kind = classify_operation(op, e, operands)
         if kind is None:
             return

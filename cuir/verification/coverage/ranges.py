@@ -24,7 +24,7 @@ class Ranges:
         self.checked = checked
         outer = _Scope(checked, checked.declarations, bounds, None, None)
         declared = {s.targets[0]: outer.name(s.targets[0]) for s in checked.declarations if isinstance(s, Assign)}
-        units = outer.of(checked.tiles.count) if checked.tiles is not None else ANYTHING
+        units = outer.get_bounds(checked.tiles.count) if checked.tiles is not None else ANYTHING
         self.scopes = {DECLARATIONS: outer, WORK: outer}
         for number, role in enumerate(checked.roles):
             self.scopes[number] = _Scope(checked, role.body, {**bounds, **declared}, role, units)
@@ -35,8 +35,8 @@ class Ranges:
         if isinstance(c.node, For):
             return _impossible_turns(scope, c.node)
         if c.op is None:
-            return _impossible_truth(scope.of(c.node))
-        return _IMPOSSIBLE[c.kind](c, [scope.of(e) for e in c.operands])
+            return _impossible_truth(scope.get_bounds(c.node))
+        return _IMPOSSIBLE[c.kind](c, [scope.get_bounds(e) for e in c.operands])
 
 
 class _Scope:
@@ -92,24 +92,24 @@ class _Scope:
             return None
         left, right = operation[1]
         if isinstance(left, Name) and left.id == name:
-            low, high = self.of(right)
+            low, high = self.get_bounds(right)
             return (low, high) if operation[0].traits.linear == (1, 1) else (-high, -low)
         if isinstance(right, Name) and right.id == name and operation[0].traits.linear == (1, 1):
-            return self.of(left)
+            return self.get_bounds(left)
         return None
 
     def _bound_to(self, binding: Assign | For) -> Interval:
         if isinstance(binding, Assign):
-            return self.of(binding.value)
+            return self.get_bounds(binding.value)
         if not isinstance(binding.iter, Call):
             return (0, max(0, self.units[1] - 1)) if self.units is not None else (0, FAR)
-        args = [self.of(a) for a in binding.iter.args]
+        args = [self.get_bounds(a) for a in binding.iter.args]
         start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
         if len(args) == 3 and args[2][0] <= 0:
             return ANYTHING
         return start[0], max(start[0], stop[1] - 1)
 
-    def of(self, e: Expr) -> Interval:
+    def get_bounds(self, e: Expr) -> Interval:
         """Return the bounds of an integer; 0 and 1 of a bool."""
         kind = e.type
         if isinstance(e, Number):
@@ -125,13 +125,13 @@ class _Scope:
         if op.traits.rank:
             return 0, self.checked.cluster - 1
         if op.traits.index_of:
-            return 0, self.of(operands[0])[1] - 1
+            return 0, self.get_bounds(operands[0])[1] - 1
         if op.traits.converts is not None:
             of_bool = isinstance(operands[0].type, (Scalar, TileType)) and operands[0].type.dtype == BOOL
             return (0, 1) if of_bool else ANYTHING
         if op.evaluate is None or op.effects.accesses:
             return ANYTHING
-        operand_bounds = [self.of(x) for x in operands]
+        operand_bounds = [self.get_bounds(x) for x in operands]
         if op.traits.compares:
             return _truth_of(op, operand_bounds)
         if op.traits.chooses is not None:
@@ -221,7 +221,7 @@ _IMPOSSIBLE: dict[str, Callable[[Condition, Sequence[Interval]], int]] = {
 def _impossible_turns(scope: _Scope, loop: For) -> int:
     if not isinstance(loop.iter, Call):
         return 0
-    args = [scope.of(a) for a in loop.iter.args]
+    args = [scope.get_bounds(a) for a in loop.iter.args]
     start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
     if len(args) == 3:
         return 0

@@ -60,7 +60,7 @@ class ScalarProgram:
             existing = self.by_node.get(IdentityKey(c.node))
             if existing is None or existing.op is None:
                 self.by_node[IdentityKey(c.node)] = c
-        self.above = self._ancestors()
+        self.above = self._find_ancestors()
         self.masks = Masks(len(collect_conditions(checked)))
         self.turns_remaining = 0
         self.size = 0  # operations, about
@@ -70,7 +70,7 @@ class ScalarProgram:
         self.reader, self.needed = get_reader(checked, None), set[str]()
         self.before = self._slice(checked.declarations, all_names=True)
         declared, self.needed = self.needed, set()
-        self.count = self._value(checked.tiles.count) if checked.tiles is not None else None
+        self.count = self._compile(checked.tiles.count) if checked.tiles is not None else None
         counted, uses_units = set(self.needed), any(c.role == WORK for c in self.conditions.values())
         self.roles: list[tuple[Role, tuple[Action, ...], bool, bool]] = []
         for number, role in enumerate(checked.roles):
@@ -83,7 +83,7 @@ class ScalarProgram:
         self.names |= counted if uses_units else set()
         self.names |= declared if self.names & list_declared_names(checked) else set()
 
-    def _ancestors(self) -> set[IdentityKey]:
+    def _find_ancestors(self) -> set[IdentityKey]:
         """Return the nodes that contain a requested condition."""
         parents, above = map_parents(self.checked), set[IdentityKey]()
         for c in self.conditions.values():
@@ -131,7 +131,7 @@ class ScalarProgram:
             raise Unknown from error
         return masks
 
-    def _turn(self, n: int) -> None:
+    def _count_turns(self, n: int) -> None:
         self.turns_remaining -= n + 1
         if self.turns_remaining < 0:
             raise Unknown
@@ -143,33 +143,33 @@ class ScalarProgram:
         size = self.size
         while True:
             self.needed, before, self.size = set(needed), needed, size
-            actions = self._block(body, needed)
+            actions = self._compile_block(body, needed)
             needed = needed | self.needed
             if needed == before:
                 return actions
 
-    def _block(self, body: Sequence[Stmt], needed: set[str]) -> tuple[Action, ...]:
-        return tuple(a for stmt in body for a in self._statement(stmt, needed))
+    def _compile_block(self, body: Sequence[Stmt], needed: set[str]) -> tuple[Action, ...]:
+        return tuple(a for stmt in body for a in self._compile_statement(stmt, needed))
 
-    def _statement(self, stmt: Stmt, needed: set[str]) -> list[Action]:
+    def _compile_statement(self, stmt: Stmt, needed: set[str]) -> list[Action]:
         if isinstance(stmt, If):
-            return self._branch(stmt, needed)
+            return self._compile_branch(stmt, needed)
         if isinstance(stmt, For):
-            return self._loop(stmt, needed)
+            return self._compile_loop(stmt, needed)
         if isinstance(stmt, Assign) and stmt.targets[0] in needed:
-            name, value = stmt.targets[0], self._value(stmt.value)
+            name, value = stmt.targets[0], self._compile(stmt.value)
 
             def bind(frame: Frame) -> None:
                 frame[name] = value(frame)
 
             return [bind]
-        return [a for e in list_evaluated_nodes(stmt) for a in self._roots(e)]
+        return [a for e in list_evaluated_nodes(stmt) for a in self._compile_roots(e)]
 
-    def _branch(self, stmt: If, needed: set[str]) -> list[Action]:
-        then, otherwise = self._block(stmt.body, needed), self._block(stmt.orelse, needed)
+    def _compile_branch(self, stmt: If, needed: set[str]) -> list[Action]:
+        then, otherwise = self._compile_block(stmt.body, needed), self._compile_block(stmt.orelse, needed)
         if not then and not otherwise:
-            return self._roots(stmt.cond)
-        cond = self._value(stmt.cond)
+            return self._compile_roots(stmt.cond)
+        cond = self._compile(stmt.cond)
 
         def branch(frame: Frame) -> None:
             for action in then if cond(frame) else otherwise:
@@ -177,12 +177,12 @@ class ScalarProgram:
 
         return [branch]
 
-    def _loop(self, stmt: For, needed: set[str]) -> list[Action]:
-        inner, name, counted = self._block(stmt.body, needed), stmt.target, self.by_node.get(IdentityKey(stmt))
+    def _compile_loop(self, stmt: For, needed: set[str]) -> list[Action]:
+        inner, name, counted = self._compile_block(stmt.body, needed), stmt.target, self.by_node.get(IdentityKey(stmt))
         if not isinstance(stmt.iter, Call):
 
             def work(frame: Frame) -> None:
-                self._turn(len(frame[UNIT]))
+                self._count_turns(len(frame[UNIT]))
                 for t in frame[UNIT]:
                     frame[name] = t
                     for action in inner:
@@ -190,8 +190,8 @@ class ScalarProgram:
 
             return [work] if inner else []
         if not inner and counted is None:
-            return [a for e in stmt.iter.args for a in self._roots(e)]
-        args = [self._value(e) for e in stmt.iter.args]
+            return [a for e in stmt.iter.args for a in self._compile_roots(e)]
+        args = [self._compile(e) for e in stmt.iter.args]
         number = -1 if counted is None else counted.number
 
         def loop(frame: Frame) -> None:
@@ -202,7 +202,7 @@ class ScalarProgram:
                 self.masks.turns[number].add(n)
             if not inner:
                 return
-            self._turn(n)
+            self._count_turns(n)
             for i in turns:
                 frame[name] = i
                 for action in inner:
@@ -210,24 +210,24 @@ class ScalarProgram:
 
         return [loop]
 
-    def _roots(self, e: Node) -> list[Action]:
+    def _compile_roots(self, e: Node) -> list[Action]:
         """Return evaluations of the requested conditions in an expression whose value is not needed."""
         if IdentityKey(e) not in self.above:
             return []
         if isinstance(e, Expr):
             operation = entry(self.checked, e)
             if IdentityKey(e) in self.by_node or (operation is not None and operation[0].traits.lazy):
-                return [self._value(e)]
-        return [a for child in list_evaluated_nodes(e) for a in self._roots(child)]
+                return [self._compile(e)]
+        return [a for child in list_evaluated_nodes(e) for a in self._compile_roots(child)]
 
     # ---- expressions
-    def _value(self, e: Expr) -> Value:
+    def _compile(self, e: Expr) -> Value:
         """Compile an expression, recording its requested conditions; its names are needed from now on."""
         self.size += 1
         c = self.by_node.get(IdentityKey(e))
         if c is None or c.op is not None:
-            return self._plain(e, c)
-        value, number = self._plain(e, None), c.number
+            return self._compile_plain(e, c)
+        value, number = self._compile_plain(e, None), c.number
 
         def truth(frame: Frame) -> Any:
             v = value(frame)
@@ -236,14 +236,14 @@ class ScalarProgram:
 
         return truth
 
-    def _plain(self, e: Expr, c: Condition | None) -> Value:
+    def _compile_plain(self, e: Expr, c: Condition | None) -> Value:
         if isinstance(e, Number):
             number = e.value
             return lambda frame: number
         if isinstance(e, Name):
-            return self._name(e.id)
+            return self._compile_name(e.id)
         if isinstance(e, Subscript):
-            return self._read(e)
+            return self._compile_read(e)
         operation = entry(self.checked, e)
         if operation is None:
             return _unknown
@@ -256,10 +256,10 @@ class ScalarProgram:
             tile = array[:, None] if op.traits.index_of == "row" else array[None, :]
             return lambda frame: tile
         if op.traits.converts is not None:
-            return self._cast(e, operands[0])
+            return self._compile_cast(e, operands[0])
         if op.evaluate is None or op.reduces or op.effects.accesses:
             return _unknown
-        values = [self._value(x) for x in operands]
+        values = [self._compile(x) for x in operands]
         if op.traits.lazy:
             return _compile_lazy(op, values)
         dtype = _dtype(operands[-1]) or I32
@@ -267,7 +267,7 @@ class ScalarProgram:
         if function is None:
             return _unknown
         if c is not None:
-            return self._record(
+            return self._compile_record(
                 c, _fold_operands(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
             )
         if len(values) == 2:
@@ -278,7 +278,7 @@ class ScalarProgram:
         folded = _fold_operands(op, function, len(operands))
         return lambda frame: folded(*(v(frame) for v in values))
 
-    def _record(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
+    def _compile_record(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
         number, compares = c.number, c.kind == "comparison" and not c.tile
 
         def record(frame: Frame) -> Any:
@@ -292,7 +292,7 @@ class ScalarProgram:
 
         return record
 
-    def _name(self, name: str) -> Value:
+    def _compile_name(self, name: str) -> Value:
         if name in DTYPES:
             return _unknown
         if name == "inf":
@@ -300,12 +300,12 @@ class ScalarProgram:
         self.needed.add(name)
         return lambda frame: frame[name]
 
-    def _read(self, e: Subscript) -> Value:
+    def _compile_read(self, e: Subscript) -> Value:
         name = root_name(e)
         if name is None or self.reader.level(e) >= RUN or isinstance(e.type, TileType):
             return _unknown
         self.reads.add(name)
-        indices = [self._value(i) for i in e.indices]  # type: ignore[arg-type]
+        indices = [self._compile(i) for i in e.indices]  # type: ignore[arg-type]
 
         def read(frame: Frame) -> Any:
             tensor, at = self.tensors(name), tuple(int(i(frame)) for i in indices)
@@ -315,8 +315,8 @@ class ScalarProgram:
 
         return read
 
-    def _cast(self, e: Expr, operand: Expr) -> Value:
-        source, target, value = _dtype(operand), _dtype(e), self._value(operand)
+    def _compile_cast(self, e: Expr, operand: Expr) -> Value:
+        source, target, value = _dtype(operand), _dtype(e), self._compile(operand)
         if source is None or target is None:
             return _unknown
         return lambda frame: cast(value(frame), source, target)

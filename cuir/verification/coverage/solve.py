@@ -133,13 +133,13 @@ class _Solver:
         self._try_each(self._make_thin(3))
 
     def _try_each(self, base: Mapping[str, Any]) -> None:
-        for name, value in sorted(self._values(), key=lambda nv: (abs(nv[1]), nv[0])):
+        for name, value in sorted(self._list_values(), key=lambda nv: (abs(nv[1]), nv[0])):
             if self._is_worthwhile():
                 self._try({**base, name: value})
 
     def _try_pairs(self) -> None:
         values: dict[str, list[Any]] = {}
-        for name, value in self._values(short=True):
+        for name, value in self._list_values(short=True):
             values.setdefault(name, []).append(value)
         pairs = [
             (a, v, b, w)
@@ -160,7 +160,7 @@ class _Solver:
         return self.search.operations > 0 and any(t.kind != "near" for t in self.open_targets)
 
     def _make_thin(self, steps: int = 0) -> dict[str, Any]:
-        return self.space.thin(self.names, steps)
+        return self.space.make_thin(self.names, steps)
 
     def _find_influences(self) -> list[str]:
         """Return the dims and scalars on which the condition may depend."""
@@ -169,7 +169,7 @@ class _Solver:
             names |= set(self.space.dims)
         return [n for n in self.space.names if n in names]
 
-    def _values(self, short: bool = False) -> Iterator[tuple[str, Any]]:
+    def _list_values(self, short: bool = False) -> Iterator[tuple[str, Any]]:
         numbers = self.numbers
         for name in self.names:
             kind = self.space.scalars.get(name)
@@ -210,7 +210,7 @@ class _Solver:
         """Find the shortest length between two bounds that meets the same targets."""
         while high - low > max(1, low // 16) and self.search.operations > 0:
             middle = (low + high) // 2
-            solution = self._evaluated({**self._make_thin(), name: middle})
+            solution = self._evaluate({**self._make_thin(), name: middle})
             if solution is not None and all(t.is_met(solution.masks) for t in targets):
                 high = middle
                 self.search.solutions[-1] = solution
@@ -219,14 +219,14 @@ class _Solver:
 
     def _try(self, sizes: Mapping[str, Any], share: int = 3) -> bool:
         """Evaluate a problem, with at most 1/share of the budget; return whether it meets a target."""
-        solution = self._evaluated(sizes, share)
+        solution = self._evaluate(sizes, share)
         if solution is None or not solution.targets:
             return False
         self.search.solutions.append(solution)
         self.open_targets = [t for t in self.open_targets if t not in solution.targets]
         return True
 
-    def _evaluated(self, sizes: Mapping[str, Any], share: int = 3) -> Solution | None:
+    def _evaluate(self, sizes: Mapping[str, Any], share: int = 3) -> Solution | None:
         key = tuple(sorted(sizes.items()))
         if key in self.tried:
             return None

@@ -38,13 +38,13 @@ class Space:
         self.checked, self.spec = checked, spec
         function = isinstance(spec, FunctionSpecification)
         self.dims = tuple(checked.dims) if function else LENGTHS
-        self.steps = find_steps(checked, spec) if isinstance(spec, FunctionSpecification) else self._tiles()
+        self.steps = find_steps(checked, spec) if isinstance(spec, FunctionSpecification) else self._get_tiles()
         self.scalars: dict[str, DType] = {s.name: s.dtype for s in checked.scalars if s.name != "scale"} if function else {}
         self.integer_consts = get_integer_consts(checked)
         # so that state carried between blocks matters
         self.kind: Kind = "growing" if is_attention(checked.origin) else "normal"
 
-    def _tiles(self) -> dict[str, int]:
+    def _get_tiles(self) -> dict[str, int]:
         tiles = find_tiles(self.checked)
         BM, BN = (self.checked.consts.get(n) for n in ("BM", "BN"))
         return {**dict.fromkeys(LENGTHS, 0), "M": int(BM or tiles.get("M") or 0), "N": int(BN or tiles.get("N") or 0)}  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ class Space:
         """Names of the dims and scalars that may be chosen."""
         return (*self.dims, *self.scalars)
 
-    def thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:
+    def make_thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:
         """Return the smallest problem, with a value for these scalars.
 
         steps: so many steps of each dim and a remainder, instead of one element.
@@ -74,23 +74,23 @@ class Space:
         lengths = align_heads({d: int(sizes[d]) for d in self.dims})
         if min(lengths.values(), default=1) < 1 or max(lengths.values(), default=1) >= 2**31:
             return None
-        scalars = {n: self._scalar(n, sizes[n]) for n in self.scalars if n in sizes}
+        scalars = {n: self._convert_scalar(n, sizes[n]) for n in self.scalars if n in sizes}
         if isinstance(self.spec, FunctionSpecification):
             draw = Draw(NAME, lengths, self.kind, scalars=tuple(scalars.items()))
             admitted, large = select_fitting(self.checked, self.spec, [draw])
             chosen = admitted[0] if admitted else large[0][2] if large else None
             if chosen is None:
                 return None
-            return Problem(chosen, {**self.integer_consts, **chosen.sizes, **scalars}, self._elements(chosen.sizes), not admitted)
+            return Problem(chosen, {**self.integer_consts, **chosen.sizes, **scalars}, self._count_elements(chosen.sizes), not admitted)
         if lengths["H"] % lengths["HK"]:
             return None
-        elements = self._elements(lengths)
+        elements = self._count_elements(lengths)
         return Problem(Case(NAME, Lengths(**lengths), self.kind), {**self.integer_consts, **lengths}, elements, elements > MOST_ELEMENTS)
 
-    def _scalar(self, name: str, value: Any) -> Any:
+    def _convert_scalar(self, name: str, value: Any) -> Any:
         kind = self.scalars[name]
         return float(value) if kind == F32 else bool(value) if kind == BOOL else int(value)
 
-    def _elements(self, sizes: Mapping[str, int]) -> int:
+    def _count_elements(self, sizes: Mapping[str, int]) -> int:
         all_sizes = {**dict.fromkeys(self.checked.dims, 1), **self.integer_consts, **sizes}
         return sum(count_elements(t, all_sizes) for t in self.checked.tensors if not t.scratch)
