@@ -45,6 +45,7 @@ class Budget:
     begin: float = field(default_factory=time.perf_counter)
 
     def is_spent(self, counts: Counts) -> bool:
+        """Return whether the limit of classes or seconds is reached."""
         return (self.classes is not None and counts.classes >= self.classes) or (
             self.seconds is not None and time.perf_counter() - self.begin > self.seconds
         )
@@ -108,7 +109,7 @@ def _extend(run: Execution, path: list[_Node], asleep: set[int], counts: Counts)
     """
     agent = 0
     while not run.stopped:
-        if agent in asleep or not run.enabled(agent):
+        if agent in asleep or not run.is_enabled(agent):
             able = run.agents()
             free = [a for a in able if a not in asleep]
             if not free:

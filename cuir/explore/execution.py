@@ -130,15 +130,17 @@ class Execution:
                 self._apply_local(w, effect, -1)
 
     # ---- enabled steps
-    def next(self, worker: int) -> Step | None:
+    def next_step(self, worker: int) -> Step | None:
+        """Return the next step of a worker, or None at its end."""
         steps = self.skeleton.workers[worker].steps
         at = self.position[worker]
         return steps[at] if at < len(steps) else None
 
-    def enabled(self, agent: int) -> bool:
+    def is_enabled(self, agent: int) -> bool:
+        """Return whether an agent can execute its next step."""
         if agent >= self.workers:
             return agent in self.flying
-        step = self.next(agent)
+        step = self.next_step(agent)
         if step is None:
             return False
         if step.kind == "wait":
@@ -160,10 +162,11 @@ class Execution:
 
     def agents(self) -> list[int]:
         """List all enabled agents."""
-        return [a for a in (*range(self.workers), *self.flying) if self.enabled(a)]
+        return [a for a in (*range(self.workers), *self.flying) if self.is_enabled(a)]
 
-    def finished(self) -> bool:
-        return not self.flying and all(self.next(w) is None for w in range(self.workers))
+    def is_finished(self) -> bool:
+        """Return whether all workers have ended and no copy is in flight."""
+        return not self.flying and all(self.next_step(w) is None for w in range(self.workers))
 
     def commute(self, a: int, b: int) -> bool:
         """Return whether two enabled agents lead to the same state in either order.
@@ -178,7 +181,7 @@ class Execution:
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
             return {landing.bar: (0, -landing.nbytes)}
-        step = self.next(agent)
+        step = self.next_step(agent)
         return dict.fromkeys(step.bars, (1, step.value)) if step is not None and step.kind in ("arrive", "join", "named arrive") else {}
 
     def _would_complete(self, number: int, by: tuple[int, int]) -> bool:
@@ -206,7 +209,7 @@ class Execution:
             self._add_dependences(pre, landing.bar)
             self._land(landing, self.issue_progress[agent])
             return
-        step, number = self.next(agent), len(self.past)
+        step, number = self.next_step(agent), len(self.past)
         assert step is not None
         self.position[agent] += 1
         pre = self.behind[agent]
@@ -536,9 +539,9 @@ class Execution:
     def end(self) -> None:
         """Report faults of a state without enabled agents: an unawaited copy, or a deadlock."""
         all_steps = (1 << len(self.trace)) - 1
-        if not self.finished():
+        if not self.is_finished():
             for w in range(self.workers):
-                step = self.next(w)
+                step = self.next_step(w)
                 if step is not None:
                     self.faults.append(
                         Fault(

@@ -57,6 +57,7 @@ class Exploration:
 
     @property
     def ok(self) -> bool:
+        """True if the verdict is "clean"."""
         return self.verdict == "clean"
 
     def summary(self) -> str:
@@ -73,6 +74,7 @@ class Exploration:
         return f"not decided: the budget was spent after {size}"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         return {
             "verdict": self.verdict,
             "states": self.states,

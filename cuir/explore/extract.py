@@ -309,7 +309,7 @@ class _Extractor:
             yield self.drain(site, effects.drains, span)
         elif effects.fences:
             tensors = bool(site.const("tensors", False))
-            yield lambda worker: worker.trace.local(Fence(tensors))
+            yield lambda worker: worker.trace.add_local(Fence(tensors))
         else:
             yield self.accesses(site, span)
 
@@ -422,7 +422,7 @@ class _Extractor:
             else:
                 count = max(0, len(worker.stores) - keep)
                 over, worker.stores = worker.stores[:count], worker.stores[count:]
-            worker.trace.local(Retire(tuple(over)))
+            worker.trace.add_local(Retire(tuple(over)))
 
         return run
 
@@ -431,7 +431,7 @@ class _Extractor:
             product = worker.product_names.get(name)
             if product in worker.products:
                 n = worker.products.index(product) + 1
-                worker.trace.local(Retire(tuple(worker.products[:n])))
+                worker.trace.add_local(Retire(tuple(worker.products[:n])))
                 del worker.products[:n]
 
     def accesses(self, site: Site, span: Span) -> Handler:
@@ -461,7 +461,7 @@ class _Extractor:
                     awaited = f"{worker.trace.label} waits for it"
                     # waiting for a bulk store completes its read; its write completes at the end of the kernel
                     access_engine = worker.engine() if point and access.mode != "read" else engine
-                    worker.trace.local(
+                    worker.trace.add_local(
                         Touch(
                             region, mode, access.proxy, access_engine if access.late else NOW, span, text, operation, awaited, point, array
                         )
@@ -509,7 +509,7 @@ class _Extractor:
 
         def run(worker: _Worker) -> None:
             for region, text, _ in self.find_scattered(worker, node, None):
-                worker.trace.local(Touch(region, "read", "generic", NOW, node.span, text, "", "", False))
+                worker.trace.add_local(Touch(region, "read", "generic", NOW, node.span, text, "", "", False))
 
         return run
 

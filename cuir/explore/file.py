@@ -41,6 +41,7 @@ class Written:
         return Schedule.in_order() if self.cluster is None else Schedule.replay(self.steps, self.cluster, self.lockstep, self.units, origin)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the schedule as JSON values."""
         consts = {n: str(c) if isinstance(c, DType) else c for n, c in self.consts.items()}
         return {
             "format": FORMAT,

@@ -98,10 +98,11 @@ class Trace:
                 trace.steps.append(replace(step, locals=list(step.locals)))
             else:
                 for effect in step.locals:
-                    trace.local(effect)
+                    trace.add_local(effect)
         return trace
 
-    def local(self, effect: Local) -> None:
+    def add_local(self, effect: Local) -> None:
+        """Append a local effect after the last step."""
         (self.steps[-1].locals if self.steps else self.lead).append(effect)
 
 

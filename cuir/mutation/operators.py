@@ -30,6 +30,7 @@ class Mutant:
 
     @cached_property
     def text(self) -> str:
+        """Canonical text of the program."""
         return show(self.program)
 
     @cached_property

@@ -166,6 +166,7 @@ class Places:
         return statements
 
     def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+        """Return the program with another node, or several, at a place."""
         changed: Program = replace_node(self.program, site.path, node)
         return changed
 
@@ -220,6 +221,7 @@ class Places:
         return True
 
     def role(self, site: Site) -> With | None:
+        """Return the role around a place."""
         role: With | None = site.inside(With)
         return role
 

@@ -31,6 +31,7 @@ class MutateReport:
         return f"MutateReport({self.summary()})"
 
     def of(self, verdict: str) -> list[Judged]:
+        """Return the results with a verdict."""
         return [r for r in self.results if r.verdict == verdict]
 
     @staticmethod
@@ -61,11 +62,13 @@ class MutateReport:
         return sum(judged) / len(judged) if judged else 0.0
 
     def summary(self) -> str:
+        """Summarise in one line."""
         killed, total = self.score(self.results)
         share = f" ({killed / total:.0%})" if total else ""
         return f"{killed} of {total} faulty programs refused{share}, {len(self.of('equivalent'))} known to be equivalent, {len(self.of('same result'))} shown to give the same result; {self.seconds:.1f} s a mutant"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         classes = {}
         for fault in sorted({r.fault for r in self.results}):
             killed, total = self.score(r for r in self.results if r.fault == fault)

@@ -54,6 +54,7 @@ class Trial:
 
     @cached_property
     def places(self) -> Places:
+        """Places of the original."""
         return Places(self.program, pick_kernel(self.program, self.kernel))
 
     @cached_property
@@ -181,6 +182,7 @@ class Trial:
 
     @cached_property
     def expected(self) -> list[Output] | None:
+        """Outputs of the original in all problems; None if it is refused in one."""
         key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
         if key not in _expected:
             _expected.clear()  # a process judges mutants of one program
@@ -199,6 +201,7 @@ class Trial:
 
     @property
     def runs(self) -> int:
+        """Number of runs in all problems."""
         return sum(len(SCHEDULES) if grid else 1 for _, grid in self.problems)
 
 

@@ -104,6 +104,7 @@ class Facts:
 
     @cached_property
     def at(self) -> dict[Path, Site]:
+        """Places by path."""
         return {s.path: s for s in self.sites}
 
     def get_definition(self, site: Site) -> Node:
@@ -133,6 +134,7 @@ class Facts:
         return self.at[path]
 
     def find_role(self, site: Site) -> With | None:
+        """Return the role around a place, or at it."""
         role: With | None = site.node if isinstance(site.node, With) else site.inside(With)
         return role
 
@@ -150,6 +152,7 @@ class Facts:
                 yield s, "orelse", n.orelse
 
     def replace_at(self, site: Site, node: Node | tuple[Node, ...]) -> Program:
+        """Return the program with another node, or several, at a place."""
         changed: Program = replace_node(self.program, site.path, node)
         return changed
 
@@ -171,12 +174,15 @@ class Facts:
         return bool(types := self.get_types(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
 
     def is_integer(self, node: Node) -> bool:
+        """Return whether an expression is an i32 scalar or tile in every call."""
         return self.is_number(node) and all(t.dtype == I32 for t in self.get_types(node))  # type: ignore[union-attr]
 
     def is_scalar(self, node: Node) -> bool:
+        """Return whether an expression is a scalar in every call."""
         return bool(types := self.get_types(node)) and all(isinstance(t, Scalar) for t in types)
 
     def is_tile(self, node: Node) -> bool:
+        """Return whether an expression is a tile in every call."""
         return bool(types := self.get_types(node)) and all(isinstance(t, TileType) for t in types)
 
     def is_view(self, node: Node) -> bool:
@@ -291,6 +297,7 @@ def starts_product(e: Node) -> bool:
 
 
 def awaits_products(e: Node) -> bool:
+    """Return whether an expression waits for asynchronous products."""
     op = get_called_op(e)
     return op is not None and op.effects.drains == PRODUCTS
 

@@ -39,10 +39,12 @@ def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], 
 
 
 def list_written(stmt: Assign | AugAssign) -> set[str]:
+    """Return the names that an assignment binds."""
     return set(stmt.targets) if isinstance(stmt, Assign) else {stmt.target}
 
 
 def list_read(stmt: Assign | AugAssign) -> set[str]:
+    """Return the names that an assignment reads."""
     return names_read(stmt.value) | ({stmt.target} if isinstance(stmt, AugAssign) else set())
 
 

@@ -58,6 +58,7 @@ def get_head(stmt: Node) -> str:
 
 
 def show_text(*nodes: Node) -> str:
+    """Return the text of nodes, one after the other."""
     return "\n".join(show(n).rstrip("\n") for n in nodes)
 
 

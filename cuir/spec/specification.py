@@ -368,6 +368,7 @@ def products(q: torch.Tensor, k: torch.Tensor, scale: float, parts: int = 0) -> 
 
 
 def lengths_of(q: torch.Tensor, k: torch.Tensor) -> Lengths:
+    """Return the lengths of queries [B, H, M, D] and keys [B, HK, N, D]."""
     return Lengths(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
 
 

@@ -101,6 +101,7 @@ class UserCall:
 
     @property
     def definition(self) -> Span | None:
+        """Location of the function's definition."""
         return function_span(self.function) if self.function is not None else None
 
     def at(self, frame: FrameType | None) -> Span | None:
@@ -113,6 +114,7 @@ class UserCall:
         return self.definition
 
     def over_time(self, at: Span | None) -> CuirError:
+        """Make the error for a call that exceeded its time."""
         return CuirError.of(
             "X125",
             f"{self.subject} was given up after {self.seconds:g} seconds of processor time",
@@ -121,6 +123,7 @@ class UserCall:
         )
 
     def ending(self, how: str, at: Span | None) -> CuirError:
+        """Make the error for a call that ends the process."""
         return CuirError.of(
             "X119",
             f"{self.subject} ends the process: {how}",
@@ -147,6 +150,7 @@ class UserCall:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
+        """Limit the time of the block, by a signal in the main thread, else by a thread."""
         main = threading.current_thread() is threading.main_thread()
         with self.timed_by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.timed_by_thread():
             yield

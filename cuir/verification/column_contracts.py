@@ -21,6 +21,7 @@ from .sizes import Problem
 
 
 def has_column_points(program: Program) -> bool:
+    """Return whether a program has the splice points of a backward kernel."""
     funcs = program.funcs()
     return all(name in funcs and len(funcs[name].params) == count for name, count in BACKWARD_POINTS.items())
 

@@ -97,6 +97,7 @@ def reads_blocks_from_memory(program: Program, kernel: Kernel) -> bool:
 
 
 def has_splice_points(program: Program) -> bool:
+    """Return whether a program has the splice points of a forward kernel."""
     funcs = program.funcs()
     return all(name in funcs and len(funcs[name].params) == count for name, count in SPLICE_POINTS.items())
 
@@ -190,6 +191,7 @@ def _find_violations(
 
 
 def evaluate_keep(run: Evaluator, b: int, h: int, lengths: Lengths) -> np.ndarray:
+    """Evaluate `keep` for all pairs of a head: bool [M, N]."""
     q, k = np.arange(lengths.M)[:, None], np.arange(lengths.N)[None, :]
     return np.broadcast_to(np.asarray(run.call("keep", b, h, q, k), bool), (lengths.M, lengths.N))
 
@@ -480,6 +482,7 @@ def _check_score(
 
 
 def get_span(program: Program, name: str) -> Span:
+    """Return the span of the final result of a @func."""
     return get_result_span(program.funcs()[name])
 
 

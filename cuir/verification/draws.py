@@ -59,6 +59,7 @@ def select_fitting(checked: Checked, spec: FunctionSpecification, draws: Sequenc
 
 
 def count_elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
+    """Count the elements of a tensor for lengths of dims."""
     total = 1
     for n in compute_shape(t, sizes):
         total *= n
@@ -66,4 +67,5 @@ def count_elements(t: TensorParam, sizes: Mapping[str, int]) -> int:
 
 
 def compute_shape(t: TensorParam, sizes: Mapping[str, int]) -> list[int]:
+    """Compute the shape of a tensor for lengths of dims."""
     return [sizes[d] if isinstance(d, str) else d for d in t.dims]

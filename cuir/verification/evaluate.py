@@ -74,6 +74,7 @@ class Evaluator:
         self.constants = {name: self.evaluate_expr(c.value, {}) for name, c in self.program.constants().items()}
 
     def call(self, name: str, *arguments: Value) -> Value:
+        """Call a @func; floating-point warnings are suppressed."""
         func = self.funcs[name]
         with np.errstate(**_ERRORS):
             return self._call(func, arguments)
@@ -87,6 +88,7 @@ class Evaluator:
         raise CuirError.of("X140", f"`{func.name}` has no return", func.span)
 
     def run_block(self, body: tuple[Stmt, ...], local: dict[str, Value]) -> None:
+        """Execute statements; `local` holds the values of names."""
         for s in body:
             if isinstance(s, Return):
                 raise _Returned(self.evaluate_expr(s.value, local))
@@ -115,6 +117,7 @@ class Evaluator:
                 raise CuirError.of("X140", "a splice point of pure arithmetic was expected", s.span)
 
     def evaluate_expr(self, e: Expr, local: Mapping[str, Value]) -> Value:
+        """Evaluate an expression; `local` holds the values of names."""
         if isinstance(e, Literal):
             return e.value
         if isinstance(e, Name):
@@ -143,11 +146,13 @@ class Evaluator:
         return self.apply(e, cond, then, otherwise)
 
     def apply(self, e: Unary | Binary | IfExp, *operands: Value) -> Value:
+        """Apply an operator to values."""
         operation = operator(e)
         assert operation is not None
         return _apply(operation[0], e, *operands)
 
     def name(self, e: Name, local: Mapping[str, Value]) -> Value:
+        """Look up the value of a name. Raises CuirError N101."""
         for place in (local, self.names, getattr(self, "constants", {})):
             if e.id in place:
                 return place[e.id]
@@ -157,13 +162,15 @@ class Evaluator:
         raise CuirError.of("N101", f"`{e.id}` has no value where splice points are enumerated", e.span, f"these have: {', '.join(names)}")
 
     def evaluate_binary(self, e: Binary, local: Mapping[str, Value]) -> Value:
+        """Evaluate a binary expression; a scalar left operand may decide alone."""
         left = self.evaluate_expr(e.left, local)
-        operator = traits(e)
-        if operator.lazy and not np.ndim(left) and bool(left) == operator.decided_by:
+        operator_traits = traits(e)
+        if operator_traits.lazy and not np.ndim(left) and bool(left) == operator_traits.decided_by:
             return left
         return self.apply(e, left, self.evaluate_expr(e.right, local))
 
     def evaluate_subscript(self, e: Subscript, local: Mapping[str, Value]) -> Value:
+        """Read an element of a tuple, or gather elements of a tensor; 0 outside of it."""
         value = self.evaluate_expr(e.value, local)
         indices = [self.evaluate_expr(i, local) for i in e.indices]  # type: ignore[arg-type]
         if isinstance(value, tuple):
@@ -179,6 +186,7 @@ class Evaluator:
         return np.where(inside, value[tuple(safe)], value.dtype.type(0))
 
     def evaluate_call(self, e: Call, name: str, local: Mapping[str, Value]) -> Value:
+        """Evaluate a call of a @func or of a pure primitive."""
         op = get_called_op(e)
         if op is not None and op.traits.converts:
             x, dtype = self.evaluate_expr(e.args[0], local), e.args[1]

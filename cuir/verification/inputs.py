@@ -448,7 +448,10 @@ def _gives_statistics(checked: Checked, spec: FunctionSpecification, t: TensorPa
 
 
 def convert_value(p: TensorParam | ScalarParam, value: Value) -> Value:
-    """Convert a value of the specification's `inputs` to the parameter's dtype; a tensor without dims is a number."""
+    """Convert a value of the specification's `inputs` to the parameter's dtype.
+
+    For a scalar parameter a tensor without dims becomes a number.
+    """
     if not isinstance(value, torch.Tensor):
         return value
     return value.item() if isinstance(p, ScalarParam) and not value.dim() else value.to(TORCH[p.dtype])

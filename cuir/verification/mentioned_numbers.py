@@ -27,10 +27,24 @@ _LARGEST = 1e30  # larger numbers stand for infinity
 _FUNCTIONS = 24  # the largest number of called functions whose source is read
 _COMPARISONS = frozenset(["gt", "ge", "lt", "le", "eq", "ne", "clamp", "clamp_", "clamp_min", "clamp_max", "threshold", "hardtanh"])
 # functions by which a source bounds its values
-_BOUNDED = frozenset([
-    "clamp", "clip", "clamp_", "clip_", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max", "threshold",
-    "hardtanh", "fmin", "fmax",
-])  # fmt: skip
+_BOUNDED = frozenset(
+    [
+        "clamp",
+        "clip",
+        "clamp_",
+        "clip_",
+        "clamp_min",
+        "clamp_max",
+        "minimum",
+        "maximum",
+        "min",
+        "max",
+        "threshold",
+        "hardtanh",
+        "fmin",
+        "fmax",
+    ]
+)
 _OPEN = frozenset(["isnan", "isinf", "isfinite", "nan_to_num", "nan_to_num_", "isposinf", "isneginf"])
 
 
@@ -222,6 +236,7 @@ class Comparisons(TorchDispatchMode):
 
     @property
     def mentioned(self) -> Mentioned:
+        """The numbers recorded so far."""
         return _filter(self.floats, self.integers, self.open)
 
 

@@ -239,4 +239,5 @@ def _describe_pattern(bad: torch.Tensor) -> str | None:
 
 
 def add_note(error: CuirError, text: str) -> CuirError:
+    """Return an error with another note on each diagnostic."""
     return CuirError([Diagnostic(d.code, d.message, d.span, (*d.notes, Note(text)), d.hint) for d in error.diagnostics])

@@ -40,6 +40,7 @@ class Compared:
     repeated: int
 
     def as_json(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
         n = self.numbers
         return {
             "case": str(n.case),
@@ -85,6 +86,7 @@ def compare(
 
 
 def move_to_device(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Move the tensors among arguments to a device."""
     return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
 
 

@@ -108,6 +108,7 @@ class Launch:
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
+        """Output tensors by name."""
         return {"O": self.o, "LSE": self.lse, **({} if self.most is None else {MAX_SCORES: self.most})}
 
     @property
@@ -124,6 +125,7 @@ class Launch:
         return self.with_outputs({name: copy_of(x).fill_(math.nan) for name, x in self.outputs.items()})
 
     def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a run by name."""
         return {"Q": self.q, "K": self.k, "V": self.v, **self.outputs, "scale": self.scale, **self.captured}
 
 
@@ -163,6 +165,7 @@ def require_inputs_kept(checked: Checked) -> None:
 
 
 def make_attention_launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
+    """Make the arguments of an attention kernel for a case."""
     dtype, dims = TORCH[get_dtype(checked.consts)], get_head_dims(checked.consts)
     lengths, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in draw_attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
@@ -270,6 +273,7 @@ def get_head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def get_dtype(consts: Mapping[str, Const]) -> DType:
+    """Return the dtype of Q, K and V. Raises CuirError V300 if there is none."""
     dtype = next((v for v in consts.values() if isinstance(v, DType)), None)
     if dtype is None:
         raise CuirError.of("V300", "verification needs the dtype of Q, K and V as a const parameter")

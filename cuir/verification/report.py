@@ -27,6 +27,7 @@ class Stage:
     rows: list[dict[str, Any]] = field(default_factory=list)  # of a table, for the numbers
 
     def as_json(self) -> dict[str, Any]:
+        """Return the stage as JSON values."""
         return {
             "name": self.name,
             "question": self.question,
@@ -82,14 +83,17 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
+        """True if there are stages and none failed."""
         return bool(self.stages) and all(s.verdict != "failed" for s in self.stages)
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Diagnostics of all stages."""
         return tuple(d for s in self.stages for d in s.diagnostics)
 
     @property
     def seconds(self) -> float:
+        """Seconds of all stages."""
         return sum(s.seconds for s in self.stages)
 
     @property
@@ -131,6 +135,7 @@ class VerifyReport:
         return "; ".join(s.reason for s in self.stages if s.verdict == "passed")
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
         return {
             "ok": self.ok,
             "variant": self.variant,
@@ -152,6 +157,7 @@ class VerifyReport:
         }
 
     def as_markdown(self) -> str:
+        """Format the report as markdown."""
         lines = [
             f"# {self.kernel} against {self.variant}",
             "",

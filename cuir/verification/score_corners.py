@@ -60,6 +60,7 @@ class ScoreInputs:
 
     @property
     def words(self) -> str:
+        """Description for messages."""
         neighbours_text = f", closely beside {self.near} more" if self.near else ""
         return f"scores at {self.reached} of {self.total} numbers at which the score_mod decides{neighbours_text}"
 

@@ -49,7 +49,7 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
         for agents in (short.schedule, find_smallest(found.faulty)[1]):
             again = Execution(k)
             for agent in agents:
-                assert again.enabled(agent) and not again.faults
+                assert again.is_enabled(agent) and not again.faults
                 again.step(agent)
             if not again.faults:  # a deadlock, or a copy in flight at the end
                 again.end()

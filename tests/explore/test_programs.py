@@ -99,7 +99,7 @@ def shows(skeleton: Skeleton, agents: tuple[int, ...]) -> str:
     """The code of the fault that these steps show; "" if they show none or cannot be done."""
     execution = Execution(skeleton)
     for agent in agents:
-        if execution.stopped or not execution.enabled(agent):
+        if execution.stopped or not execution.is_enabled(agent):
             return ""
         execution.step(agent)
     return execution.faults[0].code if execution.faults else ""
@@ -295,7 +295,7 @@ def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: b
     while able := execution.agents():
         agents.append(rng.choice(able))
         execution.step(agents[-1])
-    assert execution.finished()
+    assert execution.is_finished()
     return name_steps(skeleton, tuple(agents))
 
 

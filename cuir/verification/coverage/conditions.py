@@ -63,6 +63,7 @@ class Condition:
 
     @property
     def span(self) -> Span:
+        """Location of the condition in the text."""
         return self.node.span
 
     @property

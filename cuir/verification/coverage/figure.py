@@ -25,6 +25,7 @@ class OneSided:
         return f"line {self.line}: {self.side} ({f'waived: {self.waived}' if self.waived else self.why})"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the side as JSON values."""
         return {"line": self.line, "condition": self.condition, "side": self.side, "why": self.why, "waived": self.waived}
 
 
@@ -68,6 +69,7 @@ class Figure:
         return f"in no run conditions of {source} went this way: {words}"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the figure as JSON values."""
         return {
             "conditions": self.conditions,
             "sides": self.sides,

@@ -25,6 +25,7 @@ class Side:
 
     @property
     def condition(self) -> Condition:
+        """The condition of the first instance."""
         return self.instances[0].condition
 
     @property
@@ -34,6 +35,7 @@ class Side:
 
     @property
     def is_seen(self) -> bool:
+        """True if no instance is unseen."""
         return not self.unseen
 
 
