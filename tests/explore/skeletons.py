@@ -41,15 +41,15 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
             elif kind == "named":
                 trace.steps.append(Step("named arrive", HERE, (op[1],)))
             elif kind == "fence":
-                trace.local(Fence())
+                trace.add_local(Fence())
             elif kind == "product":
-                trace.local(_touch(op[1], "read", "async", engines, False))
+                trace.add_local(_touch(op[1], "read", "async", engines, False))
                 late.append(engines)
                 engines += 1
             elif kind == "retire":
-                trace.local(Retire(tuple(late)))
+                trace.add_local(Retire(tuple(late)))
             else:
-                trace.local(_touch(op[1], kind, "generic", NOW, False))
+                trace.add_local(_touch(op[1], kind, "generic", NOW, False))
         found.workers.append(trace)
     found.connect()
     return found
