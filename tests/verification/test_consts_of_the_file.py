@@ -148,7 +148,7 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     monkeypatch.setattr("cuir.measure.gpu.require_gpu", lambda *_: None)
     monkeypatch.setattr(running, "_require_package", lambda *_: None)
-    monkeypatch.setattr(Device, "here", staticmethod(lambda: list_shipped_devices()["NVIDIA H200"]))
+    monkeypatch.setattr(Device, "current", staticmethod(lambda: list_shipped_devices()["NVIDIA H200"]))
     monkeypatch.setattr(running, "make_arguments", stop)
     text = read_program("flash_fwd_sm90").span.source.text.replace("BM: const = 128", "BM: const = 64", 1)
     dims = {"B": 2, "H": 32, "HK": 32, "M": 8192, "N": 8192}
