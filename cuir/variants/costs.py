@@ -47,10 +47,16 @@ def _own_cost(e: Expr) -> float:
     if op_traits.decided_by is not None:  # of truth values, which are combined as they are compared
         return JOIN
     if op_traits.divides_integers:
-        by = e.right if isinstance(e, Binary) else None
-        shifts = isinstance(by, Literal) and isinstance(by.value, int) and by.value > 0 and by.value & (by.value - 1) == 0
-        return 1.0 if shifts else DIVISION
+        return DIVISION if divides(e) else 1.0
     return float(op_traits.cost)
 
 
-__all__ = ["per_pair"]
+def divides(e: Expr) -> bool:
+    """Return True for a division of integers that is no shift or mask by a power of two."""
+    if not traits(e).divides_integers:
+        return False
+    by = e.right if isinstance(e, Binary) else None
+    return not (isinstance(by, Literal) and isinstance(by.value, int) and by.value > 0 and by.value & (by.value - 1) == 0)
+
+
+__all__ = ["divides", "per_pair"]

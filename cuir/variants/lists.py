@@ -16,8 +16,9 @@ import torch
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.nodes import Expr, GlobalType, Param
 from ..syntax.rewrite import rename_names
-from ..syntax.walk import names_read
+from ..syntax.walk import names_read, walk
 from .blocks import ALL_ROWS_ALIKE
+from .costs import divides
 from .evaluate import evaluate
 from .names import BITS, LISTS
 
@@ -68,7 +69,8 @@ class Lists:
         """Return kv_count, kv_block and kv_rows."""
         place = f"{self.leading}, m"
         block = f"{self.list}[{place}, i]"
-        if self.bits:  # within the keys, so that the block of a key is known from its index
+        # within the keys: divisions of bounded numbers are products with an inverse
+        if self.bits or any(isinstance(e, Expr) and divides(e) for e in walk(self.keep)):
             block = f"max(0, min({block}, cdiv(N, BN)))"
         return f"""\
 @func

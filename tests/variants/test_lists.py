@@ -276,3 +276,11 @@ def test_bits_of_more_memory_than_there_may_be(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(lists, "MOST_BITS", bits.numel() * 4 - 1)
     with pytest.raises(lists.TooLarge):
         lists.block_bits(traced.keep, {}, at, 16, 16, *made)
+
+
+@pytest.mark.parametrize("mask", ["document", "both", "not of the data"])
+def test_blocks_are_within_the_keys_where_the_mask_divides(mask: str) -> None:
+    """Indices are then bounded, so that divisions are products with an inverse; other kernels read their lists as they are."""
+    keep = trace(specification(mask, torch.zeros(2, 48, dtype=torch.int32))).keep
+    text = lists.lists_for(keep, lambda name: name).text()
+    assert ("cdiv(N, BN)" in text) == (mask != "document")

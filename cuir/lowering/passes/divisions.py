@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...syntax.types import BOOL, I32
 from ..facts.lanes import runs_on_one_lane
 from ..facts.ranges import analyse_ranges
 from ..facts.uniformity import Uniformity, analyse_uniformity
 from ..ir import machine, make, ops
-from ..ir.types import is_scalar
+from ..ir.types import is_scalar, scalar
 from ..ir.walk import every, operations
 
 
@@ -58,7 +59,7 @@ class _Divisions:
         self.facts, self.block, self.inverses = facts, block, inverses
         self.inverse_by_divisor: dict[SSAValue, SSAValue] = {}  # divisor -> inverse
         self.magnitudes: dict[SSAValue, SSAValue] = {}  # divisor -> inverse of its magnitude
-        self.movable_values: dict[SSAValue, bool] = {}
+        self.movable_values: dict[tuple[SSAValue, bool], bool] = {}
 
     def run(self) -> None:
         for top in operations(self.block):
@@ -88,7 +89,7 @@ class _Divisions:
         if is_scalar(x) or not self.inverses or op.kind.rounds == "up" or ops.constant_value(y) is not None or self.facts.near_ends(x):
             return
         if y not in self.magnitudes:
-            if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y):
+            if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y, guarded=True):
                 return
             self._move(y, top)
             opposite = make.negate(y, y.type)
@@ -130,30 +131,44 @@ class _Divisions:
         block = owner if isinstance(owner, Block) else owner.parent_block()
         return block is self.block or isinstance(block.parent_op() if block else None, ops.Kernel)
 
-    def _is_movable(self, value: SSAValue) -> bool:
+    def _is_movable(self, value: SSAValue, guarded: bool = False) -> bool:
         """Return whether a value can be hoisted out of every loop and branch.
 
         It is speculatable then: no division by 0 and no read outside of a tensor where the program does not compute it.
+        With `guarded`, a division by an unknown number is speculatable too, as `_move` never lets it divide by 0.
         """
-        if value not in self.movable_values:
-            self.movable_values[value] = self._is_outside(value) or self._is_operation_movable(value.owner)
-        return self.movable_values[value]
+        key = value, guarded
+        if key not in self.movable_values:
+            self.movable_values[key] = self._is_outside(value) or self._is_operation_movable(value.owner, guarded)
+        return self.movable_values[key]
 
-    def _is_operation_movable(self, op: Operation | Block) -> bool:
+    def _is_operation_movable(self, op: Operation | Block, guarded: bool) -> bool:
         """Return whether an operation and its operands can be hoisted."""
         movable = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
         if isinstance(op, ops.Apply):
-            movable = not op.kind.divides_integers or bool(ops.constant_value(op.arguments[1]))
-        return movable and isinstance(op, Operation) and all(map(self._is_movable, op.operands))
+            movable = not op.kind.divides_integers or guarded or bool(ops.constant_value(op.arguments[1]))
+        return movable and isinstance(op, Operation) and all(self._is_movable(x, guarded) for x in op.operands)
 
     def _move(self, value: SSAValue, top: Operation) -> None:
-        if not self._is_outside(value):
-            op = value.owner
-            assert isinstance(op, Operation)
-            for operand in op.operands:
-                self._move(operand, top)
-            op.detach()
-            self.block.insert_op_before(op, top)
+        if self._is_outside(value):
+            return
+        op = value.owner
+        assert isinstance(op, Operation)
+        for operand in op.operands:
+            self._move(operand, top)
+        if isinstance(op, ops.Apply) and op.kind.divides_integers and not ops.constant_value(op.arguments[1]):
+            op.operands[1] = self._nonzero(op.arguments[1], top)
+        op.detach()
+        self.block.insert_op_before(op, top)
+
+    def _nonzero(self, y: SSAValue, top: Operation) -> SSAValue:
+        """Return a divisor, but 1 in place of 0, inserted before `top`: the same wherever the program divides by it."""
+        zero, one = (ops.constant(n, I32) for n in (0, 1))
+        test = make.equal(y, zero.result, scalar(BOOL))
+        chosen = make.choose(test.result, one.result, y, y.type)
+        for new in (zero, one, test, chosen):
+            self.block.insert_op_before(new, top)
+        return chosen.result
 
 
 __all__ = ["run"]
