@@ -196,7 +196,7 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
 
     text = transferred.text
     assert (
-        text.count("row_sum(") == 3 and text.count("add=True") == 6
+        text.count("row_sum(") == 3 and text.count("add=True") == 4 and text.count("add=SPREAD") == 2
     )  # among them prepare's sum and the additions of dQ, and of dK and dV of heads that are shared out
     assert {"grad_GATE", "grad_BIAS", "dQ"} <= set(judged(text))
     for right, wrong in (("sum0 * 0.5", "sum0 * 0.6"), ("grad_BIAS[h, k]", "grad_BIAS[h, k + 1]"), ("sum1 + row_sum", "sum1 - row_sum")):
