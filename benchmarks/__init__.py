@@ -1,1 +1,4 @@
-"""What is measured, drawn or judged apart from `cuir bench`: commands run as `python -m benchmarks.NAME`. A package, so that no installed one of this name stands before it."""
+"""Measurements, figures and judgements outside of `cuir bench`, run as `python -m benchmarks.NAME`.
+
+It is a package, so that no installed one of this name shadows it.
+"""

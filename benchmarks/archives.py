@@ -16,7 +16,10 @@ def _make_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def open_transcripts(path: Path) -> Path:
-    """Return a folder of transcripts: that of an archive NAME.tar.xz, which holds the folder NAME, or path itself if it is a folder."""
+    """Return a folder of transcripts: that of an archive NAME.tar.xz, or path itself if it is a folder.
+
+    The archive holds the folder NAME.
+    """
     if path.is_dir():
         return path
     target = Path(_make_folder().name)

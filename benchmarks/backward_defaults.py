@@ -1,10 +1,17 @@
-"""The backward pass that a call gets, beside the others that it could have had: on a Hopper GPU, for variants, head dims and lengths.
+"""Backward pass that a call gets, beside the alternatives, on a Hopper GPU.
 
-python -m benchmarks.backward_defaults --out rows.jsonl         # all; --model hd64 --length 1024 4096 for some, --seconds 120 for as many as fit
-cuir bench backward --show --out rows.jsonl                     # no GPU: the table, where "cuir" is what a call gets, and a peer one of the others
+It covers variants, head dims and lengths.
 
-added: dQ is added up in f32, in what order a block's last products are as a call has it; reordered: what a call gets in the other order (LATER); spread: heads of a group are work of their own;
-apart: dQ by a kernel of its own. The one that a call gets is `cuir` alone. Passes are timed as repeated ones, in turns with a cold L2 cache, every gradient is compared with float64.
+    python -m benchmarks.backward_defaults --out rows.jsonl         # all; --model hd64 --length 1024 4096 for some, --seconds 120 for as many as fit
+    cuir bench backward --show --out rows.jsonl                     # no GPU: the table, where "cuir" is what a call gets, and a peer an alternative
+
+Passes are timed as repeated ones, in turns with a cold L2 cache, every gradient is compared with float64. The one that
+a call gets is `cuir`. Alternatives:
+
+* added: dQ is summed in f32, with the order of a block's last products that a call has.
+* reordered: what a call gets with the other order (LATER).
+* spread: heads of a group are separate work.
+* apart: dQ by a separate kernel.
 """
 
 from __future__ import annotations
@@ -42,55 +49,59 @@ LENGTHS = (1024, 4096, 16384)
 ALL = (True, True, True)
 
 
-def reordered(made: Any, asked: RequestedGradients) -> Gradients | None:
-    """The passes with a block's last products in the other order; None of kernels that have but one."""
-    found = Gradients(made, asked)
-    part = found.plan.by_keys
-    if part is None or not found.plan.adds or "LATER" not in part.step.consts:
+def reordered(function: Any, requested: RequestedGradients) -> Gradients | None:
+    """Return the passes with the other order of a block's last products; None for kernels with one order."""
+    gradients = Gradients(function, requested)
+    part = gradients.plan.by_keys
+    if part is None or not gradients.plan.adds or "LATER" not in part.step.consts:
         return None
     part.step = replace(part.step, consts={**part.step.consts, "LATER": not part.step.consts["LATER"]})
-    found.plan = replace(found.plan, steps={**found.plan.steps, part.kernel: part.step})
-    return found
+    gradients.plan = replace(gradients.plan, steps={**gradients.plan.steps, part.kernel: part.step})
+    return gradients
 
 
-def forms(made: Any, given: Gradients, grouped: bool) -> dict[str, Gradients]:
-    """What a call gets, and what it could have had."""
-    others = {"added": RequestedGradients(), "apart": RequestedGradients(separate_queries=True)} | (
+def forms(function: Any, default: Gradients, grouped: bool) -> dict[str, Gradients]:
+    """Return what a call gets, and the alternatives, by name."""
+    alternatives = {"added": RequestedGradients(), "apart": RequestedGradients(separate_queries=True)} | (
         {"spread": RequestedGradients(spread=True)} if grouped else {}
     )
-    found = {"cuir": given} | {name: made.gradients(asked) for name, asked in others.items() if asked != given.requested}
-    other = reordered(made, given.requested)
-    return found | ({"reordered": other} if other is not None else {})
+    by_name = {"cuir": default} | {
+        name: function.gradients(requested) for name, requested in alternatives.items() if requested != default.requested
+    }
+    with_order = reordered(function, default.requested)
+    return by_name | ({"reordered": with_order} if with_order is not None else {})
 
 
 class Problem:
-    """A cell's tensors, a forward pass of them, and the forms of its backward pass."""
+    """Tensors of a cell, their forward pass, and the forms of its backward pass."""
 
     def __init__(self, at: Cell, device: str = "cuda", backend: str = "auto"):
         self.spec, self.scale = read_variant(at.variant, at.arguments), at.shape.D**-0.5
         problem = make_tensors(at.shape, torch.float16, device)
         self.q, self.k, self.v = (problem[n] for n in "QKV")
         self.do = torch.randn(*self.q.shape[:3], at.shape.DV, dtype=torch.float16, device=device)
-        # not verified: results are judged here
-        made = attention(self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off")
-        self.ready = made.ready(self.q, self.k, self.v, None, backend)
-        few = partial(has_few_keys, made.settings, made.transferred, self.ready.device_arguments, at.shape.lengths, self.q.device)
-        self.forms = forms(made, choose_gradients(made, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
+        # not verified: results are judged by this benchmark
+        function = attention(self.spec, dtype=torch.float16, head_dim=at.shape.D, value_dim=at.shape.DV, verify="off")
+        self.ready = function.ready(self.q, self.k, self.v, None, backend)
+        few = partial(has_few_keys, function.settings, function.transferred, self.ready.device_arguments, at.shape.lengths, self.q.device)
+        self.forms = forms(function, choose_gradients(function, ALL, (), at.shape.lengths, few), at.shape.H != at.shape.HK)
 
     def calls(self) -> dict[str, Call]:
+        """Return the forms as calls."""
         o, lse = self.ready(self.q, self.k, self.v)[:2]
-        given = self.q, self.k, self.v, o, lse, self.do
+        inputs = self.q, self.k, self.v, o, lse, self.do
 
         def call(of: Gradients) -> tuple[torch.Tensor | None, ...]:
             return (
-                of.replay(self.ready, self.scale, *given)
-                or of.of(self.ready, *given, None, self.scale, keep=self.ready.kernel is not None)[0]
+                of.replay(self.ready, self.scale, *inputs)
+                or of.of(self.ready, *inputs, None, self.scale, keep=self.ready.kernel is not None)[0]
             )
 
         return {name: partial(call, of) for name, of in self.forms.items()}
 
 
 def row(at: Cell, rounds: int) -> dict[str, Any]:
+    """Measure a cell."""
     problem = Problem(at)
     expected = compute_expected_gradients(problem.spec, problem.q, problem.k, problem.v, problem.do, problem.scale)
     flops = (6.0 * at.shape.D + 4.0 * at.shape.DV) * count_kept_pairs(problem.spec, problem.q, problem.k)
@@ -106,10 +117,13 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
 
 
 def compiled_ahead(cells: Sequence[Cell]) -> None:
-    """Fills the cache with the kernels of all cells; each is a process of nvcc. A form that does not compile is told, and says so again in its row."""
+    """Compile the kernels of all cells into the cache; each is a process of nvcc.
+
+    A form that does not compile is reported here, and again in its row.
+    """
     kernels = {(c.variant, c.model): c for c in cells}
 
-    def one(at: Cell) -> None:
+    def compile_forms(at: Cell) -> None:
         for name, form in Problem(at).forms.items():
             try:
                 form.compiled(torch.device("cuda"))
@@ -117,10 +131,11 @@ def compiled_ahead(cells: Sequence[Cell]) -> None:
                 print(f"{at.name}, {name}: {error}", file=sys.stderr)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(one, kernels.values()))
+        list(pool.map(compile_forms, kernels.values()))
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variant", nargs="*", default=list(VARIANTS))
     parser.add_argument("--model", nargs="*", default=list(OF_MODELS), choices=list(MODELS))

@@ -1,10 +1,13 @@
-"""The backward pass beside FlashAttention-3's and cuDNN's at head dim 128, f16, on a Hopper GPU: the cells of `cuir bench backward`, full and causal.
+"""Backward pass beside FlashAttention-3's and cuDNN's at head dim 128, f16, on a Hopper GPU.
 
-python -m benchmarks.backward_fa3 --out rows.jsonl              # all lengths; --length 4096 16384 for some, --seconds 120 for as many as fit
-cuir bench backward --show --out rows.jsonl                     # no GPU: the table of what was measured
+It has the cells of `cuir bench backward`, full and causal.
 
-FlashAttention-3's backward pass comes with the package flash-attn3-jax, whose kernels JAX launches on a stream of its own, which no event of torch sees. So a round of a contender is
-wall time: calls in flight one after another for 100 ms, until the last has ended, with a warm L2 cache. Contenders take turns, results are compared with float64.
+    python -m benchmarks.backward_fa3 --out rows.jsonl              # all lengths; --length 4096 16384 for some, --seconds 120 for as many as fit
+    cuir bench backward --show --out rows.jsonl                     # no GPU: the table of what was measured
+
+FlashAttention-3's backward pass comes with the package flash-attn3-jax, whose kernels JAX launches on a separate
+stream, invisible to events of torch. So a round of a contender is wall time: calls in flight one after another for 100
+ms, until the last has ended, with a warm L2 cache. Contenders take turns, results are compared with float64.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ MILLISECONDS, DIM = 100.0, 128
 
 
 class FlashAttention3:
-    """The kernels of flash-attn3-jax, called as its own functions call them."""
+    """Kernels of flash-attn3-jax, called as the package's functions call them."""
 
     def __init__(self) -> None:
         import jax
@@ -45,39 +48,76 @@ class FlashAttention3:
             jax.ffi.register_ffi_target(name, target, platform="CUDA")
 
     def gradients(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, causal: bool, scale: float) -> Call:
-        """A call that gives dQ, dK and dV of q, k, v and do [B, H, M, D], as arrays of JAX of [B, M, H, D]."""
+        """Return a call that computes dQ, dK and dV as arrays of JAX [B, M, H, D].
+
+        q, k, v and do are [B, H, M, D].
+        """
         jax, shape = self.jax, self.jax.ShapeDtypeStruct
-        given = [jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q, k, v, do)]
+        arrays = [jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q, k, v, do)]
         torch.cuda.synchronize()
-        (B, M, H, _), N = given[0].shape, given[1].shape[1]
-        nothing, none, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), given[0].dtype), jax.numpy.zeros((0,), "float32")
-        known = {"softmax_scale_val": scale, "softmax_scale_has_value": True, "is_causal": causal, "window_size_left": -1,
-                 "window_size_right": -1, "softcap": 0.0, "sm_margin": 0}  # fmt: skip
+        (B, M, H, _), N = arrays[0].shape, arrays[1].shape[1]
+        no_ints, none, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), arrays[0].dtype), jax.numpy.zeros((0,), "float32")
+        options = {
+            "softmax_scale_val": scale,
+            "softmax_scale_has_value": True,
+            "is_causal": causal,
+            "window_size_left": -1,
+            "window_size_right": -1,
+            "softcap": 0.0,
+            "sm_margin": 0,
+        }
 
         def forward(q: Any, k: Any, v: Any) -> Any:
             outs = [shape(q.shape, q.dtype), shape((B, H, M), "float32"), shape((1, 1, 1, 1), "float32"), shape((1, 1, 1), "float32")]
-            more = (none, none, none, *[nothing] * 8, none, none, nothing, f32, f32, f32, nothing)
+            more = (none, none, none, *[no_ints] * 8, none, none, no_ints, f32, f32, f32, no_ints)
             call = jax.ffi.ffi_call("flash_mha_fwd", outs)
-            return call(q, k, v, *more, max_seqlen_q=M, max_seqlen_q_has_value=True, max_seqlen_k=N, max_seqlen_k_has_value=True, pack_gqa_val=False,
-                        pack_gqa_has_value=False, attention_chunk=0, is_rotary_interleaved=False, num_splits=1, **known)[:2]  # fmt: skip
+            return call(
+                q,
+                k,
+                v,
+                *more,
+                max_seqlen_q=M,
+                max_seqlen_q_has_value=True,
+                max_seqlen_k=N,
+                max_seqlen_k_has_value=True,
+                pack_gqa_val=False,
+                pack_gqa_has_value=False,
+                attention_chunk=0,
+                is_rotary_interleaved=False,
+                num_splits=1,
+                **options,
+            )[:2]
 
         def backward(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Any:
-            # what its kernels keep of each query is for whole tiles of queries: 64 with a causal mask, rounded up to 128, and 80
+            # buffers for queries have whole tiles: 64 with a causal mask, rounded up to 128, else 80
             whole = 128 if causal else 80
             rows = shape((B, H, math.ceil(M / whole) * whole), "float32")
             outs = [*(shape(x.shape, x.dtype) for x in (q, k, v)), rows, rows]
             call = jax.ffi.ffi_call("flash_mha_bwd", outs)
-            return call(do, q, k, v, o, lse, *[nothing] * 4, max_seqlen_q_val=M, max_seqlen_q_has_value=True, max_seqlen_k_val=N, max_seqlen_k_has_value=True,
-                        deterministic=False, **known)[:3]  # fmt: skip
+            return call(
+                do,
+                q,
+                k,
+                v,
+                o,
+                lse,
+                *[no_ints] * 4,
+                max_seqlen_q_val=M,
+                max_seqlen_q_has_value=True,
+                max_seqlen_k_val=N,
+                max_seqlen_k_has_value=True,
+                deterministic=False,
+                **options,
+            )[:3]
 
-        o, lse = jax.block_until_ready(jax.jit(forward)(*given[:3]))
+        o, lse = jax.block_until_ready(jax.jit(forward)(*arrays[:3]))
         compiled = jax.jit(backward)
-        q, k, v, do = given
+        q, k, v, do = arrays
         return lambda: compiled(do, q, k, v, o, lse)
 
 
 def ended(result: Any) -> Any:
-    """A call's result, once the device has it."""
+    """Wait for a call's result, and return it."""
     for x in result:
         if not isinstance(x, torch.Tensor):
             x.block_until_ready()
@@ -86,7 +126,7 @@ def ended(result: Any) -> Any:
 
 
 def in_flight_ms(call: Call) -> float:
-    """Milliseconds of a call, of as many as take MILLISECONDS, one after the other without waiting."""
+    """Return the milliseconds of a call, of as many as take MILLISECONDS, launched without waiting."""
     ended(call())
     began = time.perf_counter()
     ended([call() for _ in range(3)][-1])
@@ -99,28 +139,29 @@ def in_flight_ms(call: Call) -> float:
 
 
 def as_torch(grads: Any) -> tuple[torch.Tensor, ...]:
-    """dQ, dK and dV [B, H, M, D] of what a contender gives."""
+    """Return dQ, dK and dV [B, H, M, D] of a contender's result."""
     return tuple(g if isinstance(g, torch.Tensor) else torch.from_dlpack(g).transpose(1, 2) for g in ended(grads))
 
 
 def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
+    """Measure a cell."""
     spec = read_variant(cell.variant, cell.arguments)
     problem, scale = make_tensors(cell.shape, torch.float16, "cuda"), DIM**-0.5
     q, k, v = (problem[n] for n in "QKV")
     do = torch.randn_like(q)
     expected = compute_expected_gradients(spec, q, k, v, do, scale)
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
-    given = tuple(leaves.values())
+    inputs = tuple(leaves.values())
     calls: dict[str, Call] = {
-        "cuir": gradients_of(ours(spec, "f16", cell, leaves, "auto"), given, do, False),
-        "cudnn": gradients_of(contenders(["cudnn"], spec, leaves, scale)["cudnn"], given, do, False),
+        "cuir": gradients_of(ours(spec, "f16", cell, leaves, "auto"), inputs, do, False),
+        "cudnn": gradients_of(contenders(["cudnn"], spec, leaves, scale)["cudnn"], inputs, do, False),
         "fa3": fa3.gradients(q, k, v, do, cell.variant == "causal", scale),
     }
     flops = 10.0 * DIM * count_kept_pairs(spec, q, k)
 
     def judge(grads: Any) -> tuple[float, str]:
-        found = as_torch(grads)
-        return max(expected.errors(found)), expected.judge(found)
+        gradients = as_torch(grads)
+        return max(expected.errors(gradients)), expected.judge(gradients)
 
     rows = contest(
         calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds, lost={}, tell=lambda *_: None, measure=in_flight_ms
@@ -129,6 +170,7 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--length", type=int, nargs="*", default=[])

@@ -1,12 +1,13 @@
-"""Settings that nobody tuned, beside the best of those that fit: what a first call takes, measured, and the tables and the model of cost that come of it.
+"""Measurement of settings that may win, for the tables and the cost model of first calls.
 
-python -m benchmarks.defaults measure --out rows.jsonl                     # on a GPU: the grid, every setting of SETTINGS, in turns
-python -m benchmarks.defaults measure --held-out --out held.jsonl         # problems that no table is made of, and every tile that fits
-python -m benchmarks.defaults measure --plan cells.jsonl --out more.jsonl  # other cells and settings
+    python -m benchmarks.defaults measure --out rows.jsonl                     # on a GPU: the grid, every setting of SETTINGS, in turns
+    python -m benchmarks.defaults measure --held-out --out held.jsonl         # problems that no table is made of, and every tile that fits
+    python -m benchmarks.defaults measure --plan cells.jsonl --out more.jsonl  # other cells and settings
 
-Batch x length is 16384 tokens, bf16. All kernels are built in parallel, and a cell is timed when its kernels are there. Each
-setting of a cell takes a turn in each of three rounds, with a cold L2 cache; those far behind the best of the first round are not timed again. Results are
-compared with those of the cell's first setting, whose own correctness is the business of tests/gpu.
+Batch x length is 16384 tokens, bf16. All kernels are built in parallel, and a cell is timed when its kernels are built.
+Each setting of a cell takes a turn in each of three rounds, with a cold L2 cache; those far behind the best of the
+first round are not timed again. Results are compared with those of the cell's first setting, whose correctness
+tests/gpu checks.
 """
 
 from __future__ import annotations
@@ -41,26 +42,26 @@ from cuir.tuning.space import find_violation, label, plain
 ORIGIN = "flash_fwd_sm90"
 TOKENS = 16384
 ROUNDS, TURN, MOST = 3, 10.0, 20  # of a setting; milliseconds of a turn, and at most so many calls in it
-BURN = 200.0  # milliseconds of work before the first turn of a cell: the clock falls under load, and the first settings would have the fast one alone
+BURN = 200.0  # milliseconds of work before the first turn of a cell: the clock falls under load, which would favour the first settings
 BEHIND = 1.08  # a setting this much slower than the best of the first round is not timed again
-SPILLED = 256  # bytes that may be, more than a first call puts up with: what is spilled outside of the loop costs little
+SPILLED = 256  # bytes allowed, more than for a first call: spills outside of the loop cost little
 OFF = 1e-2  # relative: results of two settings differ by their roundings
 
 Setting = Mapping[str, int | bool]
 
 
 def _settings(*texts: str) -> list[dict[str, int | bool]]:
-    """`192x80 QBUF=1` and the like: BM, BN and what is not as in the signature."""
-    found = []
+    """Parse `192x80 QBUF=1` and the like: BM, BN and consts that differ from the signature."""
+    parsed_settings = []
     for text in texts:
-        tile, *others = text.split()
+        tile, *options = text.split()
         BM, _, BN = tile.partition("x")
-        more = {name: json.loads(value.lower()) for name, _, value in (o.partition("=") for o in others)}
-        found.append({"BM": int(BM), "BN": int(BN), **more})
-    return found
+        more = {name: json.loads(value.lower()) for name, _, value in (o.partition("=") for o in options)}
+        parsed_settings.append({"BM": int(BM), "BN": int(BN), **more})
+    return parsed_settings
 
 
-# What is timed: of all tiles that fit, those that won somewhere before, and their neighbours.
+# Settings to time: of all tiles that fit, those that won before, and their neighbours.
 SETTINGS: dict[int, list[dict[str, int | bool]]] = {
     64: _settings("128x128", "192x128", "128x64", "192x96", "128x176", "192x64", "128x96", "192x112", "192x128 PINGPONG=true"),
     96: _settings("192x96 QBUF=1", "192x80", "128x128", "128x96", "128x64", "192x64", "128x144 QBUF=1", "128x160 QBUF=1", "192x96 QBUF=1 PINGPONG=true", "192x96 QBUF=1 AHEAD=false"),
@@ -97,21 +98,23 @@ FEW = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem: a variant with the parameters that the suites give it for the length, and the shape."""
+    """Problem: a variant with the parameters that the suites give it for the length, and the shape."""
 
     variant: str
     shape: Shape
 
     @property
     def parameters(self) -> Mapping[str, int | float]:
+        """Parameters of the variant."""
         return {**VARIANTS[self.variant](self.shape.M), **({"heads": self.shape.H} if self.variant.startswith("alibi") else {})}
 
     def as_json(self) -> dict[str, Any]:
+        """Return the cell as JSON data."""
         return {"variant": self.variant, "parameters": dict(self.parameters), "shape": list(self.shape.as_tuple()), "dtype": "bf16"}
 
 
 def cells(chosen: Mapping[str, Any]) -> list[Job]:
-    """The cells with the settings of their head dim; those that share kernels follow each other."""
+    """Return the cells with the settings of their head dim; those that share kernels follow each other."""
     return [
         (Cell(v, Shape(max(1, TOKENS // n), H, HK, n, n, D)), SETTINGS[D])
         for D in chosen["dims"]
@@ -125,35 +128,40 @@ Job = tuple[Cell, Sequence[Setting]]
 
 
 def held_out() -> list[Job]:
-    """Problems that no table is made of, with every tile that registers and shared memory have room for, some of them in turns too."""
+    """Return problems that no table is made of, with every tile that registers and shared memory allow.
+
+    Some tiles also have PINGPONG.
+    """
     many = [(v, (n, H, HK), D) for v, D in HELD_OUT for n, H, HK in ((1536, 96, 8), (3072, 16, 16), (12288, 96, 8))]
-    held = [Cell(v, Shape(max(1, TOKENS // n), H, HK, n, n, D)) for v, (n, H, HK), D in many]
+    unusual = [Cell(v, Shape(max(1, TOKENS // n), H, HK, n, n, D)) for v, (n, H, HK), D in many]
     few = [Cell(v, Shape(*lengths, D)) for D in (64, 128) for v in ("full", "causal") for lengths in FEW]
-    return [(cell, everything(cell.shape)) for cell in (*few, *held)]
+    return [(cell, everything(cell.shape)) for cell in (*few, *unusual)]
 
 
 def everything(shape: Shape) -> list[Setting]:
-    """Every tile that there is room for."""
-    found: list[Setting] = []
+    """Return every tile that fits."""
+    settings: list[Setting] = []
     for BM, BN in itertools.product((64, 128, 192), range(64, 177, 16)):
         tile = fit_buffers(shape, BM, BN)
         if tile is not None:
-            found += [tile, {**tile, "PINGPONG": True}] if BM >= 128 and BN in (64, 80, 96, 128) else [tile]
-    return found
+            settings += [tile, {**tile, "PINGPONG": True}] if BM >= 128 and BN in (64, 80, 96, 128) else [tile]
+    return settings
 
 
 @cache
 def adapted(variant: str, parameters: tuple[tuple[str, int | float], ...]) -> Any:
-    """The expert kernel with a variant."""
+    """Return the expert kernel with a variant."""
     origin = cuir.parse(corpus.kernels()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.cuir")
     return cuir.transfer(origin, corpus.variant(variant)(**dict(parameters)))
 
 
 def of_cell(cell: Cell) -> Any:
+    """Return the expert kernel of a cell."""
     return adapted(cell.variant, tuple(cell.parameters.items()))
 
 
 def whole(setting: Setting, D: int) -> dict[str, Const]:
+    """Return all consts of a setting."""
     return {"T": BF16, "D": D, "DV": D, **setting}
 
 
@@ -166,38 +174,52 @@ class Kernels:
         self.built: dict[tuple[str, int, str], Any] = {}
         self.work = []
         for cell, settings in plan:
-            one, D = of_cell(cell), cell.shape.D
+            transferred, D = of_cell(cell), cell.shape.D
             for setting in settings:
                 key = (cell.variant, D, label(setting))
-                if key not in self.jobs and find_violation(one.program, one.kernel, whole(setting, D)) is None:
+                if key not in self.jobs and find_violation(transferred.program, transferred.kernel, whole(setting, D)) is None:
                     self.jobs[key] = setting
-                    self.work.append((one.text, one.kernel, whole(setting, D)))
+                    self.work.append((transferred.text, transferred.kernel, whole(setting, D)))
 
     def build(self, jobs: int | None) -> None:
+        """Build all kernels."""
         from cuir.tuning import compile_all
 
         keys = list(self.jobs)
         for i, built in compile_all(self.work, jobs):
-            self.tell({"built": keys[i][0], "D": keys[i][1], "setting": keys[i][2], "refused": built.refused, "spills": built.spills,
-                       "serialised": built.serialised, "registers": built.registers, "seconds": round(built.seconds, 2)})  # fmt: skip
+            self.tell(
+                {
+                    "built": keys[i][0],
+                    "D": keys[i][1],
+                    "setting": keys[i][2],
+                    "refused": built.refused,
+                    "spills": built.spills,
+                    "serialised": built.serialised,
+                    "registers": built.registers,
+                    "seconds": round(built.seconds, 2),
+                }
+            )
             with self.changed:
                 self.built[keys[i]] = built
                 self.changed.notify_all()
 
     def usable(self, cell: Cell, settings: Sequence[Setting]) -> list[Setting]:
-        """Those that spill no more than SPILLED, once all of them are built; if all do, those that compile."""
+        """Return the settings that spill no more than SPILLED, once all of them are built.
+
+        If all spill more, those that compile.
+        """
         keys = [(cell.variant, cell.shape.D, label(s)) for s in settings]
-        own = [k for k in keys if k in self.jobs]
+        possible = [k for k in keys if k in self.jobs]
         with self.changed:
-            self.changed.wait_for(lambda: all(k in self.built for k in own))
-        compiled = [k for k in own if not self.built[k].refused]
+            self.changed.wait_for(lambda: all(k in self.built for k in possible))
+        compiled = [k for k in possible if not self.built[k].refused]
         usable = [k for k in compiled if self.built[k].spills <= SPILLED and not self.built[k].serialised]
         return [self.jobs[k] for k in usable or compiled]
 
 
 def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, device: str = "cuda") -> dict[str, Any]:
-    """Milliseconds of each setting: the median of each of its turns."""
-    made, shape = of_cell(cell), cell.shape
+    """Measure milliseconds of each setting: the median of each of its turns."""
+    transferred, shape = of_cell(cell), cell.shape
     problem = make_tensors(shape, torch.bfloat16, device)
     lengths, o = lengths_of(problem["Q"], problem["K"]), torch.empty_like(problem["Q"])
     lse = torch.empty(o.shape[:-1], device=device)
@@ -208,8 +230,8 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
     for setting in settings:
         consts, name = whole(setting, shape.D), label(setting)
         try:
-            kernel = compiled(made, name, consts)
-            call = partial(kernel, **problem, O=o, LSE=lse, scale=shape.D**-0.5, **made.arguments(lengths, device, consts))
+            kernel = compiled(transferred, name, consts)
+            call = partial(kernel, **problem, O=o, LSE=lse, scale=shape.D**-0.5, **transferred.arguments(lengths, device, consts))
             o.fill_(float("nan"))
             call()
             got = o[-1, -1].float()
@@ -241,15 +263,16 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
 _KERNELS: dict[tuple[str, str], Any] = {}
 
 
-def compiled(made: Any, name: str, consts: Mapping[str, Const]) -> Any:
-    key = made.text, str(plain(consts))
+def compiled(transferred: Any, name: str, consts: Mapping[str, Const]) -> Any:
+    """Compile a kernel, once."""
+    key = transferred.text, str(plain(consts))
     if key not in _KERNELS:
-        _KERNELS[key] = cuir.compile(made.program, kernel=made.kernel, consts=consts)
+        _KERNELS[key] = cuir.compile(transferred.program, kernel=transferred.kernel, consts=consts)
     return _KERNELS[key]
 
 
 def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[Mapping[str, Any]]:
-    """What was built and what was measured, as it comes. Nothing begins after `seconds`."""
+    """Yield records of built kernels and measured cells. Nothing begins after `seconds`."""
     from cuir.tuning.cache import device
 
     began, lines = time.monotonic(), []  # type: ignore[var-annotated]
@@ -258,7 +281,7 @@ def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[M
     threading.Thread(target=kernels.build, args=(jobs,), daemon=True).start()
     before = None
     for cell, settings in plan:
-        own = kernels.usable(cell, settings)
+        usable = kernels.usable(cell, settings)
         while lines:
             yield lines.pop(0)
         if time.monotonic() - began > seconds:
@@ -267,44 +290,48 @@ def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[M
         if (cell.variant, cell.shape.D) != before:
             _KERNELS.clear()
         before = cell.variant, cell.shape.D
-        yield {**measured(cell, own), "at": round(time.monotonic() - began, 1)}
+        yield {**measured(cell, usable), "at": round(time.monotonic() - began, 1)}
 
 
 def planned(path: Path) -> list[Job]:
-    """Cells and settings from a file of JSON lines, as `measure` writes them: `variant`, `shape`, and `settings` or the names under `ms`."""
+    """Read cells and settings from a file of JSON lines, as `measure` writes them.
+
+    Lines have `variant`, `shape`, and `settings` or the names under `ms`.
+    """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [(Cell(r["variant"], Shape(*r["shape"])), [parsed(s) for s in r.get("settings", r.get("ms"))]) for r in rows if "variant" in r]
 
 
 def parsed(name: str) -> dict[str, int | bool]:
-    """What `cuir.tuning.space.label` wrote."""
+    """Parse a setting that `cuir.tuning.space.label` wrote."""
     return {n: json.loads(value.lower()) for n, _, value in (part.partition("=") for part in name.split(","))}
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("measure")
-    one.add_argument("--plan", type=Path, help="cells and settings, instead of the grid: JSON lines of variant, shape, settings")
-    one.add_argument(
+    measure_parser = commands.add_parser("measure")
+    measure_parser.add_argument("--plan", type=Path, help="cells and settings, instead of the grid: JSON lines of variant, shape, settings")
+    measure_parser.add_argument(
         "--held-out",
         action="store_true",
         help="other lengths, variants, heads and head dims, and launches of few tiles, with every tile that fits",
     )
-    one.add_argument("--only", nargs="+", default=[], help="variants")
-    one.add_argument("--dims", nargs="+", type=int, default=[])
-    one.add_argument("--seconds", type=float, default=1e9, help="after which nothing begins")
-    one.add_argument("--jobs", type=int)
-    one.add_argument("--out", type=Path, help="lines of JSON, as they come")
-    given = parser.parse_args()
+    measure_parser.add_argument("--only", nargs="+", default=[], help="variants")
+    measure_parser.add_argument("--dims", nargs="+", type=int, default=[])
+    measure_parser.add_argument("--seconds", type=float, default=1e9, help="after which nothing begins")
+    measure_parser.add_argument("--jobs", type=int)
+    measure_parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
+    options = parser.parse_args()
     from cuir.measure.gpu import explain_missing_gpu
 
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    chosen = {**GRID, **({"variants": given.only} if given.only else {}), **({"dims": given.dims} if given.dims else {})}
-    plan = planned(given.plan) if given.plan else held_out() if given.held_out else cells(chosen)
-    as_they_come(measure(plan, given.seconds, given.jobs), given.out)
+    chosen = {**GRID, **({"variants": options.only} if options.only else {}), **({"dims": options.dims} if options.dims else {})}
+    plan = planned(options.plan) if options.plan else held_out() if options.held_out else cells(chosen)
+    as_they_come(measure(plan, options.seconds, options.jobs), options.out)
     return 0
 
 

@@ -1,10 +1,11 @@
-"""Attention with dropout, forward and backward, on a Hopper GPU, beside PyTorch's scaled_dot_product_attention with its dropout_p, and both without dropout.
+"""Attention with dropout, forward and backward, on a Hopper GPU, beside PyTorch's.
 
-python -m benchmarks.dropout                                # full and causal, head dims 64 and 128, 1k to 16k, 16k tokens in all, bf16
-python -m benchmarks.dropout --length 4096 --dims 128 --rounds 5 --out rows.jsonl
+    python -m benchmarks.dropout                                # full and causal, head dims 64 and 128, 1k to 16k, 16k tokens in all, bf16
+    python -m benchmarks.dropout --length 4096 --dims 128 --rounds 5 --out rows.jsonl
 
-Each row is the median of rounds in which all contenders take turns of 100 ms; milliseconds, and the same without dropout. Outputs are compared with float64 and the
-replayed mask once a row.
+The peer is scaled_dot_product_attention with its dropout_p; both run without dropout, too. Each row is the median of
+rounds in which all contenders take turns of 100 ms; milliseconds, and the same without dropout. Outputs are compared
+with float64 and the replayed mask once a row.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ def milliseconds(call: Callable[[], Any], seconds: float = 0.1) -> float:
 def contenders(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, causal: bool, p: float, backward: bool
 ) -> dict[str, Callable[[], Any]]:
-    """Calls by name; those of a backward pass have their forward pass behind them."""
+    """Return calls by name; those of a backward pass have run their forward pass."""
     from torch.nn.functional import scaled_dot_product_attention
 
     from cuir import create_block_mask, flex_attention
 
     mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device=q.device) if causal else None
-    found: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     for name, dropout in (("dropout", p), ("plain", 0.0)):
 
         def ours(dropout: float = dropout) -> Any:
@@ -58,16 +59,16 @@ def contenders(
         def theirs(dropout: float = dropout) -> Any:
             return scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
 
-        for who, call in (("ours", ours), ("pytorch", theirs)):
+        for contender, call in (("ours", ours), ("pytorch", theirs)):
             if backward:
-                found[f"{who} {name}"] = partial(torch.autograd.grad, call(), (q, k, v), do, retain_graph=True)
+                calls[f"{contender} {name}"] = partial(torch.autograd.grad, call(), (q, k, v), do, retain_graph=True)
             else:
-                found[f"{who} {name}"] = torch.no_grad()(call)
-    return found
+                calls[f"{contender} {name}"] = torch.no_grad()(call)
+    return calls
 
 
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, p: float) -> float:
-    """Compare the last 64 queries of a head with float64 and the replayed mask; gives the relative error."""
+    """Compare the last 64 queries of a head with float64 and the replayed mask; return the relative error."""
     from cuir import create_block_mask, draw_dropout_seed, dropout_mask, flex_attention
 
     M = q.shape[2]
@@ -78,12 +79,13 @@ def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, p: fl
     scores = q[0, 0, -64:].double() @ k[0, 0].double().T * q.shape[3] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores).bool().triu(M - 63), -torch.inf)
-    kept = dropout_mask(seed, p, 1, 1, 64, M, query_start=M - 64)[0, 0]
-    wanted = (scores.softmax(-1) * kept / (1 - p)) @ v[0, 0].double()
-    return float((o[0, 0, -64:].double() - wanted).norm() / wanted.norm())
+    mask_of_dropout = dropout_mask(seed, p, 1, 1, 64, M, query_start=M - 64)[0, 0]
+    expected = (scores.softmax(-1) * mask_of_dropout / (1 - p)) @ v[0, 0].double()
+    return float((o[0, 0, -64:].double() - expected).norm() / expected.norm())
 
 
 def rows(lengths: list[int], dims: list[int], p: float, rounds: int) -> Any:
+    """Measure all problems; yield their rows."""
     for dim in dims:
         for causal in (False, True):
             for length in lengths:
@@ -100,12 +102,19 @@ def rows(lengths: list[int], dims: list[int], p: float, rounds: int) -> Any:
                         for name, call in calls.items():
                             times[name].append(milliseconds(call))
                     yield {
-                        "pass": "backward" if backward else "forward", "mask": "causal" if causal else "full", "head dim": dim, "length": length, "p": p,
-                        "error": error, "right": error <= OFF, **{name: round(statistics.median(t), 4) for name, t in times.items()},
-                    }  # fmt: skip
+                        "pass": "backward" if backward else "forward",
+                        "mask": "causal" if causal else "full",
+                        "head dim": dim,
+                        "length": length,
+                        "p": p,
+                        "error": error,
+                        "right": error <= OFF,
+                        **{name: round(statistics.median(t), 4) for name, t in times.items()},
+                    }
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--length", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 128])
@@ -116,10 +125,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this needs a Hopper GPU", file=sys.stderr)
         return 1
-    found = []
+    results = []
     print("pass      mask    dim length |  ours  plain | pytorch  plain | pytorch / ours, right")
     for row in rows(options.length, options.dims, options.p, options.rounds):
-        found.append(row)
+        results.append(row)
         times = [row[name] for name in ("ours dropout", "ours plain", "pytorch dropout", "pytorch plain")]
         print(
             f"{row['pass']:<9} {row['mask']:<7} {row['head dim']:>3} {row['length']:>6} | {times[0]:6.3f} {times[1]:6.3f} | {times[2]:7.3f} {times[3]:6.3f} | "
@@ -127,8 +136,8 @@ def main() -> int:
             flush=True,
         )
     if options.out is not None:
-        options.out.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="utf-8")
-    return 0 if all(row["right"] for row in found) else 1
+        options.out.write_text("".join(json.dumps(row) + "\n" for row in results), encoding="utf-8")
+    return 0 if all(row["right"] for row in results) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Forward passes in float32 on a Hopper GPU, beside compiled FlexAttention at the same precision: the settings that nobody tuned, and the errors of both against float64.
+"""Forward passes in float32 on a Hopper GPU, beside compiled FlexAttention at the same precision.
 
-python -m benchmarks.float32 --out rows.jsonl      # float32's accuracy and TF32; head dims 64 and 128, full and causal, 1k, 4k and 8k, 8k tokens of 16 heads
-python -m benchmarks.shown rows.jsonl              # no GPU: table and plot of what was measured
+    python -m benchmarks.float32 --out rows.jsonl      # float32's accuracy and TF32; head dims 64 and 128, full and causal, 1k, 4k and 8k, 8k tokens of 16 heads
+    python -m benchmarks.shown rows.jsonl              # no GPU: table and plot of what was measured
 
-Contenders take turns of 50 ms each (cuir/measure/protocol.py). TFLOP/s count 4 D operations for each pair that counts. Errors are relative, in the norm of the rows that
-are looked at. FlexAttention is compiled with dynamic shapes, once for each head dim, mask and precision.
+Settings are those of calls that nobody tuned; the errors of both are against float64. Contenders take turns of 50 ms
+each (cuir/measure/protocol.py). TFLOP/s count 4 D operations for each unmasked pair. Errors are relative, in the norm
+of some rows. FlexAttention is compiled with dynamic shapes, once for each head dim, mask and precision.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ EXPERT = corpus.expert("f32")
 
 
 def transferred(mask: str) -> Any:
-    """The expert kernel with a variant of the corpus."""
+    """Return the expert kernel with a variant of the corpus."""
     return cuir.transfer(cuir.parse(corpus.kernels()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.cuir"), corpus.variant(mask)())
 
 
 def setting(program: Any, dim: int, parts: int) -> dict[str, Const]:
-    """What a call takes that nobody tuned for."""
+    """Return the setting of a call that nobody tuned for."""
     fixed: dict[str, Const] = {"T": F32, "D": dim, "DV": dim, "PARTS": parts}
     space = Space.parse(corpus.spaces()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.tune.json")
     starts = [{**start, **fixed} for start in space.restrict(program, None).narrow(fixed).starts]
@@ -50,11 +51,12 @@ def setting(program: Any, dim: int, parts: int) -> dict[str, Const]:
 
 
 def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    """Causal mask."""
     return q_idx >= kv_idx
 
 
 def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
-    """A row for each precision, head dim, mask and length: TFLOP/s and error of either contender, and what failed."""
+    """Yield a row for each precision, head dim, mask and length: TFLOP/s, errors and failures."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     from cuir.measure.protocol import median_ms, time_in_turns
@@ -87,25 +89,36 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
                         "flex": partial(flex, q, k, v, block_mask=block_mask),
                     }
                     rows = torch.arange(0, length, max(1, length // 64), device="cuda")
-                    wanted, errors = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, causal), {}
-                    for who, call in calls.items():
-                        given = call()
-                        given = given[0] if isinstance(given, tuple) else given
-                        errors[who] = float((given[0, 3][rows].double() - wanted).norm() / wanted.norm())
+                    expected, errors = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, causal), {}
+                    for contender, call in calls.items():
+                        output = call()
+                        output = output[0] if isinstance(output, tuple) else output
+                        errors[contender] = float((output[0, 3][rows].double() - expected).norm() / expected.norm())
                     first = calls["ours"]()[0].clone()
                     times, failed = time_in_turns(calls, rounds, partial(median_ms, milliseconds=50.0))
                     pairs = length * (length + 1) // 2 if causal else length * length
                     work = 4 * dim * pairs * HEADS * (TOKENS // length) / 1e9
-                    rates = {who: round(work / statistics.median(taken), 1) for who, taken in times.items() if taken}
-                    yield {"precision": precision, "head dim": dim, "mask": mask, "length": length, "tflops": rates,
-                           "errors": {who: float(f"{e:.2e}") for who, e in errors.items()}, "same bits": bool(torch.equal(calls["ours"]()[0], first)), "failed": failed}  # fmt: skip
+                    rates = {contender: round(work / statistics.median(samples), 1) for contender, samples in times.items() if samples}
+                    yield {
+                        "precision": precision,
+                        "head dim": dim,
+                        "mask": mask,
+                        "length": length,
+                        "tflops": rates,
+                        "errors": {contender: float(f"{e:.2e}") for contender, e in errors.items()},
+                        "same bits": bool(torch.equal(calls["ours"]()[0], first)),
+                        "failed": failed,
+                    }
 
 
 def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Markdown: what was measured, the command, and a line for each row. A contender that failed has a dash; one that gave other bits the second time says so."""
+    """Format the measurements: the command, and a line for each row.
 
-    def rate(row: Mapping[str, Any], who: str) -> str:
-        return f"{row['tflops'][who]:.1f} ({row['errors'][who]:.1e})" if who in row["tflops"] else "-"
+    A contender that failed has a dash; one whose second call gave different bits is marked.
+    """
+
+    def rate(row: Mapping[str, Any], contender: str) -> str:
+        return f"{row['tflops'][contender]:.1f} ({row['errors'][contender]:.1e})" if contender in row["tflops"] else "-"
 
     def quotient(row: Mapping[str, Any]) -> str:
         rates = row["tflops"]
@@ -113,27 +126,48 @@ def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     columns = ["precision", "head dim", "mask", "length", "ours", "compiled FlexAttention", "ours / FlexAttention", "a second call"]
     lines = [
-        [*(str(row[name]) for name in columns[:4]), rate(row, "ours"), rate(row, "flex"), quotient(row),
-         "the same bits" if row["same bits"] else "other bits"] for row in rows
-    ]  # fmt: skip
-    failed = [f"* {row['precision']}, head dim {row['head dim']}, {row['mask']}, {row['length']}: {who}: {why}" for row in rows for who, why in row["failed"].items()]  # fmt: skip
+        [
+            *(str(row[name]) for name in columns[:4]),
+            rate(row, "ours"),
+            rate(row, "flex"),
+            quotient(row),
+            "the same bits" if row["same bits"] else "other bits",
+        ]
+        for row in rows
+    ]
+    failed = [
+        f"* {row['precision']}, head dim {row['head dim']}, {row['mask']}, {row['length']}: {contender}: {why}"
+        for row in rows
+        for contender, why in row["failed"].items()
+    ]
     unit = f"TFLOP/s, {TOKENS} tokens of {HEADS} heads, contenders in turns; in brackets the relative error against float64."
-    return ["# float32", "", unit, "", "    python -m benchmarks.float32 --out FILE", "", *table(columns, lines), *(["", *failed] if failed else []), ""]  # fmt: skip
+    return [
+        "# float32",
+        "",
+        unit,
+        "",
+        "    python -m benchmarks.float32 --out FILE",
+        "",
+        *table(columns, lines),
+        *(["", *failed] if failed else []),
+        "",
+    ]
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--length", nargs="+", type=int, default=[1024, 4096, 8192])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
-    given = parser.parse_args()
+    options = parser.parse_args()
     from cuir.measure.gpu import explain_missing_gpu
 
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    as_they_come(measured(given.dims, given.length, given.rounds), given.out)
+    as_they_come(measured(options.dims, options.length, options.rounds), options.out)
     return 0
 
 

@@ -1,11 +1,13 @@
-"""Forward passes by head dim on a Hopper GPU, in bf16: the settings that nobody tuned, beside cuDNN and, where it is installed, FlashAttention-3.
+"""Forward passes by head dim on a Hopper GPU, in bf16, beside cuDNN and FlashAttention-3.
 
-python -m benchmarks.head_dims                                        # full and causal, 4k and 16k, 16k tokens in all
-python -m benchmarks.head_dims --dims 192x128 256 --length 4096 --all # every start of the kernel's space, not the first alone
-python -m benchmarks.head_dims --table rows.jsonl                     # no GPU: the table of what was measured
+    python -m benchmarks.head_dims                                        # full and causal, 4k and 16k, 16k tokens in all
+    python -m benchmarks.head_dims --dims 192x128 256 --length 4096 --all # every start of the kernel's space, not the first alone
+    python -m benchmarks.head_dims --table rows.jsonl                     # no GPU: the table of what was measured
 
-Sustained: contenders take turns of 100 ms each (cuir/measure/protocol.py), results are compared with float64. TFLOP/s count 2 (D + DV) operations for each
-pair that counts. FlashAttention-3 is looked for as the packages tokenspeed-fa3 (`flash_attn_interface`) and fa3-fwd (`fa3_fwd_interface`).
+Settings are those of calls that nobody tuned. Sustained: contenders take turns of 100 ms each
+(cuir/measure/protocol.py), results are compared with float64. TFLOP/s count 2 (D + DV) operations for each unmasked
+pair. FlashAttention-3 is optional, as the packages tokenspeed-fa3 (`flash_attn_interface`) and fa3-fwd
+(`fa3_fwd_interface`).
 """
 
 from __future__ import annotations
@@ -42,22 +44,25 @@ Dims = tuple[int, int]
 
 
 def parsed(text: str) -> Dims:
-    """`192x128` or `80`."""
+    """Parse `192x128` or `80`."""
     keys, _, values = text.partition("x")
     return int(keys), int(values or keys)
 
 
-def settings(program: Any, dims: Dims, everything: bool) -> list[dict[str, Const]]:
-    """The starts of the kernel's space for these head dims that fit; the first of them is what a call takes that nobody tuned for."""
+def settings(program: Any, dims: Dims, all_starts: bool) -> list[dict[str, Const]]:
+    """Return the starts of the kernel's space for these head dims that fit.
+
+    The first of them is the setting of a call that nobody tuned for; others are left out unless `everything`.
+    """
     fixed: dict[str, Const] = {"T": BF16, "D": dims[0], "DV": dims[1]}
     space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.tune.json")
     starts = [{**start, **fixed} for start in space.restrict(program, None).narrow(fixed).starts]
     fitting = [consts for consts in starts if find_violation(program, None, consts) is None]
-    return fitting if everything else fitting[:1]
+    return fitting if all_starts else fitting[:1]
 
 
 def peers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> dict[str, Callable[[], Any]]:
-    """Calls that give O [B, H, M, DV] of q, k, v [B, H, length, head dim]."""
+    """Return calls that compute O [B, H, M, DV] of q, k, v [B, H, length, head dim]."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def cudnn() -> torch.Tensor:
@@ -66,23 +71,23 @@ def peers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> di
 
     calls: dict[str, Callable[[], Any]] = {"cudnn": cudnn}
     dims, turned = (q.shape[3], v.shape[3]), [x.transpose(1, 2).contiguous() for x in (q, k, v)]  # FlashAttention has heads inside
-    for name, known in INTERFACES.items():
-        if importlib.util.find_spec(name) is not None and dims[0] in known and (dims[0] == dims[1] or name == "fa3_fwd_interface"):
+    for name, supported_dims in INTERFACES.items():
+        if importlib.util.find_spec(name) is not None and dims[0] in supported_dims and (dims[0] == dims[1] or name == "fa3_fwd_interface"):
             calls["fa3"] = partial(importlib.import_module(name).flash_attn_func, *turned, causal=causal)
             break
     return calls
 
 
 def rows_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tensor, causal: bool) -> torch.Tensor:
-    """O of some queries of one head in float64."""
+    """Compute O of some queries of one head in float64."""
     scores = q[rows].double() @ k.double().T * q.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.arange(k.shape[0], device=k.device)[None] > rows[:, None], -torch.inf)
     return torch.softmax(scores, -1) @ v.double()
 
 
-def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everything: bool) -> Iterator[dict[str, Any]]:
-    """A row for each head dim, length and mask: TFLOP/s of each contender, and what was wrong or failed."""
+def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_starts: bool) -> Iterator[dict[str, Any]]:
+    """Yield a row for each head dim, length and mask: TFLOP/s of each contender, errors and failures."""
     from cuir.measure.protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
@@ -91,7 +96,7 @@ def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everythi
     for mask in ("full", "causal"):
         program = transferred(mask)
         for d in dims:
-            for consts in settings(program.program, d, everything):
+            for consts in settings(program.program, d, all_starts):
                 name = " ".join(f"{n}={v}" for n, v in consts.items() if n not in ("T", "D", "DV"))
                 kernels[d, mask, name] = cuir.lower(cuir.check(cuir.parse(program.text), program.kernel, consts))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -108,23 +113,23 @@ def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, everythi
                         o = torch.empty(batch, heads, length, d[1], device="cuda", dtype=torch.bfloat16)
                         calls[f"ours {name}"] = partial(CompiledKernel(compiled), Q=q, K=k, V=v, O=o, scale=d[0] ** -0.5)
                 rows = torch.tensor([0, 1, length // 2 + 3, length - 1], device="cuda")
-                wanted, wrong = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, causal), {}
+                expected, wrong = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, causal), {}
                 for name, call in calls.items():
-                    given = call()
-                    given = given[0] if isinstance(given, tuple) else given
-                    own = given[0, :, 3] if name == "fa3" else given[0, 3]
-                    off = float((own[rows].double() - wanted).norm() / wanted.norm())
+                    output = call()
+                    output = output[0] if isinstance(output, tuple) else output
+                    head_output = output[0, :, 3] if name == "fa3" else output[0, 3]
+                    off = float((head_output[rows].double() - expected).norm() / expected.norm())
                     if not off < OFF:
                         wrong[name] = off
                 times, failed = time_in_turns(calls, rounds, partial(median_ms, milliseconds=100.0))
                 pairs = length * (length + 1) // 2 if causal else length * length
                 work = 2 * sum(d) * pairs * heads * batch / 1e9
-                rates = {name: round(work / statistics.median(taken), 1) for name, taken in times.items()}
+                rates = {name: round(work / statistics.median(samples), 1) for name, samples in times.items()}
                 yield {"dims": d, "length": length, "mask": mask, "tflops": rates, "wrong": wrong, "failed": failed}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: ours (the first setting), the peers, and the quotient with the better one."""
+    """Format ours (the first setting), the peers, and the quotient with the better one."""
     lines = ["| head dims | length | mask | ours | FlashAttention-3 | cuDNN | ours / better peer |", "|---|--:|---|--:|--:|--:|--:|"]
     for row in rows:
         rates = row["tflops"]
@@ -138,6 +143,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", nargs="+", type=parsed, default=[parsed(d) for d in DIMS])
     parser.add_argument("--length", nargs="+", type=int, default=[4096, 16384])
@@ -145,16 +151,16 @@ def main() -> int:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
-    given = parser.parse_args()
-    if given.table is not None:
-        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
+    options = parser.parse_args()
+    if options.table is not None:
+        print(table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
     from cuir.measure.gpu import explain_missing_gpu
 
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    as_they_come(measured(given.dims, given.length, given.rounds, given.all), given.out)
+    as_they_come(measured(options.dims, options.length, options.rounds, options.all), options.out)
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Speed of the interpreter, all detection on, beside eager float32 PyTorch attention on the same problem in the same run: `make bench`.
+"""Speed of the interpreter, all detection on, beside eager float32 PyTorch attention: `make bench`.
 
-A tile is a 128 x 128 block of Q K^T with its P V; blocks that a causal kernel does not visit are not counted. One thread. The best of `--rounds` runs is
-shown, and the first. Eager PyTorch computes every block; its tiles a second count the blocks that the mask needs, so that rows compare.
+Both run the same problem in the same run. A tile is a 128 x 128 block of Q K^T with its P V; blocks that a causal
+kernel does not visit are not counted. One thread. The best of `--rounds` runs is shown, and the first. Eager PyTorch
+computes every block; its tiles a second count the blocks that the mask needs, so that rows compare.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ Row = dict[str, Any]
 
 
 def measure(variant: str, heads: int, rounds: int, tiles: dict[str, int]) -> Row:
-    """One problem (B=1, H=HK=heads, M=N=1024, D=128, f16): seconds, tiles a second, eager PyTorch, and the peak memory of the process."""
+    """Measure one problem (B=1, H=HK=heads, M=N=1024, D=128, f16).
+
+    The row has seconds, tiles a second, eager PyTorch's, and the peak memory of the process.
+    """
     torch.set_num_threads(1)
     import corpus
     import cuir
@@ -49,7 +53,7 @@ def measure(variant: str, heads: int, rounds: int, tiles: dict[str, int]) -> Row
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     reports = [cuir.run(checked, arguments) for _ in range(rounds)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    wanted, eager = eager_seconds(q, k, v, variant == "causal", rounds)
+    expected, eager = eager_seconds(q, k, v, variant == "causal", rounds)
     blocks = reports[0].blocks
     seconds = [r.seconds for r in reports]
     return {
@@ -63,13 +67,13 @@ def measure(variant: str, heads: int, rounds: int, tiles: dict[str, int]) -> Row
         "check_seconds": parsed,
         "memory_mib": peak / 1024,
         "memory_added_mib": (peak - before) / 1024,
-        "error": float((out.float() - wanted).abs().max()),
+        "error": float((out.float() - expected).abs().max()),
         "splits": reports[0].splits,
     }
 
 
 def eager_seconds(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, rounds: int) -> tuple[torch.Tensor, float]:
-    """Attention as softmax(Q K^T + mask) V in float32, and the best time of it."""
+    """Compute softmax(Q K^T + mask) V in float32; return it and its best time."""
     q, k, v = q.float(), k.float(), v.float()
     mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
 
@@ -83,6 +87,7 @@ def eager_seconds(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
 
 
 def best(function: Callable[[], object], rounds: int) -> float:
+    """Return the best time of some calls."""
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -92,6 +97,7 @@ def best(function: Callable[[], object], rounds: int) -> float:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", default="8,16,32,64", help="numbers of heads, to see that time and memory grow linearly")
     parser.add_argument("--variants", default="causal,full")
@@ -120,6 +126,7 @@ def main() -> None:
 
 
 def _measure(job: tuple[str, int, int, dict[str, int]]) -> Row:
+    """Measure a problem in a worker process."""
     return measure(*job)
 
 

@@ -1,10 +1,11 @@
-"""Programs that a model lifted from other people's kernels, each beside its source on a Hopper GPU: the same inputs, the results compared, in turns.
+"""Programs that a model lifted from published kernels, each beside its source on a Hopper GPU.
 
-python -m benchmarks.lifted --out rows.jsonl                               # those whose source is a package that is installed, or PyTorch itself
-python -m benchmarks.lifted --learn-cuda learn_cuda.so --gemm pingpong.so  # and those whose source was built (docs/lifting.md says how)
-python -m benchmarks.lifted --table rows.jsonl                             # no GPU: the table of what was measured
+    python -m benchmarks.lifted --out rows.jsonl                               # those whose source is a package that is installed, or PyTorch itself
+    python -m benchmarks.lifted --learn-cuda learn_cuda.so --gemm pingpong.so  # and those whose source was built (docs/lifting.md says how)
+    python -m benchmarks.lifted --table rows.jsonl                             # no GPU: the table of what was measured
 
-Attention: full, head dim of the program, 32 heads, batch x length 16384. The GEMM: M = N = K, alpha 1, beta 1. Sustained: contenders take turns of 100 ms.
+Inputs are the same, results are compared. Attention: full, head dim of the program, 32 heads, batch x length 16384. The
+GEMM: M = N = K, alpha 1, beta 1. Sustained: contenders take turns of 100 ms.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ Calls = dict[str, Callable[[], torch.Tensor]]
 
 @dataclass(frozen=True)
 class Lifted:
-    """A program of examples/lifting. calls: what runs at a length, `lifted` and `source`; None where the source is not here. operations: of one call."""
+    """Program of examples/lifting.
+
+    Attributes:
+        calls: Function that returns the calls at a length, `lifted` and `source`; None where the source is missing.
+        operations: Function that returns the operations of one call.
+    """
 
     name: str
     dtype: DType
@@ -45,24 +51,28 @@ class Lifted:
     operations: Callable[[int], float]
 
     def compiled(self, **consts: Any) -> Any:
+        """Compile the program."""
         return cuir.compile(FOLDER / f"{self.name}.cuir", consts={"T": self.dtype, **consts})
 
 
 def drawn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return a random tensor."""
     return torch.randn(shape, device="cuda", dtype=dtype)
 
 
 def attention(dim: int) -> Callable[[int], float]:
+    """Return the operations of attention by length."""
     return lambda length: 4.0 * dim * length * HEADS * TOKENS
 
 
-def flash_attention_3(one: Lifted, length: int, given: argparse.Namespace) -> Calls | None:
+def flash_attention_3(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
+    """Return the calls for FlashAttention-3."""
     package = next((name for name in FA3 if importlib.util.find_spec(name) is not None), None)
     if package is None:
         return None
-    dim = 64 if "hdim64" in one.name else 128
+    dim = 64 if "hdim64" in program.name else 128
     q, k, v = (drawn(TOKENS // length, length, HEADS, dim, dtype=torch.bfloat16) for _ in range(3))  # heads inside, as the package has them
-    kernel, (Q, K, V), out = one.compiled(D=dim), (x.transpose(1, 2) for x in (q, k, v)), torch.empty_like(q)
+    kernel, (Q, K, V), out = program.compiled(D=dim), (x.transpose(1, 2) for x in (q, k, v)), torch.empty_like(q)
     lse = torch.empty(TOKENS // length, HEADS, length, device="cuda")
 
     def lifted() -> torch.Tensor:
@@ -70,69 +80,72 @@ def flash_attention_3(one: Lifted, length: int, given: argparse.Namespace) -> Ca
         return out
 
     def source() -> torch.Tensor:
-        found = flash(q, k, v)
-        return found[0] if isinstance(found, tuple) else found
+        result = flash(q, k, v)
+        return result[0] if isinstance(result, tuple) else result
 
     flash = importlib.import_module(package).flash_attn_func
     return {"lifted": lifted, "source": source}
 
 
-def flash_attention_2(one: Lifted, length: int, given: argparse.Namespace) -> Calls | None:
+def flash_attention_2(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
+    """Return the calls for FlashAttention-2."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q, k, v = (drawn(TOKENS // length, HEADS, length, 128, dtype=torch.float16) for _ in range(3))
-    kernel, out, lse = one.compiled(D=128), torch.empty_like(q), torch.empty(q.shape[:-1], device="cuda")
+    kernel, out, lse = program.compiled(D=128), torch.empty_like(q), torch.empty(q.shape[:-1], device="cuda")
 
     def lifted() -> torch.Tensor:
         kernel(Q=q, K=k, V=v, O=out, LSE=lse, scale=128**-0.5)
         return out
 
     def source() -> torch.Tensor:
-        """PyTorch's own copy of FlashAttention-2."""
+        """Run PyTorch's copy of FlashAttention-2."""
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
     return {"lifted": lifted, "source": source}
 
 
-def learn_cuda(one: Lifted, length: int, given: argparse.Namespace) -> Calls | None:
-    if given.learn_cuda is None:
+def learn_cuda(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
+    """Return the calls for learn-cuda's attention."""
+    if options.learn_cuda is None:
         return None
-    run, many = ctypes.CDLL(str(given.learn_cuda)).run, TOKENS // length * HEADS
+    run, many = ctypes.CDLL(str(options.learn_cuda)).run, TOKENS // length * HEADS
     q, k, v = (drawn(many, length, 128, dtype=torch.bfloat16) for _ in range(3))
-    kernel, out, other = one.compiled(), torch.empty_like(q), torch.empty_like(q)
+    kernel, out, source_out = program.compiled(), torch.empty_like(q), torch.empty_like(q)
 
     def lifted() -> torch.Tensor:
         kernel(q=q, k=k, v=v, O=out)
         return out
 
     def source() -> torch.Tensor:
-        failed = run(*(ctypes.c_void_p(x.data_ptr()) for x in (q, k, v, other)), many, length, length)
+        failed = run(*(ctypes.c_void_p(x.data_ptr()) for x in (q, k, v, source_out)), many, length, length)
         assert not failed, f"CUDA error {failed}"
-        return other
+        return source_out
 
     return {"lifted": lifted, "source": source}
 
 
-def pingpong_gemm(one: Lifted, length: int, given: argparse.Namespace) -> Calls | None:
-    if given.gemm is None:
+def pingpong_gemm(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
+    """Return the calls for CUTLASS's ping-pong GEMM."""
+    if options.gemm is None:
         return None
     ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)  # the library was linked without it
-    run = ctypes.CDLL(str(given.gemm)).run
+    run = ctypes.CDLL(str(options.gemm)).run
     a, b, c = (drawn(length, length, dtype=torch.float16) for _ in range(3))
     a *= length**-0.5
-    kernel, out, other = one.compiled(), torch.empty_like(c), torch.empty_like(c)
+    kernel, out, source_out = program.compiled(), torch.empty_like(c), torch.empty_like(c)
 
     def lifted() -> torch.Tensor:
         kernel(A=a, Bt=b, C=c, Y=out, alpha=1.0, beta=1.0)
         return out
 
     def source() -> torch.Tensor:
-        places = (ctypes.c_void_p(x.data_ptr()) for x in (a, b, c, other))
+        places = (ctypes.c_void_p(x.data_ptr()) for x in (a, b, c, source_out))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         failed = run(*places, length, length, length, ctypes.c_float(1.0), ctypes.c_float(1.0), stream)
         assert not failed, f"the GEMM is refused at step {failed}"
-        return other
+        return source_out
 
     return {"lifted": lifted, "source": source}
 
@@ -146,40 +159,41 @@ ALL = (
 )
 
 
-def measured(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+def measured(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+    """Yield a row for each program and length."""
     from cuir.measure.protocol import describe_error, median_ms, time_in_turns
 
     gpu = torch.cuda.get_device_name()
-    for one in ALL:
+    for program in ALL:
         for length in LENGTHS:
             try:
                 torch.manual_seed(1)
-                calls = one.calls(one, length, given)
+                calls = program.calls(program, length, options)
                 if calls is None:
-                    yield {"program": one.name, "gpu": gpu, "failed": "its source is not here"}
+                    yield {"program": program.name, "gpu": gpu, "failed": "its source is not here"}
                     break
                 results = {name: call().float() for name, call in calls.items()}
-                apart = float((results["lifted"] - results["source"]).norm() / results["source"].norm())
+                distance = float((results["lifted"] - results["source"]).norm() / results["source"].norm())
                 del results
-                times, failed = time_in_turns(calls, given.rounds, partial(median_ms, milliseconds=100.0))
-                rates = {name: round(one.operations(length) / statistics.median(t) / 1e9, 1) for name, t in times.items()}
+                times, failed = time_in_turns(calls, options.rounds, partial(median_ms, milliseconds=100.0))
+                rates = {name: round(program.operations(length) / statistics.median(t) / 1e9, 1) for name, t in times.items()}
                 yield {
-                    "program": one.name,
+                    "program": program.name,
                     "gpu": gpu,
                     "length": length,
                     "tflops": rates,
-                    "apart": apart,
-                    "right": apart <= APART[one.dtype],
+                    "apart": distance,
+                    "right": distance <= APART[program.dtype],
                     **failed,
                 }
-            except Exception as error:  # one that cannot run costs its own rows alone
-                yield {"program": one.name, "gpu": gpu, "length": length, "failed": describe_error(error)}
+            except Exception as error:  # a program that cannot run costs only its rows
+                yield {"program": program.name, "gpu": gpu, "length": length, "failed": describe_error(error)}
                 if "CUDA error" in str(error):
                     return
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: heading, command, a line for each program and length, and the mean of each program's quotients."""
+    """Format the measurements: a line for each program and length, and each program's mean quotient."""
     lines = [
         "# Lifted programs beside their sources",
         "",
@@ -198,13 +212,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"| {row['program']} | {row['length']} | {row['tflops']['lifted']:.0f} | {row['tflops']['source']:.0f} | {quotient:.3f} | {row['apart']:.1e} |"
             )
     means = [
-        f"{name}: {statistics.geometric_mean(found):.3f} in the geometric mean of {len(found)} lengths  "
-        for name, found in quotients.items()
+        f"{name}: {statistics.geometric_mean(ratios):.3f} in the geometric mean of {len(ratios)} lengths  "
+        for name, ratios in quotients.items()
     ]
     return "\n".join([*lines, "", *means, ""])
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.lifted", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -213,16 +228,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
-    given = parser.parse_args()
-    if given.table is not None:
-        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
+    options = parser.parse_args()
+    if options.table is not None:
+        print(table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
     from cuir.measure.gpu import explain_missing_gpu
 
     if why := explain_missing_gpu():
         print(f"nothing measured: {why}", file=sys.stderr)
         return 1
-    as_they_come(measured(given), given.out)
+    as_they_come(measured(options), options.out)
     return 0
 
 

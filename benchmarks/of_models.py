@@ -1,11 +1,12 @@
-"""Programs that a model wrote for variants, from an expert's kernel as it was lifted: each on a Hopper GPU beside our own kernel for Hopper and FlexAttention.
+"""Programs that a model wrote for variants, from a lifted expert kernel, timed on a Hopper GPU.
 
-python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25.tar.xz --out rows.jsonl
-cuir bench paper --show --out rows.jsonl                            # no GPU: the table of what was measured
+    python -m benchmarks.of_models --from fa3=benchmarks/results/eval-lifted-eight-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-eight-2026-11-25.tar.xz --out rows.jsonl
+    cuir bench paper --show --out rows.jsonl                            # no GPU: the table of what was measured
 
-The programs are those that `cuir eval` accepted, out of its transcripts: of each variant the first sample's (--sample 1 for the second's). The cells are those of `cuir bench paper`
-(three models, 1k to 8k, head dim 128), f16; contenders take turns with a cold L2 cache, every result is compared with float64. A program that says a variant for some parameters
-alone is wrong for others, and its row says so.
+Peers are our kernel for Hopper and FlexAttention. The programs are those that `cuir eval` accepted, from its
+transcripts: of each variant the first sample's (--sample 1 for the second's). The cells are those of `cuir bench paper`
+(three models, 1k to 8k, head dim 128), f16; contenders take turns with a cold L2 cache, every result is compared with
+float64. A program that computes a variant only for some parameters is wrong for others, and its row says so.
 """
 
 from __future__ import annotations
@@ -43,51 +44,54 @@ CONSTS: dict[str, Const] = {"T": F16, "D": DIM}
 
 
 def accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
-    """By variant, the text of the program that was accepted of a sample; none of a variant of which none was."""
-    found = {}
+    """Return the accepted program's text by variant, of one sample; variants without one are left out."""
+    texts = {}
     for path in sorted(transcripts.glob(f"*-{sample}.jsonl")):
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         right = [line["verdict"]["text"] for line in lines if line["kind"] == "exchange" and line["verdict"]["ok"]]
         if right:
-            found[lines[0]["task"]["to"]] = right[-1]
-    return found
+            texts[lines[0]["task"]["to"]] = right[-1]
+    return texts
 
 
 def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.Tensor], scale: float) -> Call:
-    """A call of a program that gives O and LSE. Raises CuirError as `cuir.compile` does, and X132 for a parameter that the variant does not have."""
+    """Return a call of a program that computes O and LSE.
+
+    Raises CuirError as `cuir.compile` does, and X132 for a parameter that the variant does not have.
+    """
     program = cuir.parse(text, name)
     (kernel,) = program.kernels().values()
     spec, q = read_variant(cell.variant, cell.arguments), problem["Q"]
     compiled = cuir.compile(program, consts=CONSTS)
-    given: Mapping[str, Any] = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
+    captured: Mapping[str, Any] = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
     out = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=q.device)}
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
-        compiled(**problem, **out, scale=scale, **given)
+        compiled(**problem, **out, scale=scale, **captured)
         return out["O"], out["LSE"]
 
     return call
 
 
 def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
-    """The cell's row: ours, FlexAttention, and the programs by where they come from."""
+    """Return the cell's row: ours, FlexAttention, and the programs by their origin."""
     spec, scale = read_variant(cell.variant, cell.arguments), DIM**-0.5
     problem = make_tensors(cell.shape, torch.float16, "cuda")
     expected = compute_expectation(spec, problem["Q"], problem["K"], problem["V"], scale)
     flops = 4.0 * DIM * count_kept_pairs(spec, problem["Q"], problem["K"])
-    made = attention(spec, dtype=torch.float16, head_dim=DIM, verify="off")  # its results are judged here
-    calls: dict[str, Call] = {"cuir": lambda: made(*problem.values()), **contenders(["flex"], spec, problem, scale)}
+    function = attention(spec, dtype=torch.float16, head_dim=DIM, verify="off")  # results are judged by this benchmark
+    calls: dict[str, Call] = {"cuir": lambda: function(*problem.values()), **contenders(["flex"], spec, problem, scale)}
     later: dict[str, list[Call]] = {name: [] for name in programs}
 
     def first(name: str) -> Any:
-        if not later[name]:  # what does not compile goes into the row
+        if not later[name]:  # a failure to compile goes into the row
             later[name].append(program_call(programs[name], f"{cell.variant}.cuir", cell, problem, scale))
         return later[name][0]()
 
     calls |= {name: partial(first, name) for name in programs}
 
-    def judge(given: Any) -> tuple[float, str]:
-        o, lse = given if isinstance(given, tuple) else (given, None)
+    def judge(outputs: Any) -> tuple[float, str]:
+        o, lse = outputs if isinstance(outputs, tuple) else (outputs, None)
         return expected.error(o), expected.judge(o, lse)
 
     def figures(ms: float) -> dict[str, float]:
@@ -98,7 +102,7 @@ def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
 
 
 def compiled_ahead(text: str) -> str:
-    """Fills the cache with a program. Returns why it does not compile; empty if it does."""
+    """Compile a program into the cache; return why it does not compile, "" if it does."""
     try:
         cuir.compile(cuir.parse(text, "program.cuir"), consts=CONSTS)
     except CuirError as error:
@@ -107,6 +111,7 @@ def compiled_ahead(text: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--from", dest="origins", nargs="+", required=True, metavar="NAME=FOLDER", help="transcripts, and what their programs are called"

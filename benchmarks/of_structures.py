@@ -1,12 +1,15 @@
-"""Programs that a model wrote for structures that no mask says, from an expert's kernel as it was lifted: each on a Hopper GPU beside PyTorch's compiled formula of the structure.
+"""Programs that a model wrote for structures beyond masks and scores, timed on a Hopper GPU.
 
-python -m benchmarks.of_structures --from fa3=benchmarks/results/eval-lifted-structures-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-structures-2026-11-26.tar.xz --out rows.jsonl
-python -m benchmarks.of_structures --table rows.jsonl               # no GPU: the table of what was measured
+    python -m benchmarks.of_structures --from fa3=benchmarks/results/eval-lifted-structures-2026-11-25.tar.xz fa2=benchmarks/results/eval-lifted-fa2-structures-2026-11-26.tar.xz --out rows.jsonl
+    python -m benchmarks.of_structures --table rows.jsonl               # no GPU: the table of what was measured
 
-The programs are those that `cuir eval` accepted: of each structure the first sample's. Q, K and V are 2 x 16 heads x 4096 x 128, f16, all inputs random and normal; each output of a program
-is compared with float64. What full attention takes on the same Q, K and V, by our expert kernel (`cuir`) and by compiled FlexAttention (`flex`), stands beside them: neither can say these
-structures. TFLOP/s count 4 D operations for each query and key, for all alike, whatever a structure takes besides. Contenders take turns with a cold L2 cache. The structures that
-a mask or a score says are timed as `benchmarks.of_models` does.
+Each is made from a lifted expert kernel, and stands beside PyTorch's compiled formula of the structure. The programs
+are those that `cuir eval` accepted: of each structure the first sample's. Q, K and V are 2 x 16 heads x 4096 x 128,
+f16, all inputs random and normal; each output of a program is compared with float64. Full attention on the same Q, K
+and V, by our expert kernel (`cuir`) and by compiled FlexAttention (`flex`), is timed for reference: neither can express
+these structures. TFLOP/s count 4 D operations for each query and key, for all contenders, whatever a structure needs
+besides. Contenders take turns with a cold L2 cache. Structures that a mask or a score expresses are timed as
+`benchmarks.of_models` does.
 """
 
 from __future__ import annotations
@@ -43,15 +46,15 @@ from cuir.spec.functions import FunctionSpecification
 
 SHAPE = Shape(2, 16, 16, 4096, 4096, DIM)
 OTHER = 256  # of a dim that Q, K and V do not have
-RATIO, ROUNDING = 1.2, 2e-5  # of PyTorch's own error in half precision, relative in the norm; and of results that it makes exactly
+RATIO, ROUNDING = 1.2, 2e-5  # of PyTorch's error in half precision, relative in the norm; and of results that it computes exactly
 Launch = Callable[[Checked, dict[str, Any]], object]
 
 
 class Problem:
-    """A structure's inputs, and what it comes to in float64."""
+    """Inputs of a structure, and its results in float64."""
 
     def __init__(self, spec: FunctionSpecification, program: Checked, shape: Shape, device: str):
-        """program: one that computes it, whose signature says what there is."""
+        """Draw the inputs that the signature of a program for the structure names."""
         sizes = {"B": shape.B, "H": shape.H, "HK": shape.HK, "M": shape.M, "N": shape.N, "D": shape.D}
         self.spec, self.device, self.scale = spec, device, shape.D**-0.5
         g = torch.Generator(device).manual_seed(0)
@@ -68,60 +71,63 @@ class Problem:
             self.exact = spec.exact(self.given, self.outputs)
             half = spec.yardstick(self.given, self.outputs, self.exact, torch.float16)
         self.own = {n: self._off(n, half[n]) for n in self.exact}
-        self.bounds = {n: RATIO * own + ROUNDING for n, own in self.own.items()}
+        self.bounds = {n: RATIO * error + ROUNDING for n, error in self.own.items()}
 
-    def _off(self, name: str, found: torch.Tensor) -> float:
-        """The relative error of an output, in the norm, where float64 gives a number."""
+    def _off(self, name: str, output: torch.Tensor) -> float:
+        """Return the relative error of an output, in the norm, where float64 gives a number."""
         exact = self.exact[name]
-        known = exact.isfinite()
-        apart = torch.where(known, found.double() - exact, 0.0).norm() / (torch.where(known, exact, 0.0).norm() + 1e-30)
-        return float(apart)
+        finite = exact.isfinite()
+        error = torch.where(finite, output.double() - exact, 0.0).norm() / (torch.where(finite, exact, 0.0).norm() + 1e-30)
+        return float(error)
 
-    def judge(self, found: Any) -> tuple[float, str]:
-        """The largest error of a program's outputs, and why it is wrong, empty if it is right. A single tensor is full attention's, which is not asked."""
-        if isinstance(found, torch.Tensor):
+    def judge(self, outputs: Any) -> tuple[float, str]:
+        """Return the largest error of a program's outputs, and why it is wrong, "" if it is right.
+
+        A single tensor is full attention's, which is not judged.
+        """
+        if isinstance(outputs, torch.Tensor):
             return 0.0, ""
-        off = {n: self._off(n, found[n]) for n in self.exact}
+        off = {n: self._off(n, outputs[n]) for n in self.exact}
         wrong = [f"{n} is off by {e:.2e}, allowed {self.bounds[n]:.2e}" for n, e in off.items() if not e <= self.bounds[n]]
         return max(off.values()), "; ".join(wrong)
 
     def formula(self) -> Call:
-        """The structure's own function, compiled by PyTorch, in half precision."""
+        """Return the structure's function, compiled by PyTorch, in half precision."""
         half = {n: x.half() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in self.given.items()}
         by_lower = {n.lower(): x for n, x in half.items()}
-        asked = {n: by_lower[n.lower()] for n in inspect.signature(self.spec.reference).parameters}
+        arguments = {n: by_lower[n.lower()] for n in inspect.signature(self.spec.reference).parameters}
         compiled = torch.compile(self.spec.reference)
 
         def call() -> dict[str, torch.Tensor]:
             with torch.device(self.device):
-                result: Any = compiled(**asked)
+                result: Any = compiled(**arguments)
             return dict(result)
 
         return call
 
     def program_call(self, text: str, launch: Launch | None = None) -> Call:
-        """A call of a program. launch: runs a checked kernel, in place of the compiled one."""
+        """Return a call of a program. launch: runs a checked kernel, in place of the compiled one."""
         program = cuir.parse(text, f"{self.spec.name}.cuir")
         run: Callable[..., object] = (
             cuir.compile(program, consts=CONSTS) if launch is None else partial(launch, check(program, None, CONSTS))
         )
-        made = {n: torch.empty(self.shapes[n], dtype=self.dtypes[n], device=self.device) for n in self.outputs}
+        outputs = {n: torch.empty(self.shapes[n], dtype=self.dtypes[n], device=self.device) for n in self.outputs}
 
         def call() -> dict[str, torch.Tensor]:
-            run(**self.given, **made) if launch is None else run({**self.given, **made})
-            return made
+            run(**self.given, **outputs) if launch is None else run({**self.given, **outputs})
+            return outputs
 
         return call
 
 
 def row(cell: Cell, spec: FunctionSpecification, texts: Mapping[str, str], rounds: int) -> dict[str, Any]:
-    """The row of a structure. A program that does not compile says so in its place."""
+    """Return the row of a structure. A program that does not compile has its error in the row."""
     programs = {name: cuir.parse(text, f"{cell.variant}.cuir") for name, text in texts.items()}
     problem = Problem(spec, check(next(iter(programs.values())), None, CONSTS), cell.shape, "cuda")
     q, k, v = (problem.given[n] for n in "QKV")
     full = read_variant("full", [])
-    made = attention(full, dtype=torch.float16, head_dim=cell.shape.D, verify="off")
-    calls: dict[str, Call] = {"cuir": lambda: made(q, k, v), **contenders(["flex"], full, {"Q": q, "K": k, "V": v}, problem.scale)}
+    function = attention(full, dtype=torch.float16, head_dim=cell.shape.D, verify="off")
+    calls: dict[str, Call] = {"cuir": lambda: function(q, k, v), **contenders(["flex"], full, {"Q": q, "K": k, "V": v}, problem.scale)}
     later: dict[str, Call] = {}
 
     def first(name: str) -> Any:
@@ -140,25 +146,31 @@ def row(cell: Cell, spec: FunctionSpecification, texts: Mapping[str, str], round
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Markdown: a line for each structure, TFLOP/s; and the geometric means of quotients with what took the same turns."""
+    """Format the rows: TFLOP/s, and the geometric means of quotients with contenders of the same turns."""
     rows = list(rows)
     names = list(dict.fromkeys(n for r in rows for n in r["contenders"]))
     lines = ["| structure | " + " | ".join(names) + " |", "|---|" + "--:|" * len(names)]
     for r in rows:
-        shown = [str(c.get("tflops") or c.get("wrong") or c.get("failed") or "") for n in names for c in [r["contenders"].get(n, {})]]
-        lines.append(f"| {r['variant']} | " + " | ".join(shown) + " |")
+        cells = [str(c.get("tflops") or c.get("wrong") or c.get("failed") or "") for n in names for c in [r["contenders"].get(n, {})]]
+        lines.append(f"| {r['variant']} | " + " | ".join(cells) + " |")
     lines.append("")
     for name in (n for n in names if n not in ("cuir", "flex", "compiled")):
         for peer in ("cuir", "flex", "compiled"):
-            found = [r["contenders"][name]["tflops"] / r["contenders"][peer]["tflops"] for r in rows
-                     if all("tflops" in r["contenders"].get(n, {}) for n in (name, peer))]  # fmt: skip
-            if found:
-                mean = math.exp(sum(map(math.log, found)) / len(found))
-                lines.append(f"{name} / {peer}: {mean:.2f} in the geometric mean of {len(found)} structures, smallest {min(found):.2f}  ")
+            quotients = [
+                r["contenders"][name]["tflops"] / r["contenders"][peer]["tflops"]
+                for r in rows
+                if all("tflops" in r["contenders"].get(n, {}) for n in (name, peer))
+            ]
+            if quotients:
+                mean = math.exp(sum(map(math.log, quotients)) / len(quotients))
+                lines.append(
+                    f"{name} / {peer}: {mean:.2f} in the geometric mean of {len(quotients)} structures, smallest {min(quotients):.2f}  "
+                )
     return "\n".join([*lines, ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--from", dest="origins", nargs="+", default=[], metavar="NAME=FOLDER", help="transcripts, and what their programs are called"

@@ -1,9 +1,11 @@
-"""Did a change of the lowering cost anything? Emitted text of two commits beside each other: which texts differ, what nvcc makes of them, and how fast they run in turns.
+"""Comparison of the CUDA text of two commits: which texts differ, their resources, and speed in turns.
 
-git archive OLD | tar x -C old
-PYTHONPATH=old python benchmarks/old_and_new.py write old.jsonl   # the text as the old commit emits it
-python -m benchmarks.old_and_new differ old.jsonl                 # against that of this commit; --compile: instructions, registers, spills
-python -m benchmarks.old_and_new time old.jsonl --rounds 7        # on a GPU, what differs alone
+It shows whether a change of the lowering costs anything.
+
+    git archive OLD | tar x -C old
+    PYTHONPATH=old python benchmarks/old_and_new.py write old.jsonl   # the text as the old commit emits it
+    python -m benchmarks.old_and_new differ old.jsonl                 # against that of this commit; --compile: instructions, registers, spills
+    python -m benchmarks.old_and_new time old.jsonl --rounds 7        # on a GPU, what differs alone
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ Text = dict[str, Any]
 
 
 def transferred(variant: str) -> Any:
-    """The expert kernel with a variant, whose parameters keep their defaults."""
+    """Return the expert kernel with a variant, whose parameters keep their defaults."""
     path = files("corpus") / "kernels" / "flash_fwd_sm90.cuir"
     return cuir.transfer(cuir.parse(path.read_text(encoding="utf-8"), "flash_fwd_sm90.cuir"), corpus.variant(variant)())
 
 
 def texts(variants: Sequence[str]) -> Iterator[tuple[str, str, dict[str, Any], Any, Any]]:
-    """(name, variant, consts, the transferred program, the lowered kernel) of each variant in each setting."""
+    """Yield (name, variant, consts, the transferred program, the lowered kernel) of variants and settings."""
     for variant in variants:
         program = transferred(variant)
         for setting in SETTINGS:
@@ -57,18 +59,30 @@ def texts(variants: Sequence[str]) -> Iterator[tuple[str, str, dict[str, Any], A
 
 
 def write(out: Path, variants: Sequence[str]) -> None:
+    """Write the texts to a file."""
     with out.open("w", encoding="utf-8") as file:
         for name, _, _, _, cuda in texts(variants):
-            file.write(json.dumps({"name": name, "tensors": list(cuda.tensors), "scalars": list(cuda.scalars), "dims": list(cuda.dims),
-                                   **{f: getattr(cuda, f) for f in CARRIED}}) + "\n")  # fmt: skip
+            file.write(
+                json.dumps(
+                    {
+                        "name": name,
+                        "tensors": list(cuda.tensors),
+                        "scalars": list(cuda.scalars),
+                        "dims": list(cuda.dims),
+                        **{f: getattr(cuda, f) for f in CARRIED},
+                    }
+                )
+                + "\n"
+            )
 
 
 def read(path: Path) -> dict[str, Text]:
+    """Read the texts of a file by name."""
     return {row["name"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
 
 
 def old_kernel(new: Any, old: Text) -> Any:
-    """The kernel with the old text. Raises ValueError if a launch would hand it other arguments."""
+    """Return the kernel with the old text. Raises ValueError if a launch would pass different arguments."""
     for field in ("tensors", "scalars", "dims"):
         if list(getattr(new, field)) != old[field]:
             raise ValueError(f"{old['name']}: {field} were {old[field]}, now {list(getattr(new, field))}")
@@ -76,7 +90,7 @@ def old_kernel(new: Any, old: Text) -> Any:
 
 
 def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
-    """A line for each text that is another one, and with `compile` what ptxas says of both."""
+    """Print a line for each text that differs, and with `compile` the report of ptxas on both."""
     from cuir.runtime.nvcc import compile_cuda
 
     old, same = read(path), 0
@@ -94,7 +108,10 @@ def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
 
 
 def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: int) -> Iterator[Mapping[str, object]]:
-    """Of each text that differs and each length: the quotient of old and new milliseconds, the median of all rounds in turns; above 1 the new one is faster."""
+    """Yield for each text that differs and each length the quotient of old and new milliseconds.
+
+    It is the median of all rounds in turns; above 1 the new text is faster.
+    """
     from cuir.measure.problem import Shape
     from cuir.measure.protocol import time_in_turns
     from cuir.runtime.compiled import CompiledKernel
@@ -116,12 +133,18 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
                 yield {"name": name, "length": length, "wrong": wrong, "failed": failed}
                 continue
             ratios = [a / b for a, b in zip(times["old"], times["new"], strict=True)]
-            yield {"name": name, "length": length, "old / new": round(statistics.median(ratios), 4), "least": round(min(ratios), 4),
-                   "most": round(max(ratios), 4), "milliseconds": round(statistics.median(times["new"]), 5)}  # fmt: skip
+            yield {
+                "name": name,
+                "length": length,
+                "old / new": round(statistics.median(ratios), 4),
+                "least": round(min(ratios), 4),
+                "most": round(max(ratios), 4),
+                "milliseconds": round(statistics.median(times["new"]), 5),
+            }
 
 
 def as_they_come(rows: Iterable[Mapping[str, object]], out: Path | None) -> None:
-    """Prints rows as lines of JSON, and adds them to a file, each when it is there: what was measured survives an interruption."""
+    """Print rows as lines of JSON, and append each to a file at once, so that an interruption loses none."""
     for row in rows:
         print(json.dumps(row), flush=True)
         if out is not None:
@@ -130,6 +153,7 @@ def as_they_come(rows: Iterable[Mapping[str, object]], out: Path | None) -> None
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=["write", "differ", "time"])
     parser.add_argument("file", type=Path)
@@ -138,18 +162,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
-    given = parser.parse_args()
-    if given.do == "write":
-        write(given.file, given.variant)
-    elif given.do == "differ":
-        differ(given.file, given.variant, given.compile)
+    options = parser.parse_args()
+    if options.do == "write":
+        write(options.file, options.variant)
+    elif options.do == "differ":
+        differ(options.file, options.variant, options.compile)
     else:
         from cuir.measure.gpu import explain_missing_gpu
 
         if reason := explain_missing_gpu():
             print(f"nothing measured: {reason}", file=sys.stderr)
             return 1
-        as_they_come(timed(given.file, given.variant, given.length, given.rounds), given.out)
+        as_they_come(timed(options.file, options.variant, options.length, options.rounds), options.out)
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Draws what the roles, barriers and engines of the expert attention kernel do over time, from a run in the interpreter: `make picture`."""
+"""Figure of roles, barriers and engines of the expert attention kernel over time: `make picture`.
+
+It is drawn from a run in the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ START, STOP = 0.0, 17200.0  # cycles shown
 
 
 def record() -> Trace:
-    """One CTA at work on a head of causal attention, longest row of tiles first."""
+    """Run one CTA on a head of causal attention, longest row of tiles first; return the trace."""
     program = cuir.parse((files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
     checked = cuir.check(program, consts={"T": F16, "D": DIM, "PINGPONG": True})
     q, k, v = (torch.randn(1, HEADS, LENGTH, DIM).to(torch.float16) for _ in range(3))
@@ -28,6 +31,7 @@ def record() -> Trace:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path, help="a .png or .svg file")
     path = parser.parse_args().path

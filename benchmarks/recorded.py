@@ -1,4 +1,4 @@
-"""Rows of cells into a file, as `cuir bench SUITE --show` reads them, for benchmarks whose contenders no suite has. Owns no measurement."""
+"""Writer of rows as `cuir bench SUITE --show` reads them, for contenders outside of the suites."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from cuir.measure.gpu import versions
 def record(
     out: Path, head: Mapping[str, Any], cells: Iterable[Cell], row: Callable[[Cell], Mapping[str, Any]], seconds: float = math.inf
 ) -> None:
-    """Writes a head (suite, pass, command; dtype is f16) and the row of each cell, and prints what each contender came to. No cell begins after so many seconds."""
+    """Write a head (suite, pass, command; dtype is f16) and the row of each cell, and print its results.
+
+    No cell begins after `seconds`.
+    """
     began = time.monotonic()
     with open(out, "w", encoding="utf-8") as file:
         print(json.dumps({**head, "dtype": "f16", **versions()}), file=file, flush=True)
         for cell in cells:
             if time.monotonic() - began >= seconds:
                 break
-            found = row(cell)
-            print(json.dumps(found), file=file, flush=True)
-            said = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in found["contenders"].items()}
-            print(cell.name, said, flush=True)
+            result = row(cell)
+            print(json.dumps(result), file=file, flush=True)
+            figures = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in result["contenders"].items()}
+            print(cell.name, figures, flush=True)
 
 
 def command(module: str, arguments: Sequence[str]) -> str:
-    """What gives such a file, less where it goes and how long that may take."""
+    """Return the command that makes such a file, without its path and limit of time."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--out")
     parser.add_argument("--seconds")
@@ -39,5 +42,5 @@ def command(module: str, arguments: Sequence[str]) -> str:
 
 
 def as_row(cell: Cell, flops: float, own_error: float, bound: float, contenders: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's row. own_error, bound: of PyTorch in half precision, and what is allowed."""
+    """Return a cell's row. own_error, bound: of PyTorch in half precision, and the allowed error."""
     return {**cell.as_json(), "dtype": "f16", "flops": flops, "own_error": own_error, "bound": bound, "contenders": contenders}

@@ -1,13 +1,16 @@
-"""Does it matter how a program is written? Programs of the corpus and other spellings of them that mean the same, compiled: instructions, registers and spills of both.
+"""Programs of the corpus and equivalent spellings of them: instructions, registers and spills.
 
-python -m benchmarks.rewrites                                                 # every kernel of the corpus, one rewrite of each kind and two chains of five
-python -m benchmarks.rewrites --kernels flash_fwd_sm90 --spellings            # and those of the lazy rescale's condition
-python -m benchmarks.rewrites --kernels gemm --within ring --count 99  # every rewrite of one function
-python -m benchmarks.rewrites --kernels variant:alibi gemm --count 3 --out rows.jsonl
-python -m benchmarks.rewrites --table rows.jsonl                             # no compiling: the tables of what was measured
+It shows whether it matters how a program is written.
 
-A row is beyond the limit if registers differ by more than 2 %, or instructions, all or those of the shortest turn of a loop with products (what most turns
-cost: a way around an exchange that is lost shows there alone), or if spilled bytes do. Rewrites are drawn with --seed, the same for the same texts.
+    python -m benchmarks.rewrites                                                 # every kernel of the corpus, one rewrite of each kind and two chains of five
+    python -m benchmarks.rewrites --kernels flash_fwd_sm90 --spellings            # and those of the lazy rescale's condition
+    python -m benchmarks.rewrites --kernels gemm --within ring --count 99  # every rewrite of one function
+    python -m benchmarks.rewrites --kernels variant:alibi gemm --count 3 --out rows.jsonl
+    python -m benchmarks.rewrites --table rows.jsonl                             # no compiling: the tables of what was measured
+
+A row is beyond the limit if registers differ by more than 2 %, or instructions, all or those of the shortest turn of a
+loop with products (the cost of most turns: a lost branch around an exchange shows only in it), or if spilled bytes do.
+Rewrites are drawn with --seed, the same for the same texts.
 """
 
 from __future__ import annotations
@@ -42,14 +45,14 @@ EXPERT = "flash_fwd_sm90"
 VARIANT = "variant:"
 CHAIN, SPELLING = "chain", "spelling"
 
-# How else the condition of the lazy rescale might be written; `same`: the same bits for every input. Text of the canonical form.
+# Spellings of the lazy rescale's condition: (same bits for every input, text of the canonical form, replacement).
 MOST, NEW = "    most = row_max(S) * c\n", "where(some, where(moves, most, top), top)"
 MOVES = "    moves = most - top > THRESHOLD "  # a comment follows
 SPELLINGS: dict[str, tuple[bool, str, str]] = {
     "mirrored comparison": (True, MOVES, "    moves = THRESHOLD < most - top "),
     "not strict": (False, MOVES, "    moves = most - top >= THRESHOLD "),
     "named difference": (True, MOVES, "    growth = most - top\n    moves = growth > THRESHOLD "),
-    "turned comparison": (False, MOVES, "    moves = ~(most - top <= THRESHOLD) "),  # another one with a NaN alone
+    "turned comparison": (False, MOVES, "    moves = ~(most - top <= THRESHOLD) "),  # differs only with a NaN
     "condition without a name": (True, "where(moves, most, top)", "where(most - top > THRESHOLD, most, top)"),
     "vote without a name": (True, NEW, "where(warp_any(moves), where(moves, most, top), top)"),
     "branches swapped": (True, NEW, "where(~some, top, where(moves, most, top))"),
@@ -63,7 +66,7 @@ SPELLINGS: dict[str, tuple[bool, str, str]] = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel in one setting."""
+    """Kernel in one setting."""
 
     name: str
     program: Program
@@ -73,7 +76,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Draw:
-    """What is tried: `count` rewrites of each kind (none named: of all), in some functions (none named: in all), and `chains` of `length` rewrites anywhere."""
+    """Selection of rewrites.
+
+    `count` rewrites of each kind (none named: of all), in some functions (none named: in all), and `chains` of `length`
+    rewrites anywhere.
+    """
 
     count: int = 1
     chains: int = 2
@@ -86,40 +93,50 @@ class Draw:
 
 @dataclass(frozen=True)
 class Measured:
+    """Resources of a compiled kernel.
+
+    `turns` are instructions of the shortest turns of loops with products.
+    """
+
     instructions: int
-    turns: tuple[int, ...]  # instructions of the shortest turns of loops with products, in order of size
+    turns: tuple[int, ...]  # in order of size
     registers: int
     spills: int  # bytes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One rewrite, or a chain of them, and what it changes. refused: what the compiler said, if it takes the original and not this."""
+    """Rewrite, or a chain of them, and its effect.
+
+    `refused` is the compiler's message, if it accepts the original only; `same_text`: the CUDA text is equal, and
+    nothing was compiled.
+    """
 
     subject: str
     kind: str
     line: int
     before: str
     after: str
-    same_text: bool  # of CUDA: nothing was compiled
+    same_text: bool
     original: Measured
     now: Measured | None
     refused: str = ""
 
     @property
     def change(self) -> float:
-        """Of the instructions; 0.02 is 2 % more."""
+        """Relative change of the instructions; 0.02 is 2 % more."""
         return self.now.instructions / self.original.instructions - 1 if self.now is not None else float("inf")
 
     @property
     def turn_change(self) -> float:
-        """The largest of the turns of loops; infinite if there are more loops, or fewer."""
+        """Largest change of the turns of loops; infinite if the number of loops differs."""
         if self.now is None or len(self.now.turns) != len(self.original.turns):
             return float("inf")
         return max((n / o - 1 for n, o in zip(self.now.turns, self.original.turns)), key=abs, default=0.0)
 
     @property
     def beyond(self) -> bool:
+        """True if the change is beyond the limit."""
         if self.now is None:
             return True
         registers = self.now.registers / self.original.registers - 1
@@ -127,14 +144,19 @@ class Row:
 
 
 def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -> Iterator[Subject]:
-    """Programs of the corpus by name, and `variant:NAME`, the expert kernel with a variant in the settings of `old_and_new`; in each dtype, attention with each head dim."""
+    """Yield programs of the corpus by name, and `variant:NAME`, in each dtype.
+
+    Attention is yielded with each head dim. A variant is the expert kernel with it, in the settings of `old_and_new`.
+    """
     for name in names:
         if name.startswith(VARIANT):
-            made = transferred(name.removeprefix(VARIANT))
+            variant = transferred(name.removeprefix(VARIANT))
             for setting in SETTINGS:
                 for dtype in dtypes:
-                    said = " ".join(f"{k}={v}" for k, v in setting.items())
-                    yield Subject(f"{name} {said} {dtype}", cuir.parse(made.text), made.kernel, {"T": DTYPES[dtype], **setting})
+                    setting_text = " ".join(f"{k}={v}" for k, v in setting.items())
+                    yield Subject(
+                        f"{name} {setting_text} {dtype}", cuir.parse(variant.text), variant.kernel, {"T": DTYPES[dtype], **setting}
+                    )
             continue
         program = read_program(name)
         for kernel, computed in COMPUTES[name].items():
@@ -149,20 +171,24 @@ def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -
 
 
 def everything() -> list[str]:
+    """Return the names of all programs and variants."""
     return [*COMPUTES, *(VARIANT + name for name in sorted(corpus.variants()))]
 
 
 def measured(program: Program, of: Subject) -> tuple[str, Measured]:
-    """The CUDA text of a program in a subject's setting, and what nvcc makes of it. A kernel for sm_80 is measured as it is compiled for Hopper."""
+    """Return the CUDA text of a program in a subject's setting, and its resources.
+
+    A kernel for sm_80 is compiled for Hopper.
+    """
     cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
     compiled = compile_cuda(replace(cuda, arch="sm_90a") if cuda.arch == "sm_80" else cuda)
     r = compiled.resources
-    (made,) = parse_functions(compiled.cubin)
-    return cuda.source, Measured(made.instructions, made.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
+    (machine_code,) = parse_functions(compiled.cubin)
+    return cuda.source, Measured(machine_code.instructions, machine_code.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
 
 
 def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
-    """Rewrites of each kind at places drawn with the seed, then chains of several."""
+    """Yield rewrites of each kind at places drawn with the seed, then chains of several."""
     rng = random.Random(f"{draw.seed} {of.name}")
     count, chains, length, kinds = draw.count, draw.chains, draw.length, draw.kinds
     lines = [i.span for i in cuir.parse(cuir.show(of.program)).items if i.name in draw.within]
@@ -173,13 +199,16 @@ def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
     for kind, candidates in by_kind.items():
         yield from ((kind, [r]) for r in rng.sample(candidates, min(count, len(candidates))))
     for _ in range(chains):
-        done = chain(of.program, rng, length, of.kernel, of.consts, kinds)
-        if done:
-            yield CHAIN, done
+        steps = chain(of.program, rng, length, of.kernel, of.consts, kinds)
+        if steps:
+            yield CHAIN, steps
 
 
 def spelled(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
-    """Other spellings of the lazy rescale, for a program that has it: their names, the programs, text before and after."""
+    """Yield spellings of the lazy rescale, for a program that has it.
+
+    They are names, programs, and the text before and after.
+    """
     text = cuir.show(of.program)
     for name, (_, before, after) in SPELLINGS.items():
         if before in text:
@@ -187,7 +216,10 @@ def spelled(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
 
 
 def rows(of: Subject, draw: Draw) -> Iterator[Row]:
-    """What each rewrite of a kernel changes. Raises CuirError if the kernel as it is cannot be compiled."""
+    """Yield the effect of each rewrite of a kernel.
+
+    Raises CuirError if the kernel as it is cannot be compiled.
+    """
     source, original = measured(of.program, of)
 
     def row(kind: str, program: Program, line: int, before: str, after: str) -> Row:
@@ -202,13 +234,14 @@ def rows(of: Subject, draw: Draw) -> Iterator[Row]:
         text = cuir.show(of.program)
         for kind, program, before, after in spelled(of):
             yield row(kind, program, text[: text.index(before)].count("\n") + 1, join_lines(before), join_lines(after))
-    for kind, done in drawn(of, draw):
-        said = [str(r) for r in done] if len(done) > 1 else [join_lines(done[0].after)]
-        yield row(kind, done[-1].program, done[0].line, join_lines(done[0].before), " | ".join(said))
+    for kind, steps in drawn(of, draw):
+        texts_after = [str(r) for r in steps] if len(steps) > 1 else [join_lines(steps[0].after)]
+        yield row(kind, steps[-1].program, steps[0].line, join_lines(steps[0].before), " | ".join(texts_after))
 
 
 # ---- tables
 def line_of(row: Row) -> str:
+    """Format a row."""
     o, n = row.original, row.now
     if n is None:
         counts = f"{o.instructions:>6} refused: {row.refused}"
@@ -219,11 +252,12 @@ def line_of(row: Row) -> str:
 
 
 def _numbers(turns: Sequence[int]) -> str:
+    """Format the turns."""
     return "/".join(map(str, turns)) or "-"
 
 
 def table(measurements: Iterable[Row]) -> list[str]:
-    """Of each kind: rewrites, those beyond the limit, with the same CUDA text, refused, the largest change, and where."""
+    """Return for each kind: rewrites, those beyond the limit, with the same CUDA text, refused, the worst."""
     by_kind: dict[str, list[Row]] = {}
     for row in measurements:
         by_kind.setdefault(row.kind, []).append(row)
@@ -236,24 +270,31 @@ def table(measurements: Iterable[Row]) -> list[str]:
         compiled = [r for r in of if r.now is not None]
         worst = max(of, key=lambda r: (r.beyond, max(abs(r.change), abs(r.turn_change))))
         spans = "  ".join(f"{_range([getattr(r, name) for r in compiled]):>16}" for name in ("change", "turn_change"))
-        where = f"{worst.subject}, line {worst.line}: {worst.before} -> {worst.after}"[:150] if worst.beyond else ""
-        lines.append(f"{kind:<30} {len(of):>5} {sum(r.beyond for r in of):>6} {sum(r.same_text for r in of):>9} {len(of) - len(compiled):>7}  {spans}  {where}")  # fmt: skip
-    everything = [r for of in by_kind.values() for r in of]
+        place = f"{worst.subject}, line {worst.line}: {worst.before} -> {worst.after}"[:150] if worst.beyond else ""
+        lines.append(
+            f"{kind:<30} {len(of):>5} {sum(r.beyond for r in of):>6} {sum(r.same_text for r in of):>9} {len(of) - len(compiled):>7}  {spans}  {place}"
+        )
+    all_rows = [r for of in by_kind.values() for r in of]
     broken = [kind for kind, of in by_kind.items() if any(r.beyond for r in of)]
-    held = [kind for kind in by_kind if kind not in broken]
-    lines.append(f"{len(everything)} rows, {sum(r.beyond for r in everything)} beyond {LIMIT:.0%}; kinds that hold: {', '.join(held) or 'none'}; that do not: {', '.join(broken) or 'none'}")  # fmt: skip
+    stable = [kind for kind in by_kind if kind not in broken]
+    lines.append(
+        f"{len(all_rows)} rows, {sum(r.beyond for r in all_rows)} beyond {LIMIT:.0%}; kinds that hold: {', '.join(stable) or 'none'}; that do not: {', '.join(broken) or 'none'}"
+    )
     return lines
 
 
 def _range(changes: Sequence[float]) -> str:
+    """Format the range of changes."""
     return f"{min(changes):+.2%} {max(changes):+.2%}" if changes else "-"
 
 
 def as_json(row: Row) -> dict[str, Any]:
+    """Return a row as JSON data."""
     return {**asdict(row), "beyond": row.beyond}
 
 
 def read(path: Path) -> list[Row]:
+    """Read the rows of a file."""
     measurements = []
     for line in path.read_text(encoding="utf-8").splitlines():
         data = json.loads(line)
@@ -264,6 +305,7 @@ def read(path: Path) -> list[Row]:
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", nargs="+", default=everything(), help=f"programs of the corpus, and {VARIANT}NAME (left out: all)")
     parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=["f16", "bf16"])
@@ -277,19 +319,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="the tables of such a file")
-    given = parser.parse_args()
-    measurements = read(given.table) if given.table else []
+    options = parser.parse_args()
+    measurements = read(options.table) if options.table else []
     for row in measurements:
         print(line_of(row))
-    draw = Draw(given.count, given.chains, given.length, given.seed, tuple(given.kinds), tuple(given.within), given.spellings)
-    for subject in () if given.table else subjects(given.kernels, given.dtypes, given.head_dims):
+    draw = Draw(options.count, options.chains, options.length, options.seed, tuple(options.kinds), tuple(options.within), options.spellings)
+    for subject in () if options.table else subjects(options.kernels, options.dtypes, options.head_dims):
         start = time.perf_counter()
         try:
             for row in rows(subject, draw):
                 measurements.append(row)
                 print(line_of(row), flush=True)
-                if given.out is not None:
-                    with given.out.open("a", encoding="utf-8") as file:
+                if options.out is not None:
+                    with options.out.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({**as_json(row), "seconds": round(time.perf_counter() - start, 2)}) + "\n")
                 start = time.perf_counter()
         except CuirError as error:

@@ -1,7 +1,9 @@
-"""Table and plot of results, on demand: `python -m benchmarks.shown FILE... --out FOLDER`.
+"""Tables and plots of results, on demand: `python -m benchmarks.shown FILE... --out FOLDER`.
 
-A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of
-`benchmarks.head_dims`, of `benchmarks.float32`, of `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot needs matplotlib.
+A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
+`benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
+`benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot
+needs matplotlib.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ COMMAND = "python -m benchmarks.shown"
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A heading, the command that gave the rows, and their table."""
+    """Return the page of rows: a heading, the command that gave them, and their table."""
     if "verdict" in rows[0]:
         return "\n".join(
             ["# Kernels written by hand", "", "    python -m benchmarks.handwritten.judge --level LEVEL --out FILE", "", *summary(rows), ""]
         )
     if rows[0].get("suite") == "structures":
         head = rows[0]
-        where = f"TFLOP/s, f16, {head['device']}, driver {head['driver']}, CUDA {head['cuda']}, torch {head['torch']}, {head['date']}."
+        conditions = f"TFLOP/s, f16, {head['device']}, driver {head['driver']}, CUDA {head['cuda']}, torch {head['torch']}, {head['date']}."
         return "\n".join(
             [
                 "# Programs of structures that no mask says",
                 "",
-                where,
+                conditions,
                 "",
                 f"    {head['command']} --out FILE",
                 "",
@@ -56,20 +58,20 @@ def markdown(rows: Sequence[Row]) -> str:
     if "precision" in rows[0]:
         return "\n".join(float32.told(rows))
     if "rates" in rows[0]:
-        told = "Tokens a second, bfloat16, contenders in turns; fewer layers than the models have where the table says so."
-        return f"# Models of transformers\n\n{told}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
+        introduction = "Tokens a second, bfloat16, contenders in turns; fewer layers than the models have where the table says so."
+        return f"# Models of transformers\n\n{introduction}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
     if "dims" in rows[0]:
         return f"# Head dims\n\n    python -m benchmarks.head_dims --all --out FILE\n\n{head_dims.table(rows)}\n"
     columns = ["name", "length", "old / new", "least", "most", "milliseconds"]
-    told = "Milliseconds of the text before over those now, in turns: the median of all rounds, the least and the most. Above 1 the text now is faster."
+    introduction = "Milliseconds of the text before over those now, in turns: the median of all rounds, the least and the most. Above 1 the text now is faster."
     lines = table(columns, [[str(r[c]) for c in columns] for r in rows])
     return "\n".join(
-        ["# Emitted text before and now", "", told, "", "    python -m benchmarks.old_and_new time OLD --out FILE", "", *lines, ""]
+        ["# Emitted text before and now", "", introduction, "", "    python -m benchmarks.old_and_new time OLD --out FILE", "", *lines, ""]
     )
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Writes an SVG or PNG. Raises CuirError U120 without matplotlib."""
+    """Write an SVG or PNG. Raises CuirError U120 without matplotlib."""
     of_kinds = {
         "verdict": _verdicts,
         "device": _predicted,
@@ -82,26 +84,26 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     if rows[0].get("suite") == "structures":
         _structures(rows[1:], path)
         return
-    next((shown for key, shown in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
+    next((draw_rows for key, draw_rows in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
 
 
 def _settings(rows: Sequence[Row]) -> str:
-    """The fastest settings of each cell, with what the next ones take beside it."""
-    found = sorted(measurements(rows), key=lambda m: (m.cell.variant, m.cell.shape.D, m.cell.shape.N, m.cell.shape.H))
+    """Return the fastest settings of each cell, with the relative times of the next ones."""
+    measured = sorted(measurements(rows), key=lambda m: (m.cell.variant, m.cell.shape.D, m.cell.shape.N, m.cell.shape.H))
     lines = []
-    for m in found:
-        (best, least), *others = sorted(m.times.items(), key=lambda pair: pair[1])
-        beside = ", ".join(f"{name} {taken / least:.2f}" for name, taken in others[:2])
+    for m in measured:
+        (best, least), *slower = sorted(m.times.items(), key=lambda pair: pair[1])
+        next_settings = ", ".join(f"{name} {milliseconds / least:.2f}" for name, milliseconds in slower[:2])
         s = m.cell.shape
-        lines.append([m.cell.variant, str(s.D), str(s.M), str(s.N), f"{s.B} x {s.H}/{s.HK}", best, f"{least:.3f}", beside])
+        lines.append([m.cell.variant, str(s.D), str(s.M), str(s.N), f"{s.B} x {s.H}/{s.HK}", best, f"{least:.3f}", next_settings])
     columns = ["variant", "head dim", "queries", "keys", "batch x heads", "fastest", "milliseconds", "the next, times as long"]
-    told = f"{rows[0]['device']}, bf16: settings in turns, medians. Some cells were measured again, with fewer settings."
+    introduction = f"{rows[0]['device']}, bf16: settings in turns, medians. Some cells were measured again, with fewer settings."
     command = "    python -m benchmarks.defaults measure --out FILE"
-    return "\n".join(["# Settings that may win, cell by cell", "", told, "", command, "", *table(columns, lines), ""])
+    return "\n".join(["# Settings that may win, cell by cell", "", introduction, "", command, "", *table(columns, lines), ""])
 
 
 def _predicted(rows: Sequence[Row], path: Path) -> None:
-    """What the model of cost gives over what was measured, a point for each setting of each cell."""
+    """Plot the cost model's prediction over the measurement, a point for each setting of each cell."""
     from benchmarks.fitting import HELD, work_of
     from cuir.choice import cost
 
@@ -110,9 +112,11 @@ def _predicted(rows: Sequence[Row], path: Path) -> None:
     points: dict[tuple[bool, int], list[tuple[float, float]]] = {}
     for m in measurements(rows):
         work, numbers = work_of(m.cell)
-        for name, taken in m.times.items():
+        for name, milliseconds in m.times.items():
             terms = cost.Terms.of(work, m.cell.shape, dict(numbers), {**HELD, **parsed(name)}, 132)
-            points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append((taken, cost.predict_milliseconds(terms, c) / taken))
+            points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append(
+                (milliseconds, cost.predict_milliseconds(terms, c) / milliseconds)
+            )
     for (listed, D), xy in sorted(points.items()):
         panels[int(listed)].plot(*zip(*xy), "o", markersize=2, label=f"head dim {D}", color=f"C{(D // 32) % 10}", rasterized=True)
     for panel, title in zip(panels, ("blocks that the host can count", "blocks that depend on data")):
@@ -127,7 +131,7 @@ def _predicted(rows: Sequence[Row], path: Path) -> None:
 
 
 def _verdicts(rows: Sequence[Row], path: Path) -> None:
-    """For each class, and for right kernels, the share that is judged as it should be; a bar a level."""
+    """Plot for each class, and for right kernels, the share that is judged correctly; a bar a level."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(8.0, 3.6), layout="constrained")
     groups = [*CLASSES, None]
     levels = [x for x in ("quick", "full") if any(r["level"] == x for r in rows)]
@@ -143,7 +147,7 @@ def _verdicts(rows: Sequence[Row], path: Path) -> None:
 
 
 def _rates(rows: Sequence[Row], path: Path) -> None:
-    """Bars of TFLOP/s: ours with the first setting, and the peers."""
+    """Plot bars of TFLOP/s: ours with the first setting, and the peers."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
     contenders = {"ours": "ours", "fa3": "FlashAttention-3", "cudnn": "cuDNN"}
     for i, (prefix, label) in enumerate(contenders.items()):
@@ -157,25 +161,25 @@ def _rates(rows: Sequence[Row], path: Path) -> None:
 
 
 def _beside(rows: Sequence[Row], path: Path) -> None:
-    """Bars of TFLOP/s of each program and length, lifted and source."""
+    """Plot bars of TFLOP/s of each program and length, lifted and source."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
-    told = [r for r in rows if "tflops" in r]
+    timed = [r for r in rows if "tflops" in r]
     for i, name in enumerate(("lifted", "source")):
-        panel.bar([x + 0.4 * i for x in range(len(told))], [r["tflops"][name] for r in told], 0.38, label=name)
-    names = [f"{r['program'].replace('_', chr(10), 2)}{chr(10)}{r['length']}" for r in told]
-    panel.set_xticks([x + 0.2 for x in range(len(told))], names, fontsize=5)
+        panel.bar([x + 0.4 * i for x in range(len(timed))], [r["tflops"][name] for r in timed], 0.38, label=name)
+    names = [f"{r['program'].replace('_', chr(10), 2)}{chr(10)}{r['length']}" for r in timed]
+    panel.set_xticks([x + 0.2 for x in range(len(timed))], names, fontsize=5)
     panel.set_ylabel("TFLOP/s", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
     save_figure(figure, path)
 
 
 def _structures(rows: Sequence[Row], path: Path) -> None:
-    """Bars of TFLOP/s of each structure, on a scale of powers of ten."""
+    """Plot bars of TFLOP/s of each structure, on a logarithmic scale."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
     names = list(dict.fromkeys(n for r in rows for n in r["contenders"]))
     for i, name in enumerate(names):
-        told = {x: c["tflops"] for x, r in enumerate(rows) if "tflops" in (c := r["contenders"].get(name, {}))}
-        panel.bar([x + 0.16 * i for x in told], list(told.values()), 0.15, label=name)
+        rates = {x: c["tflops"] for x, r in enumerate(rows) if "tflops" in (c := r["contenders"].get(name, {}))}
+        panel.bar([x + 0.16 * i for x in rates], list(rates.values()), 0.15, label=name)
     panel.set_yscale("log")
     panel.set_xticks([x + 0.32 for x in range(len(rows))], [r["variant"].replace("_", "\n") for r in rows], fontsize=5)
     panel.set_ylabel("TFLOP/s", fontsize=8)
@@ -184,12 +188,12 @@ def _structures(rows: Sequence[Row], path: Path) -> None:
 
 
 def _quotients(rows: Sequence[Row], path: Path) -> None:
-    """FlexAttention's milliseconds over ours, a point for each rule and head dim."""
+    """Plot FlexAttention's milliseconds over ours, a point for each rule and head dim."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
     names = list(dict.fromkeys(r["rule"] for r in rows))
     for dim in sorted({r["head_dim"] for r in rows}):
-        found = {r["rule"]: x for r in rows if r["head_dim"] == dim and (x := rules_table.ratio(r)) is not None}
-        panel.plot([names.index(n) for n in found], list(found.values()), "o", markersize=3, label=f"head dim {dim}")
+        quotients = {r["rule"]: x for r in rows if r["head_dim"] == dim and (x := rules_table.ratio(r)) is not None}
+        panel.plot([names.index(n) for n in quotients], list(quotients.values()), "o", markersize=3, label=f"head dim {dim}")
     panel.axhline(1.0, linewidth=0.6, color="black")
     panel.set_xticks(range(len(names)), names, fontsize=4, rotation=90)
     panel.set_ylabel("FlexAttention / ours", fontsize=8)
@@ -198,11 +202,13 @@ def _quotients(rows: Sequence[Row], path: Path) -> None:
 
 
 def _precisions(rows: Sequence[Row], path: Path) -> None:
-    """Bars of TFLOP/s over those of errors, ours and FlexAttention's beside each other."""
+    """Plot bars of TFLOP/s over those of errors, ours and FlexAttention's beside each other."""
     figure, panels = load_pyplot(COMMAND).subplots(2, 1, figsize=(9.0, 5.4), layout="constrained", sharex=True)
-    for panel, what, label in zip(panels, ("tflops", "errors"), ("TFLOP/s", "relative error"), strict=True):
-        for i, (who, name) in enumerate({"ours": "ours", "flex": "compiled FlexAttention"}.items()):
-            panel.bar([x + 0.4 * i for x in range(len(rows))], [r[what].get(who, 0.0) for r in rows], 0.38, label=name, color=f"C{i}")
+    for panel, quantity, label in zip(panels, ("tflops", "errors"), ("TFLOP/s", "relative error"), strict=True):
+        for i, (contender, name) in enumerate({"ours": "ours", "flex": "compiled FlexAttention"}.items()):
+            panel.bar(
+                [x + 0.4 * i for x in range(len(rows))], [r[quantity].get(contender, 0.0) for r in rows], 0.38, label=name, color=f"C{i}"
+            )
         panel.set_ylabel(label, fontsize=8)
     panels[1].set_yscale("log")
     names = [f"{r['precision']}\n{r['head dim']} {r['mask']}\n{r['length']}" for r in rows]
@@ -212,7 +218,7 @@ def _precisions(rows: Sequence[Row], path: Path) -> None:
 
 
 def _tokens(rows: Sequence[Row], path: Path) -> None:
-    """Bars of each model's tokens a second, as many times those of the slowest contender."""
+    """Plot bars of each model's tokens a second, relative to the slowest contender."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.2), layout="constrained")
     names = list(dict.fromkeys(n for r in rows for n in r["rates"]))
     for i, name in enumerate(names):
@@ -225,7 +231,7 @@ def _tokens(rows: Sequence[Row], path: Path) -> None:
 
 
 def _ratios(rows: Sequence[Row], path: Path) -> None:
-    """A line from the least to the most of each text and length, with the median."""
+    """Plot a line from the least to the most of each text and length, with the median."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(7.0, 0.2 * len(rows) + 1.2), layout="constrained")
     at = range(len(rows))
     panel.hlines(at, [r["least"] for r in rows], [r["most"] for r in rows], linewidth=1)
@@ -255,6 +261,7 @@ def draw(path: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="lines of JSON")
     parser.add_argument("--out", type=Path, default=Path("out/results"), metavar="FOLDER", help="default: out/results")

@@ -1,12 +1,14 @@
-"""Models of Hugging Face transformers, of real sizes with random weights, on attn_implementation="cuir" beside sdpa, flex_attention and FlashAttention: tokens a second.
+"""Models of Hugging Face transformers on attn_implementation="cuir", beside others: tokens a second.
 
-python -m benchmarks.transformers                              # on a Hopper GPU: every model below; --models llama, --layers 8 for less
-python -m benchmarks.transformers --tiny --backend interpret --device cpu     # no GPU: the same script on tiny models; its figures say nothing
-python -m benchmarks.transformers --table rows.jsonl           # the table of what was measured
+    python -m benchmarks.transformers                              # on a Hopper GPU: every model below; --models llama, --layers 8 for less
+    python -m benchmarks.transformers --tiny --backend interpret --device cpu     # no GPU: the same script on tiny models; its figures say nothing
+    python -m benchmarks.transformers --table rows.jsonl           # the table of what was measured
 
-prefill: one forward pass over a prompt, logits of the last token. padded: the same with prompts of a batch padded at the left. dynamic, static: generate() over
-such a cache, the tokens after the first; over a static cache transformers compiles the model. Contenders take turns (cuir/measure/protocol.py), wall clock. Before
-that each is compared with eager attention on a short prompt: `off` is the distance of its logits, relative. Who refuses a model is named, with the reason.
+Models have real sizes and random weights; peers are sdpa, flex_attention and FlashAttention. prefill: one forward pass
+over a prompt, logits of the last token. padded: the same with prompts of a batch padded at the left. dynamic, static:
+generate() over such a cache, the tokens after the first; over a static cache transformers compiles the model.
+Contenders take turns (cuir/measure/protocol.py), wall clock. Before that each is compared with eager attention on a
+short prompt: `off` is the relative distance of its logits. Contenders that refuse a model are named, with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import torch
 from cuir.integrations.transformers import register
 from cuir.measure.protocol import describe_error, time_in_turns
 
-GRAPHS = 256  # of torch.compile for one function: each contender, cache and batch has its own
+GRAPHS = 256  # of torch.compile for one function: one for each contender, cache and batch
 # Configurations as their authors publish them: sizes alone, no weights.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072}),
@@ -43,7 +45,7 @@ WORK = ("prefill", "padded", "dynamic", "static")
 
 
 def model_of(name: str, layers: int | None, tiny: bool, dtype: torch.dtype, device: str) -> Any:
-    """A model with random weights, the same each time."""
+    """Return a model with random weights, the same each time."""
     import transformers
 
     kind, sizes = MODELS[name]
@@ -58,7 +60,7 @@ def model_of(name: str, layers: int | None, tiny: bool, dtype: torch.dtype, devi
 
 
 def prompts(model: Any, batch: int, tokens: int, padded: bool) -> dict[str, torch.Tensor]:
-    """Random tokens; padded: the i-th prompt of a batch of n lacks i / 2n of them, at the left."""
+    """Return random tokens; padded: the i-th prompt of a batch of n lacks i / 2n of them, at the left."""
     g = torch.Generator().manual_seed(tokens)
     ids = torch.randint(3, model.config.vocab_size, (batch, tokens), generator=g)
     missing = torch.arange(batch)[:, None] * tokens // (2 * batch) if padded else torch.zeros(batch, 1, dtype=torch.int64)
@@ -67,25 +69,25 @@ def prompts(model: Any, batch: int, tokens: int, padded: bool) -> dict[str, torc
 
 
 def off(model: Any, implementation: str, tokens: int) -> float:
-    """The distance of an implementation's logits from those of eager attention in the same dtype, relative."""
-    given = prompts(model, 2, tokens, True)
-    kept = given["attention_mask"].bool()
+    """Return the relative distance of an implementation's logits from those of eager attention."""
+    inputs = prompts(model, 2, tokens, True)
+    present = inputs["attention_mask"].bool()
     logits: dict[str, torch.Tensor] = {}
     for name in ("eager", implementation):
         model.set_attn_implementation(name)
-        logits[name] = model(**given, use_cache=False).logits[kept].float()
+        logits[name] = model(**inputs, use_cache=False).logits[present].float()
     return float((logits[implementation] - logits["eager"]).norm() / logits["eager"].norm())
 
 
 def now() -> float:
-    """Wall clock, when what was launched has ended."""
+    """Return the wall clock, once launched work has ended."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 class Clock:
-    """A stopping criterion of generate() that stops nothing, and notes when the first token and the last were there."""
+    """Stopping criterion of generate() that stops nothing, and notes times of the first and last token."""
 
     def __init__(self, new: int) -> None:
         self.new, self.seen, self.first, self.last = new, 0, 0.0, 0.0
@@ -99,20 +101,29 @@ class Clock:
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 
-def taken(model: Any, implementation: str, work: str, given: Mapping[str, torch.Tensor], new: int) -> float:
-    """Seconds of a prefill, or of generate() from the first new token to the last; of two calls the second."""
+def taken(model: Any, implementation: str, work: str, inputs: Mapping[str, torch.Tensor], new: int) -> float:
+    """Return the seconds of a prefill, or of generate() from the first new token to the last.
+
+    Of two calls the second counts.
+    """
     model.set_attn_implementation(implementation)
     seconds = 0.0
     for _ in range(2):
         if work in ("prefill", "padded"):
             began = now()
-            model(**given, use_cache=False, logits_to_keep=1)
+            model(**inputs, use_cache=False, logits_to_keep=1)
             seconds = now() - began
         else:
             clock = Clock(new)
             model.generate(
-                **given, max_new_tokens=new, min_new_tokens=new, do_sample=False, cache_implementation=work, pad_token_id=0, stopping_criteria=[clock]
-            )  # fmt: skip
+                **inputs,
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=False,
+                cache_implementation=work,
+                pad_token_id=0,
+                stopping_criteria=[clock],
+            )
             seconds = clock.last - clock.first
     return seconds
 
@@ -120,41 +131,48 @@ def taken(model: Any, implementation: str, work: str, given: Mapping[str, torch.
 def rates(
     model: Any, names: Sequence[str], work: str, batch: int, tokens: int, new: int, rounds: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Tokens a second of each contender, and why others failed."""
-    given = prompts(model, batch, tokens, work == "padded")
-    counted = int(given["attention_mask"].sum()) if work in ("prefill", "padded") else batch * (new - 1)
-    jobs = {name: partial(taken, model, name, work, given, new) for name in names}
+    """Return tokens a second of each contender, and why others failed."""
+    inputs = prompts(model, batch, tokens, work == "padded")
+    counted = int(inputs["attention_mask"].sum()) if work in ("prefill", "padded") else batch * (new - 1)
+    jobs = {name: partial(taken, model, name, work, inputs, new) for name in names}
     times, failed = time_in_turns(jobs, rounds, lambda job: float(job()))
     return {name: counted / statistics.median(seconds) for name, seconds in times.items()}, failed
 
 
-def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A row for each model and kind of work: tokens a second of each contender, how far its logits are off, and who refused."""
-    register(backend=given.backend)
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model and kind of work: tokens a second, distances of logits, refusals."""
+    register(backend=options.backend)
     torch._dynamo.config.recompile_limit = GRAPHS
-    dtype = torch.float16 if given.tiny else torch.bfloat16
-    for name in given.models:
-        model = model_of(name, given.layers, given.tiny, dtype, given.device)
+    dtype = torch.float16 if options.tiny else torch.bfloat16
+    for name in options.models:
+        model = model_of(name, options.layers, options.tiny, dtype, options.device)
         offs: dict[str, float] = {}
         refused: dict[str, str] = {}
-        for implementation in ("cuir", *given.beside):
+        for implementation in ("cuir", *options.beside):
             try:
-                offs[implementation] = off(model, implementation, min(given.tokens, 512))
+                offs[implementation] = off(model, implementation, min(options.tokens, 512))
             except Exception as error:  # an implementation that is not installed, or not for this model
                 refused[implementation] = describe_error(error)
-        for work in given.work:
-            tokens_a_second, failed = rates(model, list(offs), work, given.batch, given.tokens, given.new, given.rounds)
+        for work in options.work:
+            tokens_a_second, failed = rates(model, list(offs), work, options.batch, options.tokens, options.new, options.rounds)
             yield {
-                "model": name, "layers": model.config.num_hidden_layers, "work": work, "batch": given.batch, "tokens": given.tokens, "new": given.new,
-                "rates": {n: round(r, 1) for n, r in tokens_a_second.items()}, "off": {n: round(x, 5) for n, x in offs.items()}, "failed": {**refused, **failed},
-            }  # fmt: skip
+                "model": name,
+                "layers": model.config.num_hidden_layers,
+                "work": work,
+                "batch": options.batch,
+                "tokens": options.tokens,
+                "new": options.new,
+                "rates": {n: round(r, 1) for n, r in tokens_a_second.items()},
+                "off": {n: round(x, 5) for n, x in offs.items()},
+                "failed": {**refused, **failed},
+            }
         del model
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: tokens a second of each contender, and ours by the best other one."""
+    """Format tokens a second of each contender, and ours by the best other one."""
     names = list(dict.fromkeys(n for row in rows for n in row["rates"]))
     lines = [
         f"| model | layers | work | batch | tokens | {' | '.join(names)} | ours / best other |",
@@ -170,6 +188,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.transformers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -186,21 +205,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="models, prompts and answers of a handful of tokens")
     parser.add_argument("--out", type=Path, default=None, help="a file for the rows, a line each")
     parser.add_argument("--table", type=Path, default=None)
-    given = parser.parse_args(arguments)
-    given.tokens = given.tokens or (6 if given.tiny else 4096)
-    given.new = given.new or (3 if given.tiny else 128)
-    if given.new < 2:
+    options = parser.parse_args(arguments)
+    options.tokens = options.tokens or (6 if options.tiny else 4096)
+    options.new = options.new or (3 if options.tiny else 128)
+    if options.new < 2:
         parser.error("--new must be at least 2: the first token is not timed")
-    if given.table is not None:
-        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
+    if options.table is not None:
+        print(table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
-        for row in measured(given):
+        for row in measured(options):
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
-            if given.out is not None:
-                with given.out.open("a", encoding="utf-8") as file:
+            if options.out is not None:
+                with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
     print(table(rows))
     return int(any("cuir" in row["failed"] for row in rows))

@@ -1,4 +1,4 @@
-"""The table and the picture of the corpus's variants in docs/variants.md: `make docs`."""
+"""Table and figure of the corpus's variants in docs/variants.md: `make docs`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cuir.syntax.parser import parse
 from cuir.variants import transfer
 
 BEGIN, END = "<!-- variants: made by `make docs` -->\n", "<!-- end of variants -->\n"
-QUERIES, KEYS, BLOCK = 84, 96, 12  # of the picture; more keys than queries, so that the alignment of a mask is seen
+QUERIES, KEYS, BLOCK = 84, 96, 12  # of the picture; more keys than queries, to show the alignment of a mask
 COLUMNS = 6
-# Small enough for the picture; what is not named keeps its default.
+# Small enough for the picture; parameters without an entry keep their default.
 SHOWN: dict[str, dict[str, int | float]] = {
     "alibi": {"heads": 6}, "alibi_causal": {"heads": 6}, "causal_blockwise": {"length": 24}, "causal_document": {"length": 30, "stagger": 0}, "combo": {"prefix": 30},
     "document": {"length": 30, "stagger": 0}, "global_sliding_window": {"left": 14, "right": 14, "tokens": 6}, "local": {"left": 20, "right": 8},
@@ -37,7 +37,7 @@ _KEPT, _SOME, _NONE = (
 
 # ---- the table
 def table() -> str:
-    """A row for each variant: its definition, its weights, which blocks it visits, what it captures."""
+    """Return a row for each variant: definition, weights, visited blocks, captured values."""
     origin = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
     lines = ["| variant | definition | weights | blocks of a tile | order of tiles | parameters |", "|---|---|---|---|---|---|"]
     for name, place in corpus.variants().items():
@@ -53,28 +53,29 @@ def table() -> str:
             )
             blocks = "all" if spec.mask_mod is None else blocks
             order = "a head's in a row" if "tile" in result.replaced and "L2" not in result.text else "longest first"
-        given = ", ".join(
+        parameters = ", ".join(
             f"`{p.name}={p.default}`" if p.default is not None else f"`{p.name}`" for p in inspect.signature(factory).parameters.values()
         )
         lines.append(
-            f"| [`{name}`](../corpus/variants/{place.name}) | {definition(spec)} | {weights(spec)} | {blocks} | {order} | {given} |"
+            f"| [`{name}`](../corpus/variants/{place.name}) | {definition(spec)} | {weights(spec)} | {blocks} | {order} | {parameters} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def definition(spec: Specification) -> str:
-    """The first sentence of a variant's docstring, with its formulas as code."""
+    """Return the first sentence of a variant's docstring, with its formulas as code."""
     text = re.split(r"(?<=[a-z0-9)\]])[.:;] |\n\s*\n|\.\n", spec.doc.strip())[0].rstrip(".")
     text = " ".join(text.split()).replace("|", "\\|")
     return f"`{text}`" if re.match(r"(keep|score|p) = ", text) else text
 
 
 def weights(spec: Specification) -> str:
+    """Describe the weights of a variant."""
     return spec.normalize + (" with a sink" if spec.sink is not None else "") + (" of a score rule" if spec.score_mod is not None else "")
 
 
 def with_table(page: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{table()}{END}{after}"
@@ -82,20 +83,24 @@ def with_table(page: str) -> str:
 
 # ---- the picture
 def image(spec: Specification) -> np.ndarray:
-    """Colours of all pairs, [QUERIES, KEYS, 3]: a kept pair as strong as its weight beside the largest of its query, where all products are 1."""
+    """Return the colours of all pairs, [QUERIES, KEYS, 3].
+
+    A kept pair is as strong as its weight relative to the largest of its query, where all products are 1.
+    """
     at = Lengths(1, 6, 6, QUERIES, KEYS)
     logits = spec.scores(torch.ones(1, 6, QUERIES, KEYS, dtype=torch.float64), at)
-    kept = spec.mask(at)[0, 2]
+    mask = spec.mask(at)[0, 2]
     p = spec.weights(logits, at)[0][0, 2]
-    strength = torch.where(kept, p / p.amax(-1, keepdim=True).clamp(min=1e-300), 0.0).numpy()[..., None]
-    some = kept.view(QUERIES // BLOCK, BLOCK, KEYS // BLOCK, BLOCK).any(3).any(1).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    strength = torch.where(mask, p / p.amax(-1, keepdim=True).clamp(min=1e-300), 0.0).numpy()[..., None]
+    some = mask.view(QUERIES // BLOCK, BLOCK, KEYS // BLOCK, BLOCK).any(3).any(1).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     ground = np.where(some.numpy()[..., None], np.array(_SOME), np.array(_NONE))
-    shown = np.where(kept.numpy()[..., None], 0.15 + 0.85 * strength, 0.0)
-    colours: np.ndarray = ground * (1 - shown) + np.array(_KEPT) * shown
+    opacity = np.where(mask.numpy()[..., None], 0.15 + 0.85 * strength, 0.0)
+    colours: np.ndarray = ground * (1 - opacity) + np.array(_KEPT) * opacity
     return colours
 
 
 def draw(path: Path, names: Mapping[str, object]) -> None:
+    """Draw all variants into a file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -118,13 +123,14 @@ def draw(path: Path, names: Mapping[str, object]) -> None:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path, help="the page whose table is made anew")
     parser.add_argument("picture", type=Path, help="a .png or .svg file")
-    given = parser.parse_args()
-    text = given.page.read_text(encoding="utf-8")
-    given.page.write_text(with_table(text), encoding="utf-8")
-    draw(given.picture, corpus.variants())
+    options = parser.parse_args()
+    text = options.page.read_text(encoding="utf-8")
+    options.page.write_text(with_table(text), encoding="utf-8")
+    draw(options.picture, corpus.variants())
 
 
 if __name__ == "__main__":

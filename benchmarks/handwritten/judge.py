@@ -1,11 +1,14 @@
-"""Kernels written by hand from the pages alone, judged by `cuir verify`: how many faulty ones are refused, and how many right ones are not.
+"""Judgement by `cuir verify` of kernels written by hand from the documentation.
+
+It counts how many faulty ones are refused, and how many right ones are not.
 
     python -m benchmarks.handwritten.judge SOURCE... --level quick --out verdicts.jsonl
     python -m benchmarks.handwritten.judge --table verdicts.jsonl
 
-A source is a folder of programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel", "against", "consts", "class", "right", "fault"}.
-Or it is a bundle, NAME.jsonl: such lines with the texts in them, "text" and "reference"; `--unpack FOLDER` writes them as files.
-Each is verified in a process of its own, with a limit of time; what is there already in --out is not judged again.
+A source is a folder of programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel",
+"against", "consts", "class", "right", "fault"}. Or it is a bundle, NAME.jsonl: such lines with the texts in them,
+"text" and "reference"; `--unpack FOLDER` writes them as files. Each is verified in a separate process, with a limit of
+time; verdicts in --out are not judged again.
 """
 
 from __future__ import annotations
@@ -65,10 +68,10 @@ def unpack(bundle: Path, folder: Path) -> Path:
     return target
 
 
-def programs(given: Sequence[Path]) -> list[dict[str, Any]]:
+def programs(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the entries of folders and bundles, each with the folder of its files."""
     entries = []
-    for source in given:
+    for source in paths:
         folder = unpack(source, Path(unpacked().name)) if source.is_file() else source
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             if line.strip():
@@ -77,7 +80,10 @@ def programs(given: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def judge(entry: Mapping[str, Any], level: str, limit: float) -> dict[str, Any]:
-    """What `cuir verify` says of one program. verdict: passed, refused, out of time, or crashed (a wrong call, or a fault of ours)."""
+    """Run `cuir verify` on one program; return the verdict.
+
+    It is passed, refused, out of time, or crashed (a wrong call, or a fault of cuir).
+    """
     folder = entry["folder"]
     command = [
         sys.executable,
@@ -95,29 +101,39 @@ def judge(entry: Mapping[str, Any], level: str, limit: float) -> dict[str, Any]:
     for name, value in entry.get("consts", {}).items():
         command += ["-c", f"{name}={value}"]
     begin = time.perf_counter()
-    known = {"program": f"{folder.name}/{entry['file']}", "class": entry["class"], "right": entry["right"], "level": level}
+    record = {"program": f"{folder.name}/{entry['file']}", "class": entry["class"], "right": entry["right"], "level": level}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {**known, "verdict": "out of time", "seconds": round(limit, 1)}
+        return {**record, "verdict": "out of time", "seconds": round(limit, 1)}
     seconds = round(time.perf_counter() - begin, 1)
     try:
-        said = json.loads(done.stdout)
+        output = json.loads(process.stdout)
     except json.JSONDecodeError:
-        return {**known, "verdict": "crashed", "seconds": seconds, "message": (done.stderr or done.stdout)[-400:]}
-    stages = said.get("stages") or []
+        return {**record, "verdict": "crashed", "seconds": seconds, "message": (process.stderr or process.stdout)[-400:]}
+    stages = output.get("stages") or []
     failed = next((s for s in stages if s["verdict"] == "failed"), None)
-    diagnostics = (failed or {}).get("diagnostics") or said.get("diagnostics") or []
+    diagnostics = (failed or {}).get("diagnostics") or output.get("diagnostics") or []
     first = diagnostics[0] if diagnostics else {}
-    verdict = {0: "passed", 1: "refused"}.get(done.returncode, "crashed")
-    return {**known, "verdict": verdict, "stage": failed["name"] if failed else "", "code": first.get("code", ""), "message": first.get("message", "")[:300], "seconds": seconds}  # fmt: skip
+    verdict = {0: "passed", 1: "refused"}.get(process.returncode, "crashed")
+    return {
+        **record,
+        "verdict": verdict,
+        "stage": failed["name"] if failed else "",
+        "code": first.get("code", ""),
+        "message": first.get("message", "")[:300],
+        "seconds": seconds,
+    }
 
 
 def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a table of markdown: refused of the faulty ones at each level, a row a class that was judged; then the right ones."""
+    """Return a table of markdown: refused of the faulty ones at each level, then the right ones.
+
+    Faulty ones have a row a class.
+    """
     rows: list[tuple[str, ...]] = []
-    known = list(verdicts)
-    levels = [x for x in ("quick", "full") if any(v["level"] == x for v in known)]
+    records = list(verdicts)
+    levels = [x for x in ("quick", "full") if any(v["level"] == x for v in records)]
 
     def share(of: Sequence[Mapping[str, Any]], verdict: str) -> list[str]:
         return [
@@ -125,14 +141,15 @@ def summary(verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
         ]
 
     for number, words in CLASSES.items():
-        if of := [v for v in known if v["class"] == number and not v["right"]]:
+        if of := [v for v in records if v["class"] == number and not v["right"]]:
             rows.append((str(number), words, *share(of, "refused")))
-    rows.append(("", "all faulty ones", *share([v for v in known if not v["right"]], "refused")))
-    rows.append(("", "right ones that pass", *share([v for v in known if v["right"]], "passed")))
+    rows.append(("", "all faulty ones", *share([v for v in records if not v["right"]], "refused")))
+    rows.append(("", "right ones that pass", *share([v for v in records if v["right"]], "passed")))
     return list(table(("class", "of", *(f"refused at {x}" for x in levels)), rows))
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="*", type=Path, help="left out: those beside this file")
     parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="write the programs of bundles as files, judge nothing")
@@ -141,24 +158,24 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of what is there, judge nothing")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one program")
-    given = parser.parse_args()
-    if given.table:
-        print("\n".join(summary(json.loads(x) for path in given.table for x in path.read_text(encoding="utf-8").splitlines())))
+    options = parser.parse_args()
+    if options.table:
+        print("\n".join(summary(json.loads(x) for path in options.table for x in path.read_text(encoding="utf-8").splitlines())))
         return
-    chosen = given.sources or sources()
-    if given.unpack:
-        print("\n".join(str(unpack(s, given.unpack)) for s in chosen if s.is_file()))
+    chosen = options.sources or sources()
+    if options.unpack:
+        print("\n".join(str(unpack(s, options.unpack)) for s in chosen if s.is_file()))
         return
     verdicts: list[dict[str, Any]] = []
-    if given.out and given.out.exists():
-        verdicts = [json.loads(x) for x in given.out.read_text(encoding="utf-8").splitlines()]
-    done = {(v["program"], v["level"]) for v in verdicts}
-    todo = [e for e in programs(chosen) if (f"{e['folder'].name}/{e['file']}", given.level) not in done]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        for verdict in pool.map(lambda e: judge(e, given.level, given.limit), todo):
+    if options.out and options.out.exists():
+        verdicts = [json.loads(x) for x in options.out.read_text(encoding="utf-8").splitlines()]
+    judged_keys = {(v["program"], v["level"]) for v in verdicts}
+    todo = [e for e in programs(chosen) if (f"{e['folder'].name}/{e['file']}", options.level) not in judged_keys]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for verdict in pool.map(lambda e: judge(e, options.level, options.limit), todo):
             verdicts.append(verdict)
-            if given.out:
-                with given.out.open("a", encoding="utf-8") as file:
+            if options.out:
+                with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(verdict) + "\n")
             wrong = verdict["verdict"] != ("passed" if verdict["right"] else "refused")
             print(

@@ -1,6 +1,8 @@
-"""Faulty kernels that a GPU can run, and what `cuir verify` says of each: chosen with the operators of `cuir mutate`, kept in faults.jsonl.
+"""Faulty kernels that a GPU can run, and their verdicts by `cuir verify`.
 
-Owns the choice and the file. `python -m benchmarks.other_tools.faults` writes the file anew; it takes some minutes and no GPU.
+They are chosen with the operators of `cuir mutate` and kept in faults.jsonl.
+
+    python -m benchmarks.other_tools.faults     # writes the file anew; some minutes, no GPU
 """
 
 from __future__ import annotations
@@ -35,9 +37,14 @@ SAME = "lowers to the CUDA text of the original"
 
 @dataclass(frozen=True)
 class Fault:
-    """A faulty program. fault: its class, 0 for a program of the corpus as it is (a control). kernel: the program of the corpus. place: line and column there.
+    """Faulty program.
 
-    stage, code, message: what refuses it in `cuir verify`; empty for a control. unrunnable: why it cannot be run on a GPU, empty if it can.
+    Attributes:
+        kernel: Program of the corpus.
+        fault: Class of the fault, 0 for a program of the corpus (a control).
+        place: Line and column in the program of the corpus.
+        stage: Stage of `cuir verify` that refuses it; "" for a control, as are `code` and `message`.
+        unrunnable: Why it cannot be run on a GPU, "" if it can.
     """
 
     id: str
@@ -54,7 +61,7 @@ class Fault:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Fault:
-        """Raises TypeError, KeyError or ValueError for something else."""
+        """Return the fault of JSON data. Raises TypeError, KeyError or ValueError for other data."""
         line, column = data["place"]
         fault = Fault(**{**data, "place": (int(line), int(column))})
         if fault.fault not in (0, *FAULTS):
@@ -64,7 +71,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Origin:
-    """A kernel of the corpus: its program, the name of its kernel, its consts (f16, head dim 64), and what it computes."""
+    """Kernel of the corpus: its program, its name, its consts (f16, head dim 64), and its specification."""
 
     name: str
     program: Program
@@ -74,31 +81,35 @@ class Origin:
 
     @cached_property
     def spec(self) -> AnySpecification:
+        """Specification of the kernel."""
         return read_specification(self.specification, ())
 
 
 def origin(name: str) -> Origin:
-    """Raises CuirError U101 for a name that the corpus does not have."""
-    program, known = read_program(name), computed(name, None)
-    if known is None:
+    """Return a kernel of the corpus. Raises CuirError U101 for an unknown name."""
+    program, entry = read_program(name), computed(name, None)
+    if entry is None:
         raise CuirError.of("U101", f"the corpus does not say what `{name}` computes", hint=f"kernels: {', '.join(EACH)}")
-    kernel, what = known
-    consts = fill_consts(pick_kernel(program, kernel), what.small, {"D": HEAD_DIM, **what.consts})
-    return Origin(name, parse(show(program), f"{name}.cuir"), kernel, consts, what.specification)
+    kernel, entry_data = entry
+    consts = fill_consts(pick_kernel(program, kernel), entry_data.small, {"D": HEAD_DIM, **entry_data.consts})
+    return Origin(name, parse(show(program), f"{name}.cuir"), kernel, consts, entry_data.specification)
 
 
 def control(of: Origin) -> Fault:
-    """The program as it is."""
+    """Return the original program as a control."""
     return Fault(f"control-{of.name}", of.name, 0, "", (1, 1), "the program of the corpus", "", "", "", "", show(of.program))
 
 
-def faults_of(of: Origin, made: list[Mutant], fault: int, count: int, seed: int = SEED) -> Iterator[Fault]:
-    """Of the mutants `made` those of one class that verification refuses after the checker has passed them, until `count` of them can be run; and those met that cannot."""
+def faults_of(of: Origin, candidates: list[Mutant], fault: int, count: int, seed: int = SEED) -> Iterator[Fault]:
+    """Yield mutants of one class that verification refuses after the checker has passed them.
+
+    It ends when `count` of them can be run; those that cannot are yielded, too.
+    """
     job = Job(partial(read_specification, of.specification, ()), of.kernel, of.consts)
     original, spec = show(of.program), of.spec
     text = lower(check(of.program, of.kernel, of.consts)).source
     judged = 0
-    for m in chosen(made, (fault,), None, seed):
+    for m in chosen(candidates, (fault,), None, seed):
         if not count or judged == TRIED * count:
             return
         if m.equivalent or not _well_formed(m, of):
@@ -107,12 +118,13 @@ def faults_of(of: Origin, made: list[Mutant], fault: int, count: int, seed: int 
         verdict, stage, code, message = judge(m.text, original, spec, job)
         if verdict != "killed":
             continue
-        one = Fault(m.id, of.name, fault, m.operator, m.place, m.what, stage, code, message, _unrunnable(m, of, text), m.text)
-        count -= not one.unrunnable
-        yield one
+        result = Fault(m.id, of.name, fault, m.operator, m.place, m.what, stage, code, message, _unrunnable(m, of, text), m.text)
+        count -= not result.unrunnable
+        yield result
 
 
 def _well_formed(m: Mutant, of: Origin) -> bool:
+    """Return whether the checker accepts a mutant."""
     try:
         check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)
     except CuirError:
@@ -121,6 +133,7 @@ def _well_formed(m: Mutant, of: Origin) -> bool:
 
 
 def _unrunnable(m: Mutant, of: Origin, original: str) -> str:
+    """Return why a mutant cannot be run on a GPU, "" if it can."""
     try:
         source = lower(check(parse(m.text, "mutant.cuir"), of.kernel, of.consts)).source
     except CuirError as error:
@@ -129,21 +142,25 @@ def _unrunnable(m: Mutant, of: Origin, original: str) -> str:
 
 
 def in_turn(faults: Iterable[Fault]) -> list[Fault]:
-    """Controls first; then the classes take turns, and within a class its kernels."""
-    left: dict[int, dict[str, list[Fault]]] = {}
+    """Return controls first; then the classes take turns, and within a class its kernels."""
+    queues_of_class: dict[int, dict[str, list[Fault]]] = {}
     for f in faults:
-        left.setdefault(f.fault, {}).setdefault(f.kernel, []).append(f)
-    ordered = [f for fs in left.pop(0, {}).values() for f in fs]
-    queues = [_round(list(left[c].values())) for c in sorted(left)]
+        queues_of_class.setdefault(f.fault, {}).setdefault(f.kernel, []).append(f)
+    ordered = [f for fs in queues_of_class.pop(0, {}).values() for f in fs]
+    queues = [_round(list(queues_of_class[c].values())) for c in sorted(queues_of_class)]
     return ordered + _round(queues)
 
 
 def _round(queues: list[list[Fault]]) -> list[Fault]:
+    """Interleave queues."""
     return [q[i] for i in range(max(map(len, queues), default=0)) for q in queues if i < len(q)]
 
 
 def read_faults(path: Path = FILE) -> list[Fault]:
-    """The faults of a file, in its order. Raises OSError, or ValueError that names the line that is no fault."""
+    """Read the faults of a file, in its order.
+
+    Raises OSError, or ValueError that names the line that is no fault.
+    """
     faults = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -154,6 +171,7 @@ def read_faults(path: Path = FILE) -> list[Fault]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=FILE)
     parser.add_argument("--class", dest="classes", type=int, action="append", choices=sorted(FAULTS), help="several: again; left out: all")
@@ -166,11 +184,15 @@ def main() -> None:
     for name, count in EACH.items():
         of = origin(name)
         faults.append(control(of))
-        made = mutants(of.program, of.kernel)
+        candidates = mutants(of.program, of.kernel)
         for fault in options.classes or sorted(FAULTS):
-            for one in faults_of(of, made, fault, count, options.seed):
-                faults.append(replace(one, message=one.message[:400]))
-                print(f"{name} class {fault}: {one.operator}: {one.stage} {one.code} {one.unrunnable}", file=sys.stderr, flush=True)
+            for result in faults_of(of, candidates, fault, count, options.seed):
+                faults.append(replace(result, message=result.message[:400]))
+                print(
+                    f"{name} class {fault}: {result.operator}: {result.stage} {result.code} {result.unrunnable}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     lines = [json.dumps(asdict(f)) for f in in_turn(faults)]
     options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

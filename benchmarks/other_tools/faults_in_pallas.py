@@ -1,10 +1,11 @@
-"""What JAX's GPU interpret mode says of the faults that `cuir verify` is measured with. It runs on a CPU:
+"""Reports of JAX's GPU interpret mode on faults that `cuir verify` is measured with. It runs on a CPU.
 
     pip install jax==0.10.2 absl-py
     python -m benchmarks.other_tools.faults_in_pallas --cuir .venv/bin/cuir > benchmarks/other_tools/faults_in_pallas.md
 
-Each fault is made in a Pallas kernel for Mosaic GPU, and in its twin in CuIR: a program of corpus/faulty, or a clean one with lines changed. Each Pallas kernel
-is also lowered for a GPU (not compiled, not run), so Pallas accepts it. Every fault has a process of its own, since a deadlock never returns.
+Each fault is made in a Pallas kernel for Mosaic GPU, and in its twin in CuIR: a program of corpus/faulty, or a clean
+one with lines changed. Each Pallas kernel is also lowered for a GPU (not compiled, not run), so Pallas accepts it.
+Every fault has a separate process, since a deadlock never returns.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from .pallas_kernels import BLOCKS, RAGGED, READERS, STAGES, TILE, double, product, writers
 from .twins import CORPUS, Changes, answer, with_changes
 
-RUNS, PATIENCE = 10, 90  # runs of each kernel; seconds without a word after which one is said to hang
+RUNS, PATIENCE = 10, 90  # runs of each kernel; seconds without output after which one counts as hanging
 
 BOTH_RELEASE = (("wg == 0", "wg < 2"), ("mbarrier(1, stages=STAGES)\n", "mbarrier(2, stages=STAGES)\n"))
 DOUBLE_TWIN, PRODUCT_TWIN = "clean_pipeline", "clean_product"
@@ -62,7 +63,10 @@ REFERENCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A fault of class `number` of docs/verification.md made in `kernel`. `twin` is a program of corpus/faulty, with replacements made in it."""
+    """Fault of class `number` of docs/verification.md in `kernel`.
+
+    `twin` is a program of corpus/faulty, with replacements made in it.
+    """
 
     number: int | None
     kernel: str
@@ -111,13 +115,13 @@ UNSAID = {7: "cannot be said: a copy sets its bytes itself", 8: "cannot be said:
 
 
 def build(case: Case) -> tuple[Any, Any, list[np.ndarray]]:
-    """The kernel for a GPU and the same in the interpreter, with its inputs."""
-    made = (
+    """Return the kernel for a GPU and the same in the interpreter, with its inputs."""
+    parts = (
         double(case.fault, READERS)
         if case.kernel == "readers"
         else {"double": double, "product": product, "writers": writers}[case.kernel](case.fault)
     )
-    body, scratch, shape, threads = made
+    body, scratch, shape, threads = parts
     dtype = jnp.float32 if case.kernel == "product" else jnp.float16
 
     def kernel(**how: Any) -> Any:
@@ -134,7 +138,7 @@ def build(case: Case) -> tuple[Any, Any, list[np.ndarray]]:
 
 
 def expected(case: Case, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """What the kernel without a fault computes."""
+    """Compute the result of the kernel without a fault."""
     x = inputs[0]
     if case.kernel == "product":
         return x.astype(np.float32) @ inputs[1].astype(np.float32)
@@ -142,14 +146,14 @@ def expected(case: Case, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np
 
 
 def last_error(log: str) -> str:
-    """The last message of an exception in a log, without what differs from run to run."""
+    """Return the last message of an exception in a log, without what differs from run to run."""
     messages = re.findall(r"^.*?\w*Error: (.*)$", log, re.MULTILINE)
     message = re.sub(r"HostAllocationKey\([^)]*\)", "a buffer", messages[-1]) if messages else ""
     return re.sub(r"(phase|Thread|thread) \d+", r"\1 _", message).split(". (This")[0].rstrip(".")
 
 
 def observe(case: Case) -> None:
-    """Prints a line of JSON for the lowering, and one for each run of the interpreter."""
+    """Print a line of JSON for the lowering, and one for each run of the interpreter."""
     on_gpu, interpreted, inputs = build(case)
     try:
         on_gpu.trace(*inputs).lower(lowering_platforms=("cuda",))
@@ -169,27 +173,27 @@ def observe(case: Case) -> None:
 
 
 def watched(index: int) -> str:
-    """What a process of its own observes of a case, in words."""
-    seen, hangs = [], False
+    """Describe what a separate process observes of a case."""
+    records, hangs = [], False
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen([sys.executable, "-m", __spec__.name, "--case", str(index)], stdout=subprocess.PIPE, stderr=log, bufsize=0)
         assert child.stdout
         while child.poll() is None and not hangs:
             if select.select([child.stdout], [], [], PATIENCE)[0]:
-                seen += [json.loads(line) for line in [child.stdout.readline()] if line]
+                records += [json.loads(line) for line in [child.stdout.readline()] if line]
             else:
                 hangs = True
                 child.kill()
-        seen += [json.loads(line) for line in child.stdout.readlines()]
+        records += [json.loads(line) for line in child.stdout.readlines()]
         child.wait()
         log.seek(0)
         logged = log.read().decode(errors="replace")
-    lowered, *runs = seen
+    lowered, *runs = records
     counts = collections.Counter(
         "race reported" if r["message"] == "race" else f"error: {r['message']}" if r["message"] else f"silent, result {r['result']}"
         for r in runs
     )
-    words = [f"{what} ({n} of {RUNS})" for what, n in counts.most_common()]
+    words = [f"{observation} ({n} of {RUNS})" for observation, n in counts.most_common()]
     if hangs:
         printed = ["a race"] if "RACE DETECTED" in logged else []
         printed += [f"the error: {last_error(logged)}"] if last_error(logged) else []
@@ -200,7 +204,7 @@ def watched(index: int) -> str:
 
 
 def table(cuir: str) -> None:
-    """Prints the table, a line as soon as it is known."""
+    """Print the table, each line as soon as it is known."""
     print(
         f"jax {version('jax')}, jaxlib {version('jaxlib')}, {datetime.date.today()}: {RUNS} runs each, with `detect_races=True`. Hangs: no word for {PATIENCE} s.\n"
     )

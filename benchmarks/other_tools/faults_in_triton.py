@@ -1,10 +1,10 @@
-"""What Triton's interpreter says of faults that can be written in Triton. It runs on a CPU:
+"""Reports of Triton's interpreter on faults that can be written in Triton. It runs on a CPU.
 
     pip install triton==3.9.0 torch==2.13.0 numpy
     python -m benchmarks.other_tools.faults_in_triton --cuir .venv/bin/cuir > benchmarks/other_tools/faults_in_triton.md
 
-Roles, stages, barriers and asynchronous copies are made by Triton's compiler, so classes 1 to 9, 13 and 15 of docs/verification.md cannot be written. Each fault
-has a process of its own, since some end it, and a twin in CuIR.
+Roles, stages, barriers and asynchronous copies are made by Triton's compiler, so classes 1 to 9, 13 and 15 of
+docs/verification.md cannot be written. Each fault has a separate process, since some end it, and a twin in CuIR.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import triton.language as tl
 from .twins import CORPUS, Changes, answer, with_changes
 
 D, M, N = 64, 100, 150
-BEYOND = 4096  # elements behind each tensor that belong to somebody else
+BEYOND = 4096  # foreign elements behind each tensor
 
 
 @triton.jit
@@ -122,7 +122,10 @@ def sizes(drawn):
 
 @dataclass(frozen=True)
 class Case:
-    """A fault of class `number` of docs/verification.md. beyond: what lies behind the tensors. twin: changes of a CuIR program, or why it cannot be said."""
+    """Fault of class `number` of docs/verification.md.
+
+    `beyond` is the value behind the tensors; `twin` are changes of a CuIR program, or why it cannot be written.
+    """
 
     number: int | None
     kernel: str
@@ -152,11 +155,11 @@ CASES = [
 
 
 def observe(case: Case) -> None:
-    """Prints a line of JSON: the result, and whether memory behind the output was written."""
+    """Print a line of JSON: the result, and whether memory behind the output was written."""
     torch.manual_seed(0)
 
     def tensor(rows: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-        """Random rows at the front of more memory."""
+        """Return random rows at the front of more memory."""
         memory = torch.full((rows * D + BEYOND,), case.beyond, dtype=dtype)
         memory[: rows * D] = torch.randn(rows * D)
         return memory
@@ -177,7 +180,7 @@ def observe(case: Case) -> None:
 
 
 def compile_all() -> None:
-    """Compiles every case for sm_90a, which needs no GPU, and prints the shared memory that each takes."""
+    """Compile every case for sm_90a, which needs no GPU, and print its shared memory."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -192,20 +195,20 @@ def compile_all() -> None:
 
 
 def watched(index: int) -> str:
-    """What a process of its own observes of a case, in words."""
-    done = subprocess.run([sys.executable, "-m", __spec__.name, "--case", str(index)], capture_output=True, text=True, check=False)
-    if done.returncode < 0:
-        return f"the process ends by signal {-done.returncode}"
-    if done.returncode:
-        return f"error: {done.stderr.strip().splitlines()[-1]}"
-    result = json.loads(done.stdout.splitlines()[-1])
-    warned = [line.split("Warning: ")[1] for line in done.stderr.splitlines() if "Warning: " in line and "FP_FUSION" not in line]
+    """Describe what a separate process observes of a case."""
+    process = subprocess.run([sys.executable, "-m", __spec__.name, "--case", str(index)], capture_output=True, text=True, check=False)
+    if process.returncode < 0:
+        return f"the process ends by signal {-process.returncode}"
+    if process.returncode:
+        return f"error: {process.stderr.strip().splitlines()[-1]}"
+    result = json.loads(process.stdout.splitlines()[-1])
+    warned = [line.split("Warning: ")[1] for line in process.stderr.splitlines() if "Warning: " in line and "FP_FUSION" not in line]
     words = [f"warns: {warned[0]}" if warned else "silent", "result right" if result["right"] else "result wrong"]
     return ", ".join(words + ["memory behind the output overwritten"] * result["outside"])
 
 
 def table(cuir: str) -> None:
-    """Prints the table, a line as soon as it is known."""
+    """Print the table, each line as soon as it is known."""
     print(f"triton {version('triton')}, torch {version('torch')}, {datetime.date.today()}\n")
     print("| class | kernel | fault | `TRITON_INTERPRET=1` | `cuir verify` of the twin |\n|---|---|---|---|---|")
     for index, case in enumerate(CASES):

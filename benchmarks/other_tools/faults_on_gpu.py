@@ -1,10 +1,10 @@
-"""Runs the faulty kernels of faults.jsonl on a Hopper GPU: what comparing results shows, and what compute-sanitizer's tools report.
+"""Run of the faulty kernels of faults.jsonl on a Hopper GPU, with compute-sanitizer's tools and without.
 
     python -m benchmarks.other_tools.faults_on_gpu --out FILE --jobs 16 --limit 240
     python -m benchmarks.other_tools.faults_on_gpu --table FILE
 
-Each launch is in a process of its own. A line of JSON is written as soon as a fault has run under something; the same command goes on from the file.
-Owns the order, the limits of time and what a tool's log means; launches.py owns what is launched, table.py what is counted.
+Results are compared where no tool runs. Each launch is in a separate process. A line of JSON is written as soon as a
+fault has run under a tool; the same command continues from the file. launches.py launches, table.py counts.
 """
 
 from __future__ import annotations
@@ -46,49 +46,55 @@ COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
 PREPARING = 120.0  # seconds of importing, nvcc and the context, under a tool too
 LAUNCH, SANITIZED = 8.0, 40.0  # seconds of one launch; a tool slows it down by some hundreds
 DEADLOCK = 4.0  # seconds after which racecheck calls a wait a deadlock, and goes on behind it
-OPTIONS = (  # those that the installed tool knows are used; host frames say nothing of a kernel
+OPTIONS = (  # options that the installed tool knows are used; host frames tell nothing about a kernel
     ("--show-backtrace", "device"),
     ("--racecheck-deadlock-timeout", str(int(1000 * DEADLOCK))),
     ("--racecheck-num-workers", "2"),
 )
-PORTS = itertools.count()  # tools that run side by side talk to their processes on ports of their own, 16 each
+PORTS = itertools.count()  # tools that run side by side use distinct ports, 16 each
 RESULTS_LIMIT, TOOL_LIMIT = 90.0, 90.0  # of all launches of a fault
 GRACE = 40.0  # seconds after the limit in which what has begun may end
 SILENT, TIME_OUT, NOT_RUN = "silent", "time out", "not run"
 
-Runner = Callable[[Fault, str, bool, "Clock"], dict[str, Any]]  # a fault, under what, whether it is known to hang -> outcome and more
+Runner = Callable[[Fault, str, bool, "Clock"], dict[str, Any]]  # (fault, tool, whether it is known to hang, clock) -> record
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Clock:
-    """When nothing new begins any more, and when what has begun is cut off; in seconds from now on."""
+    """Limit of time after which nothing begins, and cut-off after that; in seconds from now."""
 
     limit: float
     begin: float = field(default_factory=time.monotonic)
 
     @property
     def over(self) -> bool:
+        """True if nothing may begin."""
         return time.monotonic() - self.begin >= self.limit
 
     def at_most(self, seconds: float) -> float:
+        """Return `seconds`, or the time until the cut-off if that is less."""
         return max(0.1, min(seconds, self.limit + GRACE - (time.monotonic() - self.begin)))
 
     @property
     def cut(self) -> bool:
+        """True if running work is cut off."""
         return time.monotonic() - self.begin >= self.limit + GRACE - 1.0
 
 
 def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
-    """Runs a fault in a process of its own, under a tool or (RESULTS) none. Gives outcome, problem, says, launches, and the begin of the tool's log."""
+    """Run a fault in a separate process, under a tool or (RESULTS) none.
+
+    The record has outcome, problem, says, launches, and the begin of the tool's log.
+    """
     tool = None if under == RESULTS else under
     env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}
     if tool:
-        env["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor an allocation of its own, with bounds that memcheck knows
-    one, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (SANITIZED, TOOL_LIMIT)
+        env["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor is a separate allocation, with bounds that memcheck knows
+    seconds_each, every = (LAUNCH, RESULTS_LIMIT) if tool is None else (SANITIZED, TOOL_LIMIT)
     if tool and hangs:
-        one = 6 * DEADLOCK if tool == "racecheck" else LAUNCH
-        every = one + 4.0
+        seconds_each = 6 * DEADLOCK if tool == "racecheck" else LAUNCH
+        every = seconds_each + 4.0
     options = [word for option in OPTIONS for word in option if option[0] in known_options(sanitizer)] if tool else []
     options += ["--port", str(49152 + 16 * (next(PORTS) % 1000))] if tool and "--port" in known_options(sanitizer) else []
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +105,7 @@ def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str
             except (CuirError, WorkerLost) as error:
                 return {"outcome": NOT_RUN, "says": str(error)[:400], "log": _read(log)}
             try:
-                answer = worker.ask({"do": "launches" if tool else "results", "seconds": one}, clock.at_most(every))
+                answer = worker.ask({"do": "launches" if tool else "results", "seconds": seconds_each}, clock.at_most(every))
             except WorkerLost as lost:
                 answer = {"outcome": HANGS if lost.status == "hangs" else ERROR, "problem": "", "says": str(lost)[:400], "launches": 0}
             except CuirError as error:  # before any launch
@@ -112,23 +118,28 @@ def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str
 
 
 def _read(log: Path) -> str:
+    """Return the text of a log, "" without one."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 @functools.cache
 def known_options(sanitizer: str) -> frozenset[str]:
-    """The options that a compute-sanitizer's help names."""
+    """Return the options that a compute-sanitizer's help names."""
     return frozenset(re.findall(r"--[a-z-]+", _said(sanitizer, "--help")))
 
 
 def _said(*command: str) -> str:
+    """Return the output of a command, "" if it is missing."""
     with contextlib.suppress(OSError):
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return ""
 
 
 def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
-    """What a tool's log means. answer: of the process that it looked at. hangs: whether the launch ends without the tool, either."""
+    """Interpret a tool's log.
+
+    `answer` is that of the process under the tool; `hangs`: the launch hangs without the tool, too.
+    """
     summary = re.search(r"SUMMARY: (\d+)", log)
     count = len(read_reports(log)) or len(re.findall("deadlock detected", log, re.I)) or int(summary[1] if summary else 0)
     process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"], "log": log[:1000]}
@@ -146,52 +157,75 @@ def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
 
 
 def _in_words(fault: Fault, log: str) -> str:
-    """The first report and the line of the faulty program that it names."""
+    """Return the first report and the line of the faulty program that it names."""
     of = origin(fault.kernel)
     checked = check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)
     first = next(iter(make_diagnostics(log, lower(checked).line_map, None, checked.origin.span)), None)
     if first is None:
         lines = [line.strip("= ") for line in log.splitlines()]
         return next((line for line in lines if line and line != "COMPUTE-SANITIZER"), "")[:400]
-    where = f" (line {first.span.line}: {first.span.source.line(first.span.line).strip()})" if first.span else ""
-    return (first.message + where)[:400]
+    line_text = f" (line {first.span.line}: {first.span.source.line(first.span.line).strip()})" if first.span else ""
+    return (first.message + line_text)[:400]
 
 
-def run_all(faults: Sequence[Fault], known: Mapping[tuple[str, str], str], under: Sequence[str], runner: Runner, jobs: int, clock: Clock,
-            keep: Callable[[Record], None]) -> None:  # fmt: skip
-    """Runs every fault under everything that is not known yet: first the results of all, in their order; then the tools, fault by fault, those that hang last.
+def run_all(
+    faults: Sequence[Fault],
+    known_outcomes: Mapping[tuple[str, str], str],
+    under: Sequence[str],
+    runner: Runner,
+    jobs: int,
+    clock: Clock,
+    keep: Callable[[Record], None],
+) -> None:
+    """Run every fault under every tool without a known outcome.
 
-    keep: gets each record, one at a time.
+    The results of all come first, in their order; then the tools, fault by fault, those that hang last. `keep` gets
+    each record, one at a time.
     """
-    lock, outcomes = threading.Lock(), dict(known)
+    lock, outcomes = threading.Lock(), dict(known_outcomes)
 
-    def one(fault: Fault, what: str) -> None:
-        if (fault.id, what) in outcomes or clock.over:
+    def run_one(fault: Fault, tool_name: str) -> None:
+        """Run a fault under a tool, if time allows."""
+        if (fault.id, tool_name) in outcomes or clock.over:
             return
         begin = time.monotonic()
-        result = runner(fault, what, _hangs(fault, outcomes), clock)
+        result = runner(fault, tool_name, _hangs(fault, outcomes), clock)
         if clock.cut and result["outcome"] in (HANGS, TIME_OUT, NOT_RUN, ERROR):
             return  # the limit of all ended it, not its own
-        record = {"id": fault.id, "under": what, "class": fault.fault, "kernel": fault.kernel, "operator": fault.operator, "what": fault.what,
-                  "stage": fault.stage, **result, "seconds": round(time.monotonic() - begin, 1)}  # fmt: skip
+        record = {
+            "id": fault.id,
+            "under": tool_name,
+            "class": fault.fault,
+            "kernel": fault.kernel,
+            "operator": fault.operator,
+            "what": fault.what,
+            "stage": fault.stage,
+            **result,
+            "seconds": round(time.monotonic() - begin, 1),
+        }
         with lock:
-            outcomes[fault.id, what] = result["outcome"]
+            outcomes[fault.id, tool_name] = result["outcome"]
             keep(record)
 
     runnable = [f for f in faults if not f.unrunnable]
     with ThreadPoolExecutor(jobs) as pool:
         if RESULTS in under:
-            list(pool.map(lambda f: one(f, RESULTS), runnable))
+            list(pool.map(lambda f: run_one(f, RESULTS), runnable))
         last = sorted(runnable, key=lambda f: _hangs(f, outcomes))
-        list(pool.map(lambda pair: one(*pair), [(f, tool) for f in last for tool in under if tool != RESULTS]))
+        list(pool.map(lambda pair: run_one(*pair), [(f, tool) for f in last for tool in under if tool != RESULTS]))
 
 
 def _hangs(fault: Fault, outcomes: Mapping[tuple[str, str], str]) -> bool:
+    """Return whether a fault hangs without a tool."""
     return outcomes.get((fault.id, RESULTS)) == HANGS
 
 
 def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
-    """What a file knows: the outcome of a fault's id under what. What was not run is left out, as are lines cut short. Raises OSError; ValueError for a file of something else."""
+    """Return the outcomes of a file by a fault's id and the tool.
+
+    Faults that were not run are left out, as are lines cut short. Raises OSError; ValueError for a file of other
+    content.
+    """
     records: list[Record] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -208,16 +242,19 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
 
 
 def ran_on(path: Path) -> str:
-    """The machines that a file's lines say, in words."""
+    """Describe the machines that a file's lines name."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith('{"machine"')]
-    said = [f"{line['machine'] or 'no GPU'}, compute-sanitizer {line['compute-sanitizer'] or 'none'}" for line in lines]
-    return f"Run on {'; '.join(dict.fromkeys(said))}:" if said else "Run on a machine that the file does not name:"
+    machines = [f"{line['machine'] or 'no GPU'}, compute-sanitizer {line['compute-sanitizer'] or 'none'}" for line in lines]
+    return f"Run on {'; '.join(dict.fromkeys(machines))}:" if machines else "Run on a machine that the file does not name:"
 
 
 def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) -> int:
-    """Compiles every fault into the cache of cubins (CUIR_CACHE), for a machine whose time is short; how many the compiler refuses."""
+    """Compile every fault into the cache of cubins (CUIR_CACHE); return how many the compiler refuses.
 
-    def one(fault: Fault) -> int:
+    It serves a machine whose time is short.
+    """
+
+    def compile_fault(fault: Fault) -> int:
         of = origin(fault.kernel)
         try:
             compiled = compile_cuda(lower(check(parse(fault.program, "mutant.cuir"), of.kernel, of.consts)))
@@ -228,11 +265,11 @@ def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) 
         return 0
 
     with ThreadPoolExecutor(jobs) as pool:
-        return sum(pool.map(one, (f for f in faults if not f.unrunnable)))
+        return sum(pool.map(compile_fault, (f for f in faults if not f.unrunnable)))
 
 
 def machine(sanitizer: str) -> Record:
-    """The GPU, its driver and the tool, for the record."""
+    """Return the GPU, its driver and the tool, for the record."""
     version = re.search(r"[Vv]ersion ([\d.]+)", _said(sanitizer, "--version")) if sanitizer else None
     return {
         "machine": _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
@@ -241,6 +278,7 @@ def machine(sanitizer: str) -> Record:
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="runs what is not in this file of JSON lines yet, and adds it")
@@ -264,7 +302,7 @@ def main() -> int:
     try:
         faults = [f for f in read_faults(options.faults) if not options.classes or f.fault in options.classes]
         path = options.table or options.out
-        known = read_outcomes(path) if path is not None and (options.table or path.exists()) else {}
+        outcomes = read_outcomes(path) if path is not None and (options.table or path.exists()) else {}
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if options.compile:
@@ -282,27 +320,30 @@ def main() -> int:
         def keep(record: Record) -> None:
             append_line(options.out, json.dumps(record))
             if record["outcome"] != NOT_RUN:
-                known[record["id"], record["under"]] = record["outcome"]
-            say(f"{len(known):4d}/{total} {record['seconds']:5.1f} s  class {record['class']:2d} {record['kernel']}, {record['operator']}: "
-                f"{record['under']}: {record['outcome']} {record['says'][:160]}")  # fmt: skip
+                outcomes[record["id"], record["under"]] = record["outcome"]
+            say(
+                f"{len(outcomes):4d}/{total} {record['seconds']:5.1f} s  class {record['class']:2d} {record['kernel']}, {record['operator']}: "
+                f"{record['under']}: {record['outcome']} {record['says'][:160]}"
+            )
 
-        def runner(fault: Fault, what: str, hangs: bool, clock: Clock) -> Record:
-            return launched(fault, what, hangs, clock, sanitizer)
+        def runner(fault: Fault, tool_name: str, hangs: bool, clock: Clock) -> Record:
+            return launched(fault, tool_name, hangs, clock, sanitizer)
 
-        run_all(faults, dict(known), under, runner, options.jobs, Clock(options.limit), keep)
-        known = read_outcomes(options.out)  # only now is it known what a tool says of the originals
-    text = "\n".join([*([f"{ran_on(path)}\n"] if path is not None else []), markdown(faults, known), summary(faults, known)])
+        run_all(faults, dict(outcomes), under, runner, options.jobs, Clock(options.limit), keep)
+        outcomes = read_outcomes(options.out)  # only now are the reports on the originals known
+    text = "\n".join([*([f"{ran_on(path)}\n"] if path is not None else []), markdown(faults, outcomes), summary(faults, outcomes)])
     if options.page is not None:
         try:
             options.page.write_text(with_table(options.page.read_text(encoding="utf-8"), text + "\n"), encoding="utf-8")
         except (OSError, ValueError) as error:
             parser.error(str(error))
     else:
-        print(text, "", "Right every time, and reported by no tool:", *unseen(faults, known), sep="\n")
+        print(text, "", "Right every time, and reported by no tool:", *unseen(faults, outcomes), sep="\n")
     return 0
 
 
 def _positive(text: str) -> int:
+    """Parse a positive integer."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"at least 1, found {text}")
     return int(text)

@@ -1,6 +1,6 @@
-"""The process that launches faulty kernels on a GPU: `python -m benchmarks.other_tools.launches`, asked over pipes as `cuir/measure/worker.py` says.
+"""Process that launches faulty kernels on a GPU: `python -m benchmarks.other_tools.launches`.
 
-Owns which problems are launched and what results are compared with. A launch that hangs or faults costs this process, and nothing else.
+Requests come over pipes as in `cuir/measure/worker.py`. A launch that hangs or faults costs only this process.
 """
 
 from __future__ import annotations
@@ -36,19 +36,23 @@ from cuir.verification.steps import find_tiles
 from .faults import Origin, origin
 
 RIGHT, WRONG, DIFFERS, HANGS, ERROR, ENDED = "right every time", "wrong", "differs from run to run", "hangs", "error", "ended"
-ALIGNED = 16  # bytes: what the copy engine asks of strides
+ALIGNED = 16  # bytes: alignment of strides for the copy engine
 SANITIZED_CASES = 4  # of the numbers stage: the smallest, as `verify --gpu --sanitizer` takes them
 
-Launching = Callable[[Mapping[str, Any], int | None], None]  # tensors of a device, and at most so many CTAs; waits for the end
+Launching = Callable[[Mapping[str, Any], int | None], None]  # takes tensors of a device and a limit on CTAs; waits for the end
 
 
 class Hangs(Exception):
-    """A launch did not end in its time."""
+    """Error of a launch that did not end in its time."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is launched `rounds` times with each of `data` inputs, the inputs in turn, so that what one launch leaves in memory is wrong for the next. grid: CTAs at most."""
+    """Problem to launch `rounds` times with each of `data` inputs.
+
+    The inputs take turns, so that values that one launch leaves in memory are wrong for the next. `grid` limits the
+    CTAs.
+    """
 
     case: AnyCase
     grid: int | None
@@ -57,7 +61,11 @@ class Problem:
 
 
 def problems(of: Origin, checked: Checked) -> list[Problem]:
-    """Those of the schedules stage on two CTAs, 20 launches each; one of 16 CTAs with four tiles each; those of the numbers stage as they are launched by a user, three times."""
+    """Return the problems of a kernel.
+
+    Those of the schedules stage on two CTAs, 20 launches each; one of 16 CTAs with four tiles each; those of the
+    numbers stage as a user launches them, three times.
+    """
     spec = of.spec
     marks = collect_mask_integers(spec, of.program) if isinstance(spec, Specification) else []
     fixed_grid = [Problem(c, 2, 4, 5) for c in make_schedule_cases(checked, spec)]
@@ -66,19 +74,23 @@ def problems(of: Origin, checked: Checked) -> list[Problem]:
 
 
 def sanitized_problems(of: Origin, checked: Checked) -> list[Problem]:
-    """One launch each: the problems of the schedules stage, and the smallest of the numbers stage that have anything to do."""
+    """Return the problems of the schedules stage, and the smallest of the numbers stage, one launch each.
+
+    Problems without work are left out.
+    """
     every = [replace(p, data=1, rounds=1) for p in problems(of, checked)]
     few = sorted((p for p in every if p.grid is None and _elements(p.case)), key=lambda p: _elements(p.case))
     return [p for p in every if p.grid == 2] + few[:SANITIZED_CASES]
 
 
 def _elements(case: AnyCase) -> int:
+    """Return the size of a problem."""
     at = case.lengths if isinstance(case, Case) else None
     return math.prod((at.B, at.H, at.M, at.N) if at is not None else case.sizes.values())  # type: ignore[union-attr]
 
 
 def many_tiles(checked: Checked, spec: object) -> AnyCase:
-    """Eight tiles along each dim that is tiled, so that 16 CTAs have several each."""
+    """Return a problem of eight tiles along each dim that is tiled, so that 16 CTAs have several each."""
     if not isinstance(spec, FunctionSpecification):
         BM, BN = get_tile_sizes(checked)
         return Case("many tiles", Lengths(1, 8, 2, 8 * BM, 8 * BN))
@@ -86,7 +98,10 @@ def many_tiles(checked: Checked, spec: object) -> AnyCase:
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """A tensor whose first columns are to be those of x, without gaps, which a copy to a device would not keep: x itself, unless its rows would not start at multiples of 16 bytes then."""
+    """Return a tensor whose first columns will be those of x, without gaps.
+
+    A copy to a device would drop gaps. It is x itself, unless its rows would not start at multiples of 16 bytes then.
+    """
     unit = ALIGNED // x.element_size()
     dense = torch.empty_like(x).stride() == x.stride()
     if x.dim() < 2 or (dense and all(s % unit == 0 for s in x.stride()[:-1])):
@@ -96,24 +111,25 @@ def padded(x: torch.Tensor) -> torch.Tensor:
     return wider
 
 
-def judged(checked: Checked, of: Origin, given: AnyLaunch, case: AnyCase) -> str:
-    """What verification says of outputs that are there: empty if they are right."""
+def judged(checked: Checked, of: Origin, launch: AnyLaunch, case: AnyCase) -> str:
+    """Judge outputs as verification does: "" if they are right."""
     try:
-        if isinstance(given, FunctionLaunch):
+        if isinstance(launch, FunctionLaunch):
             assert isinstance(case, Draw) and isinstance(of.spec, FunctionSpecification)
-            judge_function(checked, of.spec, given, case)
+            judge_function(checked, of.spec, launch, case)
         else:
             assert isinstance(case, Case) and isinstance(of.spec, Specification)
-            judge(given, of.spec, case, checked.origin.span)
+            judge(launch, of.spec, case, checked.origin.span)
     except CuirError as error:
         return f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
     return ""
 
 
 def observe(of: Origin, checked: Checked, todo: list[Problem], launched: Launching, device: str) -> dict[str, Any]:
-    """What comparing results shows, up to the first problem that shows something: outcome, the problem, what is wrong, and how many launches there were.
+    """Compare results up to the first problem with a fault: outcome, problem, message, number of launches.
 
-    Outputs are NaN before each launch. `differs from run to run`: launches with the same inputs give other bits, whether one of them is right or none.
+    Outputs are NaN before each launch. `differs from run to run`: launches with the same inputs give different bits,
+    whether or not one of them is right.
     """
     total = 0
     for problem in todo:
@@ -124,24 +140,26 @@ def observe(of: Origin, checked: Checked, todo: list[Problem], launched: Launchi
             if failed is not None:
                 return _seen(failed[0], run.case, failed[1], total)
         for run in runs:
-            words = [judged(checked, of, given, run.case) for given in run.distinct]
+            words = [judged(checked, of, launch, run.case) for launch in run.distinct]
             if len(words) > 1:
                 right = sum(n for n, w in zip(run.counts, words, strict=True) if not w)
-                said = f"{right} of {problem.rounds} launches right, {len(words)} different results; {next((w for w in words if w), '')}"
-                return _seen(DIFFERS, run.case, said, total)
+                message = f"{right} of {problem.rounds} launches right, {len(words)} different results; {next((w for w in words if w), '')}"
+                return _seen(DIFFERS, run.case, message, total)
             if words[0]:
                 return _seen(WRONG, run.case, words[0], total)
     return {"outcome": RIGHT, "problem": "", "says": "", "launches": total}
 
 
 def _seen(outcome: str, case: AnyCase, says: str, launches: int) -> dict[str, Any]:
+    """Return the record of an observation."""
     return {"outcome": outcome, "problem": str(case), "says": says[:400], "launches": launches}
 
 
 class _Run:
-    """One problem with one set of inputs, its tensors on the device, and the different results so far.
+    """Problem with one set of inputs, its tensors on the device, and the distinct results so far.
 
-    Memory goes between host and device as it lies there, so that no kernel of PyTorch runs, which a tool around the process would look at as well.
+    Memory is copied between host and device without a change of layout, so that no kernel of PyTorch runs, which a tool
+    around the process would check as well.
     """
 
     def __init__(self, checked: Checked, of: Origin, case: AnyCase, device: str):
@@ -154,7 +172,10 @@ class _Run:
         self.counts: list[int] = []
 
     def once(self, launched: Launching, grid: int | None) -> tuple[str, str] | None:
-        """Launches with poisoned outputs and keeps what comes out; if nothing does: HANGS or ERROR, and what is said."""
+        """Launch with poisoned outputs and record the result.
+
+        Without a result, returns HANGS or ERROR with a message.
+        """
         now = self.given.fresh()
         try:
             for name in now.outputs:
@@ -166,10 +187,10 @@ class _Run:
             return HANGS, str(error)
         except CuirError as error:
             return ERROR, f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"
-        except RuntimeError as error:  # of the driver, told by PyTorch
+        except RuntimeError as error:  # of the driver, through PyTorch
             return ERROR, next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        for i, other in enumerate(self.distinct):
-            if all(_same(x, other.outputs[n]) for n, x in now.outputs.items()):
+        for i, previous in enumerate(self.distinct):
+            if all(_same(x, previous.outputs[n]) for n, x in now.outputs.items()):
                 self.counts[i] += 1
                 return None
         self.distinct.append(now)
@@ -178,6 +199,7 @@ class _Run:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors have the same bits."""
     kind = torch.int16 if a.element_size() == 2 else torch.int32
     return torch.equal(a.view(kind), b.view(kind))
 
@@ -188,7 +210,7 @@ _hung = False
 
 
 def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads and compiles a fault; makes the context of the GPU."""
+    """Read and compile a fault; create the context of the GPU."""
     global _ready
     of = origin(request["kernel"])
     kernel = compile_kernel(parse(request["program"], "mutant.cuir"), kernel=of.kernel, consts=of.consts)
@@ -198,6 +220,7 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _launching(compiled: Compiled, seconds: float) -> Launching:
+    """Return a function that launches within a limit of time."""
     from cuir.calls.requirements import require_layout
     from cuir.runtime.launch import Launcher, bind_arguments
 
@@ -225,14 +248,14 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
 
 
 def results(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Compares the results of the prepared fault; `seconds`: the limit of one launch."""
+    """Compare the results of the prepared fault; `seconds`: the limit of one launch."""
     assert _ready is not None
     of, checked, compiled = _ready
     return observe(of, checked, problems(of, checked), _launching(compiled, request["seconds"]), "cuda")
 
 
 def launches(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Launches the prepared fault for a tool around this process, which looks; results are not compared."""
+    """Launch the prepared fault under a tool around this process; results are not compared."""
     assert _ready is not None
     of, checked, compiled = _ready
     launched, todo = _launching(compiled, request["seconds"]), sanitized_problems(of, checked)
@@ -244,7 +267,10 @@ def launches(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until nothing more is asked. The context of a GPU that hangs cannot be taken down, so nothing waits for that."""
+    """Answer requests until the end.
+
+    The context of a GPU that hangs cannot be destroyed, so nothing waits for that.
+    """
     torch.set_num_threads(1)  # many such processes run at once
     code = serve({"prepare": prepare, "results": results, "launches": launches})
     if _hung:

@@ -1,4 +1,7 @@
-"""Kernels in Pallas for Mosaic GPU, each right or with one fault: the loader, the rings and the barriers of corpus/faulty's clean programs (jax 0.10.2)."""
+"""Kernels in Pallas for Mosaic GPU, each right or with one fault (jax 0.10.2).
+
+They have the loader, the rings and the barriers of corpus/faulty's clean programs.
+"""
 
 from typing import Any
 
@@ -13,7 +16,7 @@ Kernel = tuple[Any, dict[str, Any], tuple[int, ...], int]  # body, scratch memor
 
 
 def double(fault: str, readers: int = 1) -> Kernel:
-    """Y = X + X, tile by tile: a loader, a ring of stages, readers that send their tiles out through a bulk store."""
+    """Return Y = X + X, tile by tile: a loader, a ring of stages, readers that store tiles by bulk stores."""
     blocks = STAGES if "two blocks" in fault else BLOCKS
     ragged = RAGGED if fault == "ragged" else 0
     stages = 32 if fault == "shared memory" else STAGES
@@ -35,7 +38,7 @@ def double(fault: str, readers: int = 1) -> Kernel:
 
         if fault not in ("lap behind", "loader does not wait"):
 
-            @pl.loop(max(blocks - stages, 0), blocks)  # the interpreter asks that the last releases are waited for as well
+            @pl.loop(max(blocks - stages, 0), blocks)  # the interpreter demands waits for the last releases as well
             def _(j: Any) -> None:
                 plgpu.barrier_wait(empty.at[jax.lax.rem(j, stages)])
 
@@ -94,7 +97,7 @@ def double(fault: str, readers: int = 1) -> Kernel:
 
 
 def product(fault: str) -> Kernel:
-    """C = A B, summed over blocks that a loader brings."""
+    """Return C = A B, summed over blocks that a loader brings."""
 
     def load(a: Any, b: Any, ring_a: Any, ring_b: Any, full: Any, empty: Any) -> None:
         @pl.loop(0, BLOCKS)
@@ -139,7 +142,10 @@ def product(fault: str) -> Kernel:
 
 
 def writers(fault: str) -> Kernel:
-    """Three warpgroups bring a part each and arrive at one barrier; the fourth waits for it and reads the parts."""
+    """Return a kernel in which three warpgroups write a part each, and a fourth reads the parts.
+
+    The writers arrive at one barrier, for which the reader waits.
+    """
     parts = 1 if "first part" in fault else 3
 
     def body(x: Any, y: Any, part: Any, ready: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run of `faults_on_gpu` found, as a table of Markdown: how many faults of each class were seen by what. Owns the counting; runs nothing."""
+"""Table of a run of `faults_on_gpu`: how many faults of each class were detected by which tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG
 RESULTS = "results"  # nothing around the process: outputs are compared
 TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
-AS_ORIGINAL = "reports as of the original"  # what a tool says of the kernel without the fault, too, says nothing of the fault
+AS_ORIGINAL = "reports as of the original"  # a report on the kernel without the fault, too, tells nothing about the fault
 BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/verification.md
 HEAD = (
     "class",
@@ -34,12 +34,17 @@ HEAD = (
     "fault",
 )
 
-Outcomes = Mapping[tuple[str, str], str]  # of a fault's id under what
+Outcomes = Mapping[tuple[str, str], str]  # (fault's id, tool) -> outcome
 
 
 @dataclass(frozen=True)
 class Row:
-    """The faults of a class that were run. tools: how many each one reports, and under how many it has run. any: seen by results or by a tool."""
+    """Faults of a class that were run.
+
+    Attributes:
+        tools: For each tool, how many faults it reports, and how many have run under it.
+        any: Number detected by results or by a tool.
+    """
 
     faults: Sequence[Fault]
     results: Counter[str]
@@ -49,7 +54,10 @@ class Row:
 
 
 def outcomes_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """The outcome of each fault under what, of the lines of a file; the last counts. Reports that the original has as well, as many and of the same kinds, are told from others."""
+    """Return the outcome of each fault under each tool, from the lines of a file; the last counts.
+
+    Reports that the original has as well, as many and of the same kinds, are marked as such.
+    """
     last = {(r["id"], r["under"]): r for r in records}
     originals = {(r["kernel"], r["under"]): r for r in last.values() if r["class"] == 0 and r["outcome"] == REPORTS}
 
@@ -64,7 +72,7 @@ def outcomes_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], s
 
 
 def kinds(record: Mapping[str, Any]) -> set[str]:
-    """The kinds of errors in a tool's log, as it words them."""
+    """Return the kinds of errors in a tool's log, in its words."""
     return set(
         re.findall(
             r"=\s(?:Error: )?((?:[A-Z][a-z]+ )+(?:error |access )?(?:reported|detected))", record.get("log", "") + f"= {record['says']}"
@@ -73,7 +81,7 @@ def kinds(record: Mapping[str, Any]) -> set[str]:
 
 
 def row_of(faults: Sequence[Fault], outcomes: Outcomes) -> Row:
-    """Counts those of some faults whose results have been compared."""
+    """Count the faults whose results have been compared."""
     ran = [f for f in faults if outcomes.get((f.id, RESULTS)) in (RIGHT, WRONG, DIFFERS, HANGS, ERROR)]
     results = Counter(outcomes[f.id, RESULTS] for f in ran)
     reported = {f.id for f in ran for t in TOOLS if outcomes.get((f.id, t)) == REPORTS}
@@ -83,7 +91,10 @@ def row_of(faults: Sequence[Fault], outcomes: Outcomes) -> Row:
 
 
 def markdown(faults: Sequence[Fault], outcomes: Outcomes) -> str:
-    """The table, a line for each class, all of them, and the controls; zeros are left blank, `3/7` is 3 reports on 7 faults."""
+    """Return the table: a line for each class, all of them, and the controls.
+
+    Zeros are left blank, `3/7` is 3 reports on 7 faults.
+    """
     classes = sorted({f.fault for f in faults} - {0})
     groups = [(str(c), FAULTS[c], [f for f in faults if f.fault == c]) for c in classes]
     groups.append(("all", "", [f for f in faults if f.fault]))
@@ -94,28 +105,38 @@ def markdown(faults: Sequence[Fault], outcomes: Outcomes) -> str:
 
 
 def _cells(number: str, title: str, row: Row) -> tuple[str, ...]:
+    """Return the cells of a row."""
     counts = [row.results[o] for o in (WRONG, DIFFERS, HANGS, ERROR, RIGHT)]
     tools = [f"{n}/{of}" if of else "" for n, of in row.tools.values()]
     stages = Counter(f.stage for f in row.faults if f.stage)
-    said = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
-    return number, str(len(row.faults)), *(str(n or "") for n in counts), *tools, str(row.any), str(row.tool_alone or ""), said, title
+    stage_counts = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
+    return (
+        number,
+        str(len(row.faults)),
+        *(str(n or "") for n in counts),
+        *tools,
+        str(row.any),
+        str(row.tool_alone or ""),
+        stage_counts,
+        title,
+    )
 
 
 def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
-    """The counts of all classes in a sentence."""
+    """Return the counts of all classes in a sentence."""
     row = row_of([f for f in faults if f.fault], outcomes)
-    seen = len(row.faults) - row.results[RIGHT]
+    detected = len(row.faults) - row.results[RIGHT]
     tools = ", ".join(f"{t} reports {n} of {of}" for t, (n, of) in row.tools.items())
     stopped = sum(bool(f.fault and f.unrunnable) for f in faults)
     return (
-        f"Of {len(row.faults)} faults that ran, results showed {seen}; {tools}; {row.any} are seen by any of these, "
+        f"Of {len(row.faults)} faults that ran, results showed {detected}; {tools}; {row.any} are seen by any of these, "
         f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
         f"`cuir verify` refuses all of them" + (f"; {stopped} more cannot be run." if stopped else ".")
     )
 
 
 def unseen(faults: Sequence[Fault], outcomes: Outcomes) -> list[str]:
-    """The faults that gave right results every time and that no tool reported, a line each."""
+    """Return the faults that gave right results every time and that no tool reported, a line each."""
     return [
         f"class {f.fault}, {f.kernel}, {f.operator}: {f.what} ({f.stage} {f.code})"
         for f in faults
@@ -124,7 +145,7 @@ def unseen(faults: Sequence[Fault], outcomes: Outcomes) -> list[str]:
 
 
 def with_table(page: str, text: str) -> str:
-    """The page with a text between its marks. Raises ValueError if it has none."""
+    """Return the page with a text between its marks. Raises ValueError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

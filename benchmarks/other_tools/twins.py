@@ -1,4 +1,7 @@
-"""The CuIR side of the tables in this folder: a program with a fault, and what `cuir verify` answers. The other tools' environments need nothing of the project."""
+"""CuIR side of the tables in this folder: a program with a fault, and the answer of `cuir verify`.
+
+The environments of the other tools need nothing of the project.
+"""
 
 import json
 import subprocess
@@ -10,7 +13,7 @@ Changes = tuple[tuple[str, str], ...]
 
 
 def with_changes(text: str, changes: Changes) -> str:
-    """`text` with each pair's first string, which must be there, replaced by its second."""
+    """Replace each pair's first string, which must be present, by its second."""
     for old, new in changes:
         if old not in text:
             raise SystemExit(f"the twin does not hold {old!r}")
@@ -19,10 +22,10 @@ def with_changes(text: str, changes: Changes) -> str:
 
 
 def answer(cuir: str, text: str, against: str, *options: str) -> str:
-    """What `cuir verify` says of a program: the code and the question of the first fault, or that all passed.
+    """Return the verdict of `cuir verify`: the code and the stage of the first fault, or that all passed.
 
-    `against` is a variant's name, or the expression that a function `reference` returns, whose names are its arguments. What level quick passes is asked again
-    under every schedule.
+    `against` is a variant's name, or the text of a function `reference`. A program that passes level quick is verified
+    again under every schedule.
     """
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "twin.cuir")

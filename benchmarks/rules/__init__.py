@@ -1,4 +1,7 @@
-"""Rules of attention that nobody tuned for: those of attention-gym, and more from a generator. `python -m benchmarks.rules` times them beside FlexAttention."""
+"""Rules of attention that nobody tuned for: those of attention-gym, and more from a generator.
+
+`python -m benchmarks.rules` times them beside FlexAttention.
+"""
 
 from .generated import GENERATED, generated
 from .gym import GYM

@@ -1,8 +1,10 @@
-"""Rules that nobody tuned for, beside compiled FlexAttention, on a Hopper GPU: the same mods, each with its own block mask, in turns; results compared.
+"""Rules that nobody tuned for, beside compiled FlexAttention, on a Hopper GPU.
 
-python -m benchmarks.rules --out rows.jsonl                    # every rule, head dims 64 and 128, 4096 tokens, 16 heads, batch 2, bf16
-python -m benchmarks.rules --only natten disc --dims 128       # some of them
-python -m benchmarks.rules --table rows.jsonl                  # no GPU: the table of what was measured
+    python -m benchmarks.rules --out rows.jsonl                    # every rule, head dims 64 and 128, 4096 tokens, 16 heads, batch 2, bf16
+    python -m benchmarks.rules --only natten disc --dims 128       # some of them
+    python -m benchmarks.rules --table rows.jsonl                  # no GPU: the table of what was measured
+
+Both run the same mods, each with its block mask, in turns; results are compared.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from .timing import FLEX, OURS, measured
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.rules", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,9 +36,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which nothing more is compiled")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
-    given = parser.parse_args()
-    if given.table is not None:
-        print(markdown([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
+    options = parser.parse_args()
+    if options.table is not None:
+        print(markdown([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
     from cuir.measure.gpu import explain_missing_gpu
 
@@ -47,18 +50,20 @@ def main() -> int:
             "rule": r.name,
             "kind": r.kind,
             "head_dim": d,
-            "length": given.length,
-            "heads": given.heads,
-            "batch": given.batch,
+            "length": options.length,
+            "heads": options.heads,
+            "batch": options.batch,
             "device": "cuda",
-            "contenders": given.contenders,
+            "contenders": options.contenders,
         }
-        for d in given.dims
+        for d in options.dims
         for r in RULES
-        if given.only is None or any(part in f"{r.name}@{d}" for part in given.only)
+        if options.only is None or any(part in f"{r.name}@{d}" for part in options.only)
     ]
-    with open(given.out or os.devnull, "a", encoding="utf-8") as file:
-        for row in measured(cells, given.processes, given.rounds, given.seconds, lambda news: print(news, file=sys.stderr, flush=True)):
+    with open(options.out or os.devnull, "a", encoding="utf-8") as file:
+        for row in measured(
+            cells, options.processes, options.rounds, options.seconds, lambda news: print(news, file=sys.stderr, flush=True)
+        ):
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(line_of(row), flush=True)

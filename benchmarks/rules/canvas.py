@@ -1,4 +1,4 @@
-"""Positions of a sequence as places of a canvas, and the masks of keys around a query's place or tile. Owns no rule."""
+"""Positions of a sequence as places of a canvas, and masks of keys around a query's place or tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Place = Callable[[Any], tuple[Any, Any]]  # of a position: its coordinates
 
 
 def near(side: int, kernel: int, place: Place) -> Mod:
-    """A `mask_mod`: keys of a square of `kernel` x `kernel` places around each query, moved inside at the edges of a canvas of `side` x `side`."""
+    """Return a mask of a square of `kernel` x `kernel` places around each query.
+
+    The square is moved inside at the edges of a canvas of `side` x `side`.
+    """
     half = kernel // 2
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -22,55 +25,58 @@ def near(side: int, kernel: int, place: Place) -> Mod:
     return mod
 
 
-def near_tiles(canvas: Sequence[int], kernel: Sequence[int], tile: Sequence[int], seen: int, text: int) -> Mod:
-    """A `mask_mod`: tiles of a canvas of two dimensions or three, `seen` positions in all, see the tiles around them; `text` positions after it see all and are seen by all."""
+def near_tiles(canvas: Sequence[int], kernel: Sequence[int], tile: Sequence[int], canvas_size: int, text: int) -> Mod:
+    """Return a mask in which tiles of a canvas of two or three dimensions see the tiles around them.
+
+    `canvas_size` positions are the canvas; `text` positions after it see all and are seen by all.
+    """
     tiles = [c // x for c, x in zip(canvas, tile)]
     reach = [max(1, k // x) for k, x in zip(kernel, tile)]
     size = math.prod(tile)
 
     def at(i: Any) -> list[Any]:
-        which, places = i // size, []
+        tile_index, places = i // size, []
         for across in reversed(tiles[1:]):
-            places.append(which % across)
-            which = which // across
-        return [which, *reversed(places)]
+            places.append(tile_index % across)
+            tile_index = tile_index // across
+        return [tile_index, *reversed(places)]
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        near = (q < seen) & (k < seen)
+        near = (q < canvas_size) & (k < canvas_size)
         for x, y, across, r in zip(at(q), at(k), tiles, reach):
-            left, right = r // 2, r // 2 + (r % 2 - 1)
-            centre = x.clamp(left, across - 1 - right)
-            near = near & (y >= centre - left) & (y <= centre + right)
+            before, after = r // 2, r // 2 + (r % 2 - 1)
+            centre = x.clamp(before, across - 1 - after)
+            near = near & (y >= centre - before) & (y <= centre + after)
         if not text:
             return near
-        to_text = (q < seen) & (k >= seen) & (k < seen + text)
-        return near | to_text | ((q >= seen) & (k < seen + text))
+        to_text = (q < canvas_size) & (k >= canvas_size) & (k < canvas_size + text)
+        return near | to_text | ((q >= canvas_size) & (k < canvas_size + text))
 
     return mod
 
 
 def in_rows(side: int) -> Place:
-    """Row by row."""
+    """Return the place of positions row by row."""
     return lambda i: (i // side, i % side)
 
 
 def in_tiles(side: int, tile: int) -> Place:
-    """Square tile by square tile, and row by row in each."""
+    """Return the place of positions square tile by square tile, and row by row in each."""
 
     def at(i: Any) -> tuple[Any, Any]:
-        which, inside, across = i // (tile * tile), i % (tile * tile), side // tile
-        return which % across * tile + inside % tile, which // across * tile + inside // tile
+        tile_index, inside, across = i // (tile * tile), i % (tile * tile), side // tile
+        return tile_index % across * tile + inside % tile, tile_index // across * tile + inside // tile
 
     return at
 
 
 def in_morton_order(i: Any) -> tuple[Any, Any]:
-    """Along a Z-order curve: the bits of both coordinates take turns."""
+    """Return the place along a Z-order curve: the bits of both coordinates take turns."""
     return _even_bits(i), _even_bits(i >> 1)
 
 
 def _even_bits(code: Any) -> Any:
-    """The number that every second bit of a code makes."""
+    """Return the number that every second bit of a code makes."""
     code = code & 0x55555555
     for shift, keep in ((1, 0x33333333), (2, 0x0F0F0F0F), (4, 0x00FF00FF), (8, 0x0000FFFF)):
         code = (code | (code >> shift)) & keep

@@ -1,4 +1,7 @@
-"""A generator of rules: kinds of masks and biases with parameters drawn from a seed, and products of these. The same seed gives the same rule everywhere."""
+"""Generator of rules: kinds of masks and biases with random parameters, and products of these.
+
+Parameters are drawn from a seed. The same seed gives the same rule everywhere.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ def band(draw: Draw, at: Size) -> Mod:
 
 def bands(draw: Draw, at: Size) -> Mod:
     """Narrow bands at equal distances, behind the query."""
-    apart, width = at.length // draw.choice((3, 5, 8)) + 1, draw.choice((4, 12, 30))
-    return lambda b, h, q, k: (q >= k) & ((q - k) % apart <= width)
+    distance, width = at.length // draw.choice((3, 5, 8)) + 1, draw.choice((4, 12, 30))
+    return lambda b, h, q, k: (q >= k) & ((q - k) % distance <= width)
 
 
 def slanted(draw: Draw, at: Size) -> Mod:
@@ -42,7 +45,7 @@ def dilated(draw: Draw, at: Size) -> Mod:
 
 
 def strided(draw: Draw, at: Size) -> Mod:
-    """A window, and the last key of each chunk."""
+    """Window, and the last key of each chunk."""
     chunk, window = draw.choice((24, 64, 100)), draw.choice((32, 100, 128))
     return lambda b, h, q, k: (q >= k) & ((q - k < window) | (k % chunk == chunk - 1))
 
@@ -99,10 +102,10 @@ def heap(draw: Draw, at: Size) -> Mod:
     steps = at.length.bit_length() // bits
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        kept = k == q
+        ancestors = k == q
         for step in range(1, steps):
-            kept = kept | (k + 1 == (q + 1) >> (bits * step))
-        return kept | (k < 8)
+            ancestors = ancestors | (k + 1 == (q + 1) >> (bits * step))
+        return ancestors | (k < 8)
 
     return mod
 
@@ -117,8 +120,8 @@ def nested(draw: Draw, at: Size) -> Mod:
         below[parent].append(i)
     stack, clock, ends = [(0, False)], 0, [0] * at.length
     while stack:
-        node, left = stack.pop()
-        if left:
+        node, leaving = stack.pop()
+        if leaving:
             ends[node] = clock - 1
             continue
         order[node], clock = clock, clock + 1
@@ -140,7 +143,7 @@ def differing(draw: Draw, at: Size) -> Mod:
 
 
 def buckets(draw: Draw, at: Size) -> Mod:
-    """Positions that a table puts into one bucket, another for each head."""
+    """Positions that a table puts into one bucket, a different one for each head."""
     of = at.drawn(draw.randrange(1 << 30), draw.choice((8, 32)), at.heads, at.length).sort(-1).values
     return lambda b, h, q, k: (of[h, q] == of[h, k]) | (of[h, q] == of[h, k] + 1)
 
@@ -153,16 +156,16 @@ def scattered(draw: Draw, at: Size) -> Mod:
 
 def table(draw: Draw, at: Size) -> Mod:
     """Any pairs, from a dense mask."""
-    kept = at.drawn(draw.randrange(1 << 30), draw.choice((4, 50)), at.length, at.length) == 0
-    return lambda b, h, q, k: kept[q, k] | (q == k)
+    mask = at.drawn(draw.randrange(1 << 30), draw.choice((4, 50)), at.length, at.length) == 0
+    return lambda b, h, q, k: mask[q, k] | (q == k)
 
 
 def coarse(draw: Draw, at: Size) -> Mod:
     """Blocks of a table, whose size is none of a tile's."""
     size = draw.choice((24, 40, 96))
     n = -(-at.length // size)
-    kept = at.drawn(draw.randrange(1 << 30), 5, at.heads, n, n) == 0
-    return lambda b, h, q, k: kept[h, q // size, k // size] | (q // size == k // size)
+    mask = at.drawn(draw.randrange(1 << 30), 5, at.heads, n, n) == 0
+    return lambda b, h, q, k: mask[h, q // size, k // size] | (q // size == k // size)
 
 
 def padded(draw: Draw, at: Size) -> Mod:
@@ -178,13 +181,13 @@ def padded_left(draw: Draw, at: Size) -> Mod:
 
 
 def windows_of_heads(draw: Draw, at: Size) -> Mod:
-    """A window of each head."""
+    """Window of each head."""
     least = draw.choice((8, 32))
     return lambda b, h, q, k: (q >= k) & (q - k < (h + 1) * least)
 
 
 def steps_of_heads(draw: Draw, at: Size) -> Mod:
-    """A dilation of each head."""
+    """Dilation of each head."""
     steps, reach = torch.tensor([1 + i % 4 for i in range(at.heads)], dtype=torch.int32, device=at.device), draw.choice((64, 256))
     return lambda b, h, q, k: ((q - k).abs() <= reach * steps[h]) & ((q - k) % steps[h] == 0)
 
@@ -194,54 +197,58 @@ def wheel(draw: Draw, at: Size) -> Mod:
     n, reach = at.length - draw.choice((0, 7)), draw.choice((30, 200))
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        apart = (q - k).abs() % n
-        return torch.minimum(apart, n - apart) <= reach
+        distance = (q - k).abs() % n
+        return torch.minimum(distance, n - distance) <= reach
 
     return mod
 
 
 # ---- biases: each gives a score_mod
 def logarithmic(draw: Draw, at: Size) -> Mod:
+    """Logarithm of the distance."""
     weight = draw.choice((0.5, 1.5))
     return lambda s, b, h, q, k: s - weight * torch.log1p((q - k).abs().float())
 
 
 def powers(draw: Draw, at: Size) -> Mod:
+    """Square root of the distance, scaled by a number of each head."""
     scale = at.normal(draw.randrange(1 << 30), at.heads).abs() + 0.1
     return lambda s, b, h, q, k: s - scale[h] * torch.sqrt((q - k).abs().float())
 
 
 def bell(draw: Draw, at: Size) -> Mod:
+    """Bell curve of the distance."""
     wide = draw.choice((50.0, 300.0))
     return lambda s, b, h, q, k: s + torch.exp(-(((q - k) / wide) ** 2))
 
 
 def distance_buckets(draw: Draw, at: Size) -> Mod:
-    """Near distances each for itself, far ones by their logarithm, as T5 has them."""
+    """Buckets of distances as in T5: each near distance, far ones by their logarithm."""
     bias, near, far = at.normal(draw.randrange(1 << 30), at.heads, 32), 16, at.length // 4
 
     def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        apart = (q - k).abs()
-        ratio = torch.log(torch.clamp(apart, min=1).float() / near) / math.log(far / near)
-        bucket = torch.where(apart < near, apart, torch.clamp(near + (ratio * 15.0).int(), min=near, max=31))
+        distance = (q - k).abs()
+        ratio = torch.log(torch.clamp(distance, min=1).float() / near) / math.log(far / near)
+        bucket = torch.where(distance < near, distance, torch.clamp(near + (ratio * 15.0).int(), min=near, max=31))
         return s + bias[h, bucket]
 
     return mod
 
 
 def waves(draw: Draw, at: Size) -> Mod:
+    """Cosine of the distance."""
     rate = draw.choice((0.1, 0.37))
     return lambda s, b, h, q, k: s + torch.cos(rate * (q - k))
 
 
 def of_positions(draw: Draw, at: Size) -> Mod:
-    """A bias of the query and one of the key."""
+    """Bias of the query and one of the key."""
     a, c = at.normal(draw.randrange(1 << 30), at.heads, at.length), at.normal(draw.randrange(1 << 30), at.length)
     return lambda s, b, h, q, k: s + torch.sigmoid(a[h, q]) * torch.log1p(c[k] * c[k])
 
 
 def cells(draw: Draw, at: Size) -> Mod:
-    """A table of distances on a canvas."""
+    """Table of distances on a canvas."""
     across = at.side
     bias = at.normal(draw.randrange(1 << 30), at.heads, 2 * across - 1, 2 * across - 1)
     return lambda s, b, h, q, k: s + bias[h, q // across - k // across + across - 1, q % across - k % across + across - 1]
@@ -260,7 +267,10 @@ UNIONS = ((band, dilated), (slanted, heap))
 
 
 def generated(seed: int) -> Rule:
-    """The rule of a seed: the kinds take turns, first those of masks, then biases, then products and unions of two."""
+    """Return the rule of a seed.
+
+    The kinds take turns, first those of masks, then biases, then products and unions of two.
+    """
     every: list[tuple[str, tuple[Kind, ...]]] = [("mask", (m,)) for m in MASKS]
     every += [("bias", (m,)) for m in BIASES] + [("product", pair) for pair in PRODUCTS] + [("union", pair) for pair in UNIONS]
     kind, parts = every[seed % len(every)]
@@ -268,17 +278,17 @@ def generated(seed: int) -> Rule:
 
     def mods(at: Size) -> Mods:
         draw = Draw(seed)
-        made = [part(draw, at) for part in parts]
+        mods_of_parts = [part(draw, at) for part in parts]
         if kind == "mask":
-            return Mods(mask_mod=made[0])
+            return Mods(mask_mod=mods_of_parts[0])
         if kind == "bias":
-            return Mods(score_mod=made[0])
-        one, two = made
+            return Mods(score_mod=mods_of_parts[0])
+        first, second = mods_of_parts
         if parts[1] in BIASES:
-            return Mods(one, two)
+            return Mods(first, second)
         if kind == "union":
-            return Mods(lambda b, h, q, k: one(b, h, q, k) | two(b, h, q, k))
-        return Mods(lambda b, h, q, k: one(b, h, q, k) & two(b, h, q, k))
+            return Mods(lambda b, h, q, k: first(b, h, q, k) | second(b, h, q, k))
+        return Mods(lambda b, h, q, k: first(b, h, q, k) & second(b, h, q, k))
 
     return Rule(name, kind, mods)
 

@@ -1,4 +1,4 @@
-"""The rules of attention-gym, by their definitions, in shapes like those of its examples at 4096 tokens. Data only."""
+"""Rules of attention-gym, by their definitions, in shapes like those of its examples at 4096 tokens."""
 
 from __future__ import annotations
 
@@ -13,75 +13,82 @@ from .rule import Mod, Mods, Rule, Size, mask, score
 
 
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    """Causal mask."""
     return q >= k
 
 
 # ---- documents and prefixes
 def lengths_of(at: Size, documents: int, seed: int = 0) -> list[int]:
-    """Lengths of documents that fill the positions, from cuts at random places."""
+    """Return lengths of documents that fill the positions, from cuts at random places."""
     cuts = torch.randperm(at.length - 1, generator=at.generator(seed))[: documents - 1].sort().values + 1
     return torch.diff(cuts, prepend=torch.tensor([0]), append=torch.tensor([at.length])).tolist()
 
 
 def starts_and_ids(at: Size, lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each document starts, and one past the last; the document of each position. i32."""
+    """Return where each document starts, and one past the last; and the document of each position, i32."""
     sizes = torch.tensor([0, *lengths])
     ids = torch.repeat_interleave(torch.arange(len(lengths), dtype=torch.int32), sizes[1:])
     return sizes.cumsum(0).to(torch.int32).to(at.device), ids.to(at.device)
 
 
 def documents(at: Size, inner: Mod) -> Mods:
+    """Documents, with a mask inside of each."""
     starts, ids = starts_and_ids(at, lengths_of(at, 12))
     return mask(lambda b, h, q, k: (ids[q] == ids[k]) & inner(b, h, q - starts[ids[q]], k - starts[ids[k]]))
 
 
 def packed_documents(at: Size) -> Mods:
+    """Causal documents, by their starts."""
     starts, ids = starts_and_ids(at, lengths_of(at, 12))
     return mask(lambda b, h, q, k: (k >= starts[ids[q]]) & causal(b, h, q, k))
 
 
 def shared_prefix(at: Size) -> Mods:
-    """Documents 0 and 4 are prefixes, which the three behind each of them see whole."""
+    """Documents, of which 0 and 4 are prefixes that the three behind each of them see whole."""
     starts, ids = starts_and_ids(at, lengths_of(at, 8))
     prefix = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4], dtype=torch.int32, device=at.device)
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        own = ids[q]
-        shared = prefix[own]
-        inside = (k >= starts[own]) & causal(b, h, q, k)
-        return inside | ((own != shared) & (k >= starts[shared]) & (k < starts[shared + 1]))
+        document = ids[q]
+        shared = prefix[document]
+        inside = (k >= starts[document]) & causal(b, h, q, k)
+        return inside | ((document != shared) & (k >= starts[shared]) & (k < starts[shared + 1]))
 
     return mask(mod)
 
 
 def batchified(at: Size) -> Mods:
-    """Sequences of one length, one behind the other."""
+    """Causal sequences of one length, one behind another."""
     size = at.length // 6 + 1
     return mask(lambda b, h, q, k: (q // size == k // size) & causal(b, h, q % size, k % size))
 
 
 def prefix_lm(at: Size) -> Mods:
+    """Causal mask with a prefix that all see."""
     prefix = at.length // 4
     return mask(lambda b, h, q, k: (k < prefix) | (k <= q))
 
 
 # ---- windows
 def sliding_window(at: Size) -> Mods:
+    """Causal window."""
     window = at.length // 8
     return mask(lambda b, h, q, k: (q - k <= window) & (q >= k))
 
 
 def dilated_window(at: Size) -> Mods:
+    """Every fourth position of a window."""
     window, step = at.length // 16, 4
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        apart = torch.abs(q - k)
-        return (apart <= window) & (apart % step == 0)
+        distance = torch.abs(q - k)
+        return (distance <= window) & (distance % step == 0)
 
     return mask(mod)
 
 
 def global_window(at: Size) -> Mods:
+    """Window, and positions that see all and are seen by all."""
     window, everywhere = at.length // 32, torch.zeros(at.length, dtype=torch.bool)
     everywhere[torch.randperm(at.length, generator=at.generator(5))[:8]] = True
     everywhere = everywhere.to(at.device)
@@ -95,8 +102,8 @@ def block_diffusion(at: Size) -> Mods:
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         q_noised, k_noised = q < n, k < n
         q_block, k_block = q % n // size, k % n // size
-        own = (q_block == k_block) & (q_noised == k_noised)
-        return own | ((q_block > k_block) & q_noised & ~k_noised) | ((q_block >= k_block) & ~q_noised & ~k_noised)
+        same_block = (q_block == k_block) & (q_noised == k_noised)
+        return same_block | ((q_block > k_block) & q_noised & ~k_noised) | ((q_block >= k_block) & ~q_noised & ~k_noised)
 
     return mask(mod)
 
@@ -116,31 +123,35 @@ def tree_training(at: Size) -> Mods:
     prefix, size = at.length // 4, 16
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        own = k - prefix
-        return (k < prefix) | ((k >= prefix) & (q // size == own // size) & (own % size <= q % size))
+        draft = k - prefix
+        return (k < prefix) | ((k >= prefix) & (q // size == draft // size) & (draft % size <= q % size))
 
     return mask(mod)
 
 
 # ---- neighbourhoods
 def neighbourhood(side: int, kernel: int, place: Place) -> Mods:
+    """Square around each query."""
     return mask(near(side, kernel, place))
 
 
 def kernel_of(at: Size) -> int:
+    """Return the size of a neighbourhood."""
     return max(3, at.side // 5 | 1)
 
 
 def sliding_tiles(canvas: tuple[int, ...], kernel: tuple[int, ...], tile: tuple[int, ...], text: int) -> Mods:
-    """The text is the end of the canvas."""
+    """Sliding tiles; the text is the end of the canvas."""
     return mask(near_tiles(canvas, kernel, tile, math.prod(canvas) - text, text))
 
 
 def tiles_2d(at: Size) -> Mods:
+    """Sliding tiles of a square."""
     return sliding_tiles((at.side, at.side), (at.side // 4 + 8, at.side // 4 + 8), (8, 8), 0)
 
 
 def tiles_3d(at: Size, text: int = 0) -> Mods:
+    """Sliding tiles of a box."""
     frames, rows, columns = at.box
     return sliding_tiles(
         (frames, rows, columns), (max(4, frames // 2), rows // 2, columns // 2), (4, 4, 4) if at.length > 512 else (2, 2, 2), text
@@ -148,29 +159,32 @@ def tiles_3d(at: Size, text: int = 0) -> Mods:
 
 
 def spatial_heads(at: Size) -> Mods:
+    """Window, and a prompt that all see."""
     prompt, frame = at.length // 20, at.length // 17
     wide = 2 * frame // 16 * 16
     return mask(lambda b, h, q, k: (k < prompt) | (q < prompt) | (torch.abs(q - k) < wide))
 
 
 def temporal_heads(at: Size) -> Mods:
+    """Near places of all frames, and a prompt that all see."""
     prompt, frame = at.length // 20, at.length // 17
     wide = 2 * frame // 17
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        apart = (q - prompt) % frame - (k - prompt) % frame
-        return (k < prompt) | (q < prompt) | (torch.abs(apart) < wide)
+        distance = (q - prompt) % frame - (k - prompt) % frame
+        return (k < prompt) | (q < prompt) | (torch.abs(distance) < wide)
 
     return mask(mod)
 
 
 # ---- chosen tiles (video sparse attention)
 def chosen(at: Size, tiles: int, top: int) -> torch.Tensor:
-    """For each tile of queries the tiles of keys that it sees: i32 [1, heads, tiles, top]."""
+    """Return for each tile of queries the tiles of keys that it sees: i32 [1, heads, tiles, top]."""
     return torch.rand(1, at.heads, tiles, tiles, generator=at.generator(8)).topk(top).indices.to(torch.int32).sort().values.to(at.device)
 
 
 def chosen_tiles(at: Size) -> Mods:
+    """Chosen tiles with partly filled ends."""
     size, top = 64, 4
     tiles = chosen(at, at.length // size, top)
     real = (at.drawn(9, size // 2, at.length // size) + size // 2 + 1).to(at.device)
@@ -183,40 +197,45 @@ def chosen_tiles(at: Size) -> Mods:
 
 
 def map_of_tiles(at: Size) -> Mods:
+    """Chosen tiles as a map."""
     size, top = 64, max(4, at.length // 512)
     tiles = chosen(at, at.length // size, top)
-    kept = torch.zeros(1, at.heads, at.length // size, at.length // size, dtype=torch.bool, device=at.device).scatter_(
+    tile_map = torch.zeros(1, at.heads, at.length // size, at.length // size, dtype=torch.bool, device=at.device).scatter_(
         -1, tiles.long(), True
     )
-    return mask(lambda b, h, q, k: kept[0, h, q // size, k // size])
+    return mask(lambda b, h, q, k: tile_map[0, h, q // size, k // size])
 
 
 # ---- scores
 def alibi(at: Size) -> Mods:
+    """Linear bias of the distance."""
     heads = at.heads
     return score(lambda s, b, h, q, k: s + torch.exp2(-8.0 * (h + 1) / heads) * (k - q))
 
 
 def softcap(at: Size) -> Mods:
+    """Soft cap of scores."""
     cap = 30.0
     return score(lambda s, b, h, q, k: cap * torch.tanh(s / cap))
 
 
 def activation(at: Size) -> Mods:
+    """Activation of scores."""
     return score(lambda s, b, h, q, k: torch.log(torch.nn.functional.softplus(s) + 1.0))
 
 
 def sandwich(at: Size) -> Mods:
+    """Sum of cosines of the distance, causal."""
     rates = 10000.0 ** (-torch.arange(64) / 64)
-    apart = torch.arange(1.0 - at.length, at.length)
-    bias = torch.cos(apart.abs()[:, None] * rates).sum(-1).to(at.device)
+    distances = torch.arange(1.0 - at.length, at.length)
+    bias = torch.cos(distances.abs()[:, None] * rates).sum(-1).to(at.device)
     of_head = (at.heads / (8.0 * torch.arange(1.0, at.heads + 1))).to(at.device)
     before = at.length - 1
     return Mods(causal, lambda s, b, h, q, k: s + bias[q - k + before] * of_head[h])
 
 
 def graph_distance(at: Size) -> Mods:
-    """A learned bias for the distance of two nodes."""
+    """Learned bias for the distance of two nodes."""
     steps, bias = at.drawn(10, 7, at.batch, at.length, at.length), at.normal(11, at.heads, 7)
     return score(lambda s, b, h, q, k: s + bias[h, steps[b, q, k]])
 

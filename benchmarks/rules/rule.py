@@ -1,4 +1,4 @@
-"""What a rule of attention is here: its mods for a problem of a given size, in plain PyTorch. Owns no rule."""
+"""Rule of attention: its mods for a problem of a given size, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Mod = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Size:
-    """Of a problem: as many keys as queries, unless a rule says otherwise. `length` is a power of 4, at least 256: rules lay it out as squares and boxes."""
+    """Size of a problem: as many keys as queries.
+
+    `length` is a power of 4, at least 256: rules lay it out as squares and boxes.
+    """
 
     batch: int
     heads: int
@@ -22,7 +25,7 @@ class Size:
 
     @property
     def side(self) -> int:
-        """Of the square that the positions fill row by row."""
+        """Side of the square that the positions fill row by row."""
         return 1 << (self.length.bit_length() - 1) // 2
 
     @property
@@ -33,20 +36,21 @@ class Size:
         return self.length // (across * across), across, across
 
     def generator(self, seed: int) -> torch.Generator:
-        """On the CPU, so that every machine draws the same data."""
+        """Return a generator on the CPU, so that every machine draws the same data."""
         return torch.Generator().manual_seed(seed)
 
     def drawn(self, seed: int, most: int, *shape: int) -> torch.Tensor:
-        """Integers below `most`, i32."""
+        """Return random integers below `most`, i32."""
         return torch.randint(most, shape, generator=self.generator(seed), dtype=torch.int32).to(self.device)
 
     def normal(self, seed: int, *shape: int) -> torch.Tensor:
+        """Return normal floats."""
         return torch.randn(shape, generator=self.generator(seed)).to(self.device)
 
 
 @dataclass(frozen=True)
 class Mods:
-    """`mask_mod(b, h, q_idx, kv_idx)`, `score_mod(score, b, h, q_idx, kv_idx)`, or None."""
+    """Mods `mask_mod(b, h, q_idx, kv_idx)`, `score_mod(score, b, h, q_idx, kv_idx)`, or None."""
 
     mask_mod: Mod | None = None
     score_mod: Mod | None = None
@@ -54,7 +58,7 @@ class Mods:
 
 @dataclass(frozen=True)
 class Rule:
-    """A name, what kind of rule it is, and its mods for a size."""
+    """Rule: a name, its kind, and its mods for a size."""
 
     name: str
     kind: str
@@ -62,8 +66,10 @@ class Rule:
 
 
 def mask(mod: Mod) -> Mods:
+    """Return mods with a mask."""
     return Mods(mask_mod=mod)
 
 
 def score(mod: Mod) -> Mods:
+    """Return mods with a score rule."""
     return Mods(score_mod=mod)

@@ -1,4 +1,4 @@
-"""What was measured, as text. Owns no measurement."""
+"""Tables of measured rules."""
 
 from __future__ import annotations
 
@@ -13,54 +13,65 @@ Row = Mapping[str, Any]
 
 
 def ratio(row: Row) -> float | None:
-    """FlexAttention's milliseconds over ours: the median over the rounds; None if one of them did not run."""
+    """Return FlexAttention's milliseconds over ours: the median over the rounds; None if one did not run."""
     ms = row.get("ms", {})
     if "ours" not in ms or "flex" not in ms:
         return None
-    return statistics.median(theirs / own for own, theirs in zip(ms["ours"], ms["flex"], strict=True))
+    return statistics.median(theirs / mine for mine, theirs in zip(ms["ours"], ms["flex"], strict=True))
 
 
 def line_of(row: Row) -> str:
-    """A row in a line, for people."""
-    ms = "  ".join(f"{name} {statistics.median(taken):.3f} ms" for name, taken in row.get("ms", {}).items())
+    """Format a row as a line."""
+    ms = "  ".join(f"{name} {statistics.median(samples):.3f} ms" for name, samples in row.get("ms", {}).items())
     off = "  ".join(f"{name} off {off:.1e}" for name, off in row.get("off", {}).items())
-    found = ratio(row)
-    return f"{row['rule']:32} {row['head_dim']:4}  {'' if found is None else f'{found:5.2f} x'}  {ms}  {off}  {row.get('failed') or ''}"
+    quotient = ratio(row)
+    return (
+        f"{row['rule']:32} {row['head_dim']:4}  {'' if quotient is None else f'{quotient:5.2f} x'}  {ms}  {off}  {row.get('failed') or ''}"
+    )
 
 
 def mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean."""
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """A line for each head dim and kind of rule: how many, geometric mean, the smallest."""
+    """Return a table of each head dim and kind of rule: how many, geometric mean, the smallest."""
     lines = []
     for dim in sorted({r["head_dim"] for r in rows}):
         for kind in [None, *dict.fromkeys(r["kind"] for r in rows)]:
-            found = {r["rule"]: x for r in rows if r["head_dim"] == dim and kind in (None, r["kind"]) and (x := ratio(r)) is not None}
-            if found:
-                least = min(found, key=lambda name: found[name])
+            quotients = {r["rule"]: x for r in rows if r["head_dim"] == dim and kind in (None, r["kind"]) and (x := ratio(r)) is not None}
+            if quotients:
+                least = min(quotients, key=lambda name: quotients[name])
                 lines.append(
-                    [str(dim), kind or "all", str(len(found)), f"{mean(list(found.values())):.2f}", f"{found[least]:.2f} (`{least}`)"]
+                    [
+                        str(dim),
+                        kind or "all",
+                        str(len(quotients)),
+                        f"{mean(list(quotients.values())):.2f}",
+                        f"{quotients[least]:.2f} (`{least}`)",
+                    ]
                 )
     return table(["head dim", "rules", "how many", "geometric mean", "the smallest"], lines)
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Heading, command, means, and a line for each rule: milliseconds of both and their quotient, for each head dim."""
+    """Return the page: command, means, and a line for each rule with times and their quotient."""
     dims = sorted({r["head_dim"] for r in rows})
-    columns = ["rule", "kind", *(f"{what}, {d}" for d in dims for what in ("ours", "FlexAttention", "quotient"))]
+    columns = ["rule", "kind", *(f"{label}, {d}" for d in dims for label in ("ours", "FlexAttention", "quotient"))]
     lines = []
     for name, kind in dict.fromkeys((r["rule"], r["kind"]) for r in rows):
         line = [f"`{name}`", kind]
         for dim in dims:
             row = next((r for r in rows if r["rule"] == name and r["head_dim"] == dim), {})
-            ms, found = row.get("ms", {}), ratio(row)
+            ms, quotient = row.get("ms", {}), ratio(row)
             line += [f"{statistics.median(ms[c]):.3f}" if c in ms else "" for c in ("ours", "flex")]
-            line.append("" if found is None else f"{found:.2f}")
+            line.append("" if quotient is None else f"{quotient:.2f}")
         lines.append(line)
     first = rows[0]
-    told = (f"Milliseconds in bf16, batch {first['batch']}, {first['heads']} heads, {first['length']} tokens, with the settings that a first call takes; "
-            "FlexAttention's over ours: above 1 ours is faster.")  # fmt: skip
-    head = ["# Rules that nobody tuned for", "", told, "", "    python -m benchmarks.rules --out FILE", ""]
+    introduction = (
+        f"Milliseconds in bf16, batch {first['batch']}, {first['heads']} heads, {first['length']} tokens, with the settings that a first call takes; "
+        "FlexAttention's over ours: above 1 ours is faster."
+    )
+    head = ["# Rules that nobody tuned for", "", introduction, "", "    python -m benchmarks.rules --out FILE", ""]
     return "\n".join([*head, *summary(rows), "", *table(columns, lines), ""])

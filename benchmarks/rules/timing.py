@@ -1,6 +1,6 @@
-"""Times rules in processes of their own: all of them compile at once, then one after the other has the GPU. Owns the requests and the order.
+"""Timing of rules in worker processes: all compile at once, then one after another has the GPU.
 
-A process that faults costs the cell that it was at; its others are made again. Owns no rule and no kernel.
+A process that faults costs only the cell under way; its other cells are repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .rule import Mods, Size
 Cell = dict[str, Any]
 OURS, FLEX = "ours", "flex"
 BUILD_SECONDS, RUN_SECONDS = 150.0, 30.0
-GRACE = 40.0  # seconds for what is compiling when the time is up: a process that is ended takes its other cells with it
+GRACE = 40.0  # seconds for compilations under way when the time is up: ending a process loses its other cells
 MILLISECONDS = 25.0  # of one contender in a round
 SAMPLE = 48  # queries of two heads that are compared with float64
 APART = 2e-2  # relative: more is wrong
@@ -35,13 +35,14 @@ COMMAND = (sys.executable, "-m", "benchmarks.rules.timing")
 
 # ---- in the process that has the GPU
 def tensors(cell: Cell) -> list[torch.Tensor]:
+    """Return random Q, K and V of a cell."""
     g = torch.Generator(cell["device"]).manual_seed(1)
     shape = cell["batch"], cell["heads"], cell["length"], cell["head_dim"]
     return [torch.randn(shape, device=cell["device"], dtype=torch.bfloat16, generator=g) for _ in range(3)]
 
 
 def leading(mods: Mods, cell: Cell) -> tuple[int | None, int | None]:
-    """Batch and heads of a block mask: only what the mask depends on has blocks of its own."""
+    """Return batch and heads of a block mask: only for dims that the mask depends on."""
     from cuir import Specification
     from cuir.syntax.walk import names_read
     from cuir.variants.trace import trace
@@ -52,6 +53,7 @@ def leading(mods: Mods, cell: Cell) -> tuple[int | None, int | None]:
 
 
 def ours(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Return our call."""
     import cuir
 
     n, block_mask = cell["length"], None
@@ -62,6 +64,7 @@ def ours(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 def flex(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Return FlexAttention's call."""
     import torch._inductor.config
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -74,15 +77,15 @@ def flex(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
         return flex_attention(q, k, v, score_mod=score_mod, block_mask=block_mask)
 
     code = attention.__code__.replace(co_name=f"{cell['rule']}_{cell['head_dim']}")  # dynamo counts recompilations of a code object
-    own = types.FunctionType(code, attention.__globals__, code.co_name, None, attention.__closure__)
-    return partial(torch.compile(own, dynamic=False), q, k, v)
+    function = types.FunctionType(code, attention.__globals__, code.co_name, None, attention.__closure__)
+    return partial(torch.compile(function, dynamic=False), q, k, v)
 
 
 def sampled(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, tuple[Any, ...]]:
-    """O of some queries in float64 [2, SAMPLE, D], and where they lie in O."""
+    """Return O of some queries in float64 [2, SAMPLE, D], and where they lie in O."""
     n, g, device = cell["length"], torch.Generator().manual_seed(2), cell["device"]
     rows, keys = torch.randperm(n, generator=g)[:SAMPLE].sort().values.to(device), torch.arange(n, device=device)
-    wanted = []
+    expected = []
     places = ((0, 0), (cell["batch"] - 1, cell["heads"] - 1))
     for batch, head in places:
         b, h = torch.tensor(batch, device=device), torch.tensor(head, device=device)
@@ -93,18 +96,18 @@ def sampled(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.T
         if mods.mask_mod is not None:
             mod = torch.vmap(torch.vmap(mods.mask_mod, in_dims=(None, None, None, 0)), in_dims=(None, None, 0, None))
             s = s.masked_fill(~mod(b, h, rows, keys), -torch.inf)
-        wanted.append(torch.softmax(s, -1).nan_to_num(0.0) @ v[batch, head].double())
-    return torch.stack(wanted), ([p[0] for p in places], [p[1] for p in places], rows)
+        expected.append(torch.softmax(s, -1).nan_to_num(0.0) @ v[batch, head].double())
+    return torch.stack(expected), ([p[0] for p in places], [p[1] for p in places], rows)
 
 
 class Prepared:
-    """A cell whose contenders are compiled and were compared."""
+    """Cell whose contenders are compiled and were compared."""
 
     def __init__(self, cell: Cell) -> None:
         rule = next(r for r in RULES if r.name == cell["rule"])
         mods = rule.mods(Size(cell["batch"], cell["heads"], cell["length"], cell["device"]))
         q, k, v = tensors(cell)
-        wanted, (batches, heads, rows) = sampled(mods, cell, q, k, v)
+        expected, (batches, heads, rows) = sampled(mods, cell, q, k, v)
         self.calls: dict[str, Callable[[], Any]] = {}
         self.told: Cell = {"off": {}, "first_s": {}, "failed": {}}
         results = {}
@@ -118,27 +121,28 @@ class Prepared:
                 if cell["device"] == "cuda":
                     torch.cuda.synchronize()
                 self.told["first_s"][name] = round(time.perf_counter() - began, 2)
-                found = torch.stack([results[name][b, h, rows] for b, h in zip(batches, heads)])
-                self.told["off"][name] = float((found.double() - wanted).norm() / wanted.norm())
+                output = torch.stack([results[name][b, h, rows] for b, h in zip(batches, heads)])
+                self.told["off"][name] = float((output.double() - expected).norm() / expected.norm())
                 self.calls[name] = call
             except Exception as error:  # PyTorch's compilers raise whatever they meet
                 if "CUDA error" in str(error):
                     raise
                 self.told["failed"][name] = describe_error(error)
         if len(results) == 2:
-            one, other = (x.float() for x in results.values())
-            self.told["apart"] = float((one - other).norm() / other.norm())
+            first, second = (x.float() for x in results.values())
+            self.told["apart"] = float((first - second).norm() / second.norm())
         del results
         if cell["device"] == "cuda":
             torch.cuda.empty_cache()
 
     def times(self, rounds: int) -> Cell:
-        taken, failed = time_in_turns(self.calls, rounds, partial(median_ms, milliseconds=MILLISECONDS))
-        return {"ms": taken, **self.told, "failed": {**self.told["failed"], **failed}}
+        """Time the contenders; return the record."""
+        samples, failed = time_in_turns(self.calls, rounds, partial(median_ms, milliseconds=MILLISECONDS))
+        return {"ms": samples, **self.told, "failed": {**self.told["failed"], **failed}}
 
 
 def main() -> int:
-    """Answers `prepare` and `time`."""
+    """Answer `prepare` and `time`."""
     prepared: dict[str, Prepared] = {}
 
     def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,11 +163,15 @@ def main() -> int:
 
 # ---- in the process that asks
 def named(cell: Cell) -> str:
+    """Return the name of a cell."""
     return f"{cell['rule']}-{cell['head_dim']}"
 
 
 def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float, tell: Callable[[str], None]) -> Iterator[Cell]:
-    """A row for each cell, in their order: median milliseconds of each round by contender, what was wrong or failed. seconds: when nothing more is compiled."""
+    """Yield a row for each cell, in their order: median milliseconds of each round, and failures.
+
+    `seconds`: the limit after which nothing more is compiled.
+    """
     began, local, workers, owner, lost = time.monotonic(), threading.local(), list[Worker](), dict[str, Worker](), dict[str, str]()
 
     def prepare(cell: Cell) -> str:
@@ -171,12 +179,12 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
             local.worker = Worker(COMMAND)
             workers.append(local.worker)
         name = named(cell)
-        left = began + seconds - time.monotonic()
-        if left <= 0:
+        remaining = began + seconds - time.monotonic()
+        if remaining <= 0:
             lost[name] = "no time left to compile it"
             return name
         try:
-            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, min(BUILD_SECONDS, left + GRACE))
+            answer = local.worker.ask({"do": "prepare", "name": name, "cell": cell}, min(BUILD_SECONDS, remaining + GRACE))
             owner[name] = local.worker
             if "failed" in answer:
                 lost[name] = answer["failed"]
@@ -186,8 +194,8 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
 
     try:
         with ThreadPoolExecutor(processes) as pool:
-            for done, future in enumerate(as_completed([pool.submit(prepare, c) for c in cells]), 1):
-                tell(f"{time.monotonic() - began:.0f} s: {done} of {len(cells)} compiled, the last {future.result()}")
+            for finished, future in enumerate(as_completed([pool.submit(prepare, c) for c in cells]), 1):
+                tell(f"{time.monotonic() - began:.0f} s: {finished} of {len(cells)} compiled, the last {future.result()}")
         for cell in cells:
             name = named(cell)
             row = {k: v for k, v in cell.items() if k not in ("contenders", "device")}
