@@ -19,9 +19,10 @@ from .front import flex_attention
 from .graph_errors import at_tracing
 from .inputs import Seeded, capturing, check_differentiable
 from .kernels import Level
+from .made import Counting
 from .masks import create_block_mask
 from .operator import OPERATOR, UNKNOWN, Handled, get_handled, handle_for
-from .per_sequence import rule
+from .per_sequence import is_causal, rule
 from .sizes import is_known
 
 Mod = Callable[..., Any]
@@ -40,6 +41,34 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Ranges:
+    """The keys that each query sees of the long sequence, [M], int32 each.
+
+    Without a mask these are `first` to `end` - 1, and `first` to `last` with the causal one. Queries of no sequence see
+    none.
+    """
+
+    first: torch.Tensor
+    end: torch.Tensor
+    last: torch.Tensor
+
+
+class Strangers:
+    """Tokens of no sequence: the host learns whether there are any without waiting for the device."""
+
+    def __init__(self, tables: Tables):
+        sequences = torch.cat([tables.queries.sequence, tables.keys.sequence])
+        self.counting: Counting | None = Counting((sequences < 0).sum())
+        self.none = False
+
+    def known_none(self) -> bool:
+        """Return True if the device has told that there are none."""
+        if not self.none and self.counting is not None and not capturing() and self.counting.has_arrived():
+            self.none, self.counting = self.counting.value() == 0, None
+        return self.none
+
+
+@dataclass(frozen=True)
 class Tables:
     """The tokens of all sequences, queries and keys.
 
@@ -49,10 +78,12 @@ class Tables:
     queries: Tokens
     keys: Tokens
     counts: dict[str, torch.Tensor]
+    ranges: Ranges
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors, as arguments of an operator."""
-        return [self.queries.sequence, self.queries.place, self.keys.sequence, self.keys.place, self.counts["M"], self.counts["N"]]
+        tokens = [self.queries.sequence, self.queries.place, self.keys.sequence, self.keys.place]
+        return [*tokens, self.counts["M"], self.counts["N"], self.ranges.first, self.ranges.end, self.ranges.last]
 
     def indices_of_sequence(self, pair: Mapping[str, int]) -> dict[str, int]:
         """Return b, h, q and k of a pair within its sequence, from its indices in the long one.
@@ -65,14 +96,14 @@ class Tables:
     @staticmethod
     def of(tensors: list[torch.Tensor]) -> Tables:
         """Return the tables of the tensors that `tensors` returns."""
-        queries, place, keys, key_place, counts, key_counts = tensors
-        return Tables(Tokens(queries, place), Tokens(keys, key_place), {"M": counts, "N": key_counts})
+        queries, place, keys, key_place, counts, key_counts, *ranges = tensors
+        return Tables(Tokens(queries, place), Tokens(keys, key_place), {"M": counts, "N": key_counts}, Ranges(*ranges))
 
 
-TABLES = 6  # number of tensors
+TABLES = 9  # number of tensors
 
 # The layers of a model share bounds, and with the same tables as captured data their masks hit every cache.
-_KNOWN: OrderedDict[Any, tuple[Tables, tuple[object, ...]]] = OrderedDict()  # with the bounds' memory
+_KNOWN: OrderedDict[Any, tuple[Tables, Strangers, tuple[object, ...]]] = OrderedDict()  # with the bounds' memory
 
 
 def differentiable_attention(
@@ -94,18 +125,20 @@ def differentiable_attention(
     `starts` and `ends` are the bounds of sequences, of queries and of keys. Raises CuirError X109.
     """
     normalize, sink = weights[:2]
-    tables = _tables(starts, ends, (q.shape[1], k.shape[1]))
+    tables, strangers = _tables(starts, ends, (q.shape[1], k.shape[1]))
+    clean = strangers is not None and strangers.known_none()
     sizes = {"B": len(starts[0]), "H": q.shape[0], "HK": k.shape[0]}
     mask, score = mods_of_long_sequence(mask_mod, score_mod, tables, sizes)
     by_head = q.shape[0] if mask_mod is not None else None
     blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
-    q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
+    q, k, v = (x[None] for x in ((q, k, v) if clean else _without_strangers(q, k, v, tables)))
     drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
     with translate_pairs(tables.indices_of_sequence):
         o, lse = flex_attention(
             q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
         )
-    return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+    o, lse = o.squeeze(0), lse.squeeze(0)  # x[0] would fill and copy a tensor in the backward pass
+    return (o if clean else torch.where(tables.queries.sequence[:, None] >= 0, o, 0.0)), lse
 
 
 def differentiable_in_graph(
@@ -138,7 +171,7 @@ def differentiable_in_graph(
     scale = q.shape[2] ** -0.5 if scale is None else float(scale)
     q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
     o, lse = OPERATOR(q, k, v, arguments, long_handle, scale, True, backend, verify)
-    return torch.where(tables.queries.sequence[:, None] >= 0, o[0], 0.0), lse[0]
+    return torch.where(tables.queries.sequence[:, None] >= 0, o.squeeze(0), 0.0), lse.squeeze(0)
 
 
 def _without_strangers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: Tables) -> tuple[torch.Tensor, ...]:
@@ -170,10 +203,19 @@ def mods_of_long_sequence(
         return called
 
     of_mask, of_score = (None if mod is None else within(mod) for mod in (mask_mod, score_mod))
+    first, end, last = tables.ranges.first, tables.ranges.end, tables.ranges.last
 
-    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-        same = queries.sequence[i] == keys.sequence[j]
-        return same if of_mask is None else same & of_mask(i, j, h)
+    def in_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j >= first[i]) & (j < end[i])
+
+    def in_causal_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j >= first[i]) & (j <= last[i])
+
+    def in_mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        assert of_mask is not None
+        return (queries.sequence[i] == keys.sequence[j]) & of_mask(i, j, h)
+
+    mask = in_sequence if mask_mod is None else in_causal_sequence if is_causal(mask_mod) else in_mask
 
     def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         assert of_score is not None
@@ -244,24 +286,28 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
 def _made_tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
     """Build the tables of the tokens within these bounds."""
     queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
-    return Tables(queries, keys, {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)})
+    counts = {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)}
+    first, end = (_of_sequences(x, queries.sequence) for x in (starts[1], ends[1]))
+    seen = first + queries.place + counts["N"] - counts["M"]  # the causal mask's last key
+    return Tables(queries, keys, counts, Ranges(first, end, torch.where(queries.sequence >= 0, seen, -1).int()))
 
 
-def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
-    """Return the tables for these bounds, from the cache or made now."""
+def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
+    """Return the tables for these bounds, from the cache or made now, and what is known of strangers."""
     places = (*starts, *ends)
     states = tuple(state_of(x) for x in places)
     stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0
     key = None if None in states else (states, tokens, stream)
     entry = _KNOWN.get(key)
     if entry is not None:
-        return entry[0]
+        return entry[:2]
     tables = _made_tables(starts, ends, tokens)
     if key is not None and not capturing():  # tensors made in a capture have data in replays only
-        _KNOWN[key] = tables, tuple(memory_of(x) for x in places)
+        _KNOWN[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
         while len(_KNOWN) > KNOWN_PLACES:
             _KNOWN.popitem(last=False)
-    return tables
+        return _KNOWN[key][:2]
+    return tables, None
 
 
 def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> Tokens:
@@ -278,7 +324,7 @@ def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> 
 
 
 def _of_sequences(counts: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
-    """Return the count of each token's sequence; 0 for tokens of no sequence."""
+    """Return the number that each token's sequence has in `counts`; 0 for tokens of no sequence."""
     if is_known(counts.shape[0] == 0):
         return torch.zeros_like(sequence)
     return torch.where(sequence >= 0, counts[sequence.clamp(min=0).long()], 0).int()

@@ -54,6 +54,11 @@ def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
     return kv_idx <= q_idx + (N - M)
 
 
+def is_causal(mask_mod: Mod) -> bool:
+    """Return True if a rule is the causal mask and nothing else."""
+    return mask_mod is _causal
+
+
 def _with_causal(mask_mod: Mod) -> Mod:
     """Return the conjunction of a mask_mod and the causal mask."""
     names = requested_lengths(mask_mod)
@@ -231,4 +236,14 @@ def register_in_graph(
     return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
 
 
-__all__ = ["check_places", "clear_strangers", "launch_attention", "lookup_rule_attention", "mask_of", "places", "register_in_graph", "rule"]
+__all__ = [
+    "check_places",
+    "clear_strangers",
+    "is_causal",
+    "launch_attention",
+    "lookup_rule_attention",
+    "mask_of",
+    "places",
+    "register_in_graph",
+    "rule",
+]

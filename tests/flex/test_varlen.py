@@ -236,6 +236,7 @@ def close_gradients(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor,
         (([130, 3], [130, 3], (2, 2), (128, 128)), None, None, False),
         (([20, 1, 40], [70, 9, 200], (4, 1)), alibi, from_start, True),
         (([30, 60], [100, 90], (2, 2), (36, 20)), None, window, True),
+        (([40, 6], [25, 6], (2, 1)), None, None, True),
     ],
 )
 def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
@@ -248,6 +249,31 @@ def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None
         lengths = [sum(1 for x in parts if len(x)) for parts in exact]
         first = sum(lengths[:i])
         close_gradients(*((torch.cat(g[first : first + lengths[i]]),) for g in (found, wanted)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("tokens", [60, 77])
+def test_gradients_read_no_token_of_no_sequence(tokens: int, causal: bool) -> None:
+    """Tokens behind the last sequence, and what is given for their outputs, may be NaN; without them nothing is copied."""
+    made = Packed([25, 35], [25, 35], (2, 2))
+    places = torch.tensor([0, 25, 60], dtype=torch.int32)
+    padded = [torch.cat([*x, torch.full((tokens - 60, 2, 64), math.nan).half()]).requires_grad_() for x in (made.q, made.k, made.v)]
+    o = varlen_attention(*padded, places, places, causal=causal, backend="interpret", verify="off")
+    assert not o[60:].any()
+    nodes, names = [o.grad_fn], set()
+    while nodes:
+        if (node := nodes.pop()) is not None:
+            names.add(node.name())
+            nodes += [of for of, _ in node.next_functions]
+    assert any("Where" in name for name in names) == (tokens > 60) and not any("Select" in name for name in names)
+    do = torch.randn(tokens, 2, 64, generator=torch.Generator().manual_seed(0))
+    do[60:] = math.nan
+    found = torch.autograd.grad(o, padded, do.half())
+    made.q, made.k, made.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
+    leaves = tuple(x for parts in exact for x in parts)
+    wanted = torch.autograd.grad(made.wanted(causal=causal)[0], leaves, do[:60].half().double())
+    close_gradients(tuple(x[:60] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
+    assert all(not x[60:].any() for x in found)
 
 
 def test_places_that_are_written_to_are_other_places() -> None:
