@@ -135,7 +135,8 @@ def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
     (found,) = caught.value.diagnostics
-    assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message and calls() == 1
+    assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message
+    assert calls() <= 2, "once with the headers that the text names, once with all of them"
     assert not list(cache_dir().glob("*")) if cache_dir().exists() else True
 
 
