@@ -23,8 +23,7 @@ from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
 from .draws import Draw, count_elements, get_integer_consts, select_fitting
 from .problems import is_attention
-from .step_counts import find_unit_dims
-from .steps import align_heads
+from .steps import align_heads, find_unit_dims
 
 NAME = "rounded sizes"  # names of these problems begin with it
 _PLACES = 1_000_000  # number of evaluated combinations of sizes and indices

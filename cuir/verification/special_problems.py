@@ -10,7 +10,7 @@ from .draws import Draw, select_fitting
 from .problems import is_attention
 from .special_plan import SPECIAL, SpecialPlan
 from .special_values import HIDDEN_COLUMNS
-from .steps import align_heads, find_steps
+from .steps import align_heads, find_steps, find_unit_dims
 
 _QUICK = {
     "hidden": 4,
@@ -39,7 +39,11 @@ def make_special_draws(checked: Checked, spec: FunctionSpecification, plan: Spec
         for i in range(count):  # the first, the last, and some between
             seed = i if several <= count else i * (several - 1) // max(1, count - 1)
             sizes = _choose_long_rows(checked, plan, seed, steps) if kind == "hidden" else _choose_tile_sizes(checked, steps)
-            draws += _admit(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
+            admitted = _admit(checked, spec, Draw(f"{kind} {i}", sizes, kind, seed), steps)
+            if kind == "both" and (level == "full" or i in (0, count - 1)) and (short := _choose_short_rows(checked, steps)):
+                shorter = select_fitting(checked, spec, [Draw(f"{kind} {i}, short rows", short, kind, seed)])[0]
+                admitted += [d for d in shorter if d.sizes not in [a.sizes for a in admitted]]  # the specification may fix lengths
+            draws += admitted
     return draws
 
 
@@ -53,6 +57,16 @@ def _admit(checked: Checked, spec: FunctionSpecification, draw: Draw, steps: Map
 
 def _choose_tile_sizes(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
     return {d: steps[d] + 9 if steps[d] and d not in ("B", "H", "HK") else 2 for d in checked.dims}
+
+
+def _choose_short_rows(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes with two elements of each dim that is stepped through within a unit; {} if there is none.
+
+    All results of a row may then be far below 0, which a padded 0 exceeds.
+    """
+    units = find_unit_dims(checked)
+    inner = {d: 2 for d in checked.dims if steps[d] > 2 and d not in units}
+    return align_heads({**_choose_tile_sizes(checked, steps), **inner}) if inner and units else {}
 
 
 def _choose_long_rows(checked: Checked, plan: SpecialPlan, seed: int, steps: Mapping[str, int]) -> dict[str, int]:

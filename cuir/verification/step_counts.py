@@ -12,15 +12,13 @@ from ..interp import Schedule
 from ..interp.launch import Grid
 from ..spec.functions import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
-from ..syntax.nodes import Assign
-from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
 from .draws import Draw, select_fitting
 from .long_values import choose_usual_scale, make_even_scores
 from .problems import Case, get_parts, is_attention
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
-from .steps import align_heads, find_named_dims, find_steps
+from .steps import align_heads, find_named_dims, find_steps, find_unit_dims
 from .synchronisation import run_synchronisation
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
@@ -41,7 +39,7 @@ _MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}
 # blocks of two dims of units: 17 leaves a remainder of every group of up to 16
 _ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))
 _ACROSS_FULL = tuple(x for n in range(4, 18) for x in ((n, 3), (3, n), (n, 2), (2, n)))
-_REST = {2: 16, 1: 32}  # the largest counts of the second dim, with few of the first
+_REST = {3: 6, 2: 16, 1: 32}  # few of the first dim, as a ring of three has stages; the largest counts of the second
 NAME = "steps"  # names of these problems begin with it
 _UNEVEN = (f"{NAME}: 13 of", f"{NAME}: 17 of")  # problems in which each element affects the result
 _GRIDS = (1, 2, 1, 3)  # one CTA has all units; every second time shares may differ
@@ -170,20 +168,6 @@ def select_fitting_in_memory(checked: Checked, spec: FunctionSpecification, draw
     yield from admitted
     for _, _, draw in large:
         yield draw
-
-
-def find_unit_dims(checked: Checked) -> set[str]:
-    """Return run-time dims from which the number of units of work is computed."""
-    if checked.tiles is None:
-        return set()
-    names = names_read(checked.tiles.count)
-    definitions = {s.targets[0]: s.value for s in checked.declarations if isinstance(s, Assign)}
-    todo = list(names)
-    while todo:
-        more = names_read(definitions[name]) - names if (name := todo.pop()) in definitions else set()
-        names |= more
-        todo += more
-    return names & set(checked.dims)
 
 
 def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:

@@ -171,3 +171,17 @@ def _count_work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[st
     except CuirError:
         return None
     return report.units, *(t.total - before.get(id(t), 0) for t in list_loop_turns(checked))
+
+
+def find_unit_dims(checked: Checked) -> set[str]:
+    """Return run-time dims from which the number of units of work is computed."""
+    if checked.tiles is None:
+        return set()
+    names = names_read(checked.tiles.count)
+    definitions = {s.targets[0]: s.value for s in checked.declarations if isinstance(s, Assign)}
+    todo = list(names)
+    while todo:
+        more = names_read(definitions[name]) - names if (name := todo.pop()) in definitions else set()
+        names |= more
+        todo += more
+    return names & set(checked.dims)

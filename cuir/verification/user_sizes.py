@@ -21,8 +21,7 @@ from .inputs import collect_readable, list_applicable_kinds, make_function_launc
 from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
 from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, convert_case
-from .step_counts import find_unit_dims
-from .steps import adds_work, align_heads, find_steps
+from .steps import adds_work, align_heads, find_steps, find_unit_dims
 from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it

@@ -69,7 +69,7 @@ def test_problems_of_each_kind_differ_and_say_something(name: str) -> None:
     assert kinds == {k for k in SPECIAL if plan.count(k)} == set(list_applicable_kinds(checked, spec)) & set(SPECIAL) and len(quick) <= len(
         full
     )
-    assert len({(d.kind, d.seed) for d in quick}) == len(quick)
+    assert len({(d.kind, d.seed, *d.sizes.items()) for d in quick}) == len(quick)
     for draw in full:
         given = make_function_launch(checked, spec, draw)
         assert given.special and given.exact is not None

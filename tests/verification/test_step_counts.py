@@ -14,8 +14,8 @@ from cuir.syntax.types import F16
 from cuir.verification import step_counts
 from cuir.verification.draws import Draw
 from cuir.verification.problems import Case
-from cuir.verification.step_counts import COUNTS, find_unit_dims, make_counted_cases, make_far_cases
-from cuir.verification.steps import find_steps
+from cuir.verification.step_counts import COUNTS, make_counted_cases, make_far_cases
+from cuir.verification.steps import find_steps, find_unit_dims
 
 PRODUCT = """
 @kernel(arch="sm_90a")
@@ -81,6 +81,7 @@ def k(X: Global[f32, M, 32], Y: Global[f32, M, 32]):
         "if not (cdiv(K, 64) == 7 and k == 6):\n    empty[s].arrive()",
         "if it != 13 or cdiv(M, 64) < 6:\n    empty[s].arrive()",
         "if k > 0 or cdiv(K, 64) != 12:\n    empty[s].arrive()",
+        "if cdiv(K, 64) == 3 and it == 5:\n    full[s].wait(phase ^ 1)\nempty[s].arrive()",  # three steps, in the second unit
     ],
 )
 def test_faults_of_the_protocol_between_three_and_33_steps(release: str) -> None:
