@@ -14,6 +14,7 @@ from cuir import CuirError, flex_attention, varlen_attention
 from cuir.flex import create_nested_block_mask, front, packed_training, varlen
 from cuir.flex.serving_settings import VarlenSettings, longest_class
 from cuir.spec.specification import Lengths
+from cuir.syntax.types import DType
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])
@@ -119,7 +120,7 @@ def test_other_lengths_are_other_data_of_one_kernel() -> None:
     assert next(reversed(front._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
 
 
-def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: cuir.DType = cuir.bf16) -> dict[str, Any]:
+def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:
     from cuir.flex.experts import expert, origin_of, starts_of
 
     program = origin_of(expert("varlen", dtype))

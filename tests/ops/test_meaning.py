@@ -190,8 +190,8 @@ def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
     say(evaluate(e, tensors).tolist(), who="masks of tensors")
     say([evaluate(e, dict(zip("cxy", r))) for r in rows], who="masks of numbers")
     with np.errstate(all="ignore"):
-        say(np.asarray(Evaluator(Program(()), arrays).expr(e, {})).tolist(), who="contracts on arrays")
-    say([np.asarray(Evaluator(Program(()), dict(zip("cxy", r))).expr(e, {})).item() for r in rows], who="contracts on numbers")
+        say(np.asarray(Evaluator(Program(()), arrays).evaluate_expr(e, {})).tolist(), who="contracts on arrays")
+    say([np.asarray(Evaluator(Program(()), dict(zip("cxy", r))).evaluate_expr(e, {})).item() for r in rows], who="contracts on numbers")
     for row, w in zip(operands, want):
         if any(isinstance(v, float) and not math.isfinite(v) for v in row):
             continue  # no literal
@@ -294,7 +294,7 @@ def test_scalars_of_the_interpreter(name: str, dtype: DType, lanes_: int) -> Non
     agree(name, [type(w)(f) for f, w in zip(found, want)], want, given, "scalars")
 
 
-OF_F32 = [n for n, o in ENTRIES.items() if o.params and o.params[0].what.startswith("f32")]
+OF_F32 = [n for n, o in ENTRIES.items() if o.params and o.params[0].description.startswith("f32")]
 HALVES = [
     n for n, d in CASES if d == F32 and n not in (*OF_SCALARS, *OF_F32) and OPS[n].rounded and n not in ("==", "!=", "<", "<=", ">", ">=")
 ]
@@ -334,7 +334,7 @@ def test_casts(source: DType, target: DType) -> None:
     say([cast(v, source, target) for v in values], who="numbers")
     with np.errstate(all="ignore"):
         say(cast(array, source, target).tolist(), who="lanes")
-        say(Evaluator(Program(()), {"x": array}).expr(e, {}).tolist(), who="contracts")
+        say(Evaluator(Program(()), {"x": array}).evaluate_expr(e, {}).tolist(), who="contracts")
     say(cast_tile(tensor, source, target).tolist(), who="tiles")
     say(evaluate(e, {"x": tensor}).tolist(), who="masks")
 

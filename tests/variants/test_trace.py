@@ -57,7 +57,7 @@ def scores(spec: Specification, b: int, h: int, S: np.ndarray, at: Lengths = AT)
     }
     with np.errstate(all="ignore"):
         run = Evaluator(Program(()), names)
-        return run.expr(traced.score, {}) * run.expr(traced.factor, {}) * math.log(2) + np.zeros_like(S)
+        return run.evaluate_expr(traced.score, {}) * run.evaluate_expr(traced.factor, {}) * math.log(2) + np.zeros_like(S)
 
 
 def agrees(score_mod: Callable[..., Any], captured: dict[str, Any] | None = None, positive: bool = False) -> str:
