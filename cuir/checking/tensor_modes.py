@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..syntax.nodes import Expr, Literal, Node, Subscript
+from ..syntax.nodes import Literal, Node, Subscript
 from ..syntax.walk import walk
 from ..text.source import Span
-from .checked import Checked
+from .checked import BoundCall, Checked
 from .views import root_name
 
 
@@ -44,11 +44,13 @@ def _walk_accesses(checked: Checked) -> Iterator[tuple[str, str, Span]]:
             for access in bound.op.effects.accesses:
                 place = bound.args.get(access.arg)
                 if place is not None:
-                    mode = "add" if access.mode == "write" and _is_true(bound.args.get("add")) else access.mode
+                    mode = "add" if access.mode == "write" and has_addition(bound) else access.mode
                     yield root_name(place) or "", mode, node.span
         elif isinstance(node, Subscript) and not node.place:
             yield root_name(node) or "", "read", node.span
 
 
-def _is_true(e: Expr | None) -> bool:
-    return isinstance(e, Literal) and bool(e.value)
+def has_addition(call: BoundCall) -> bool:
+    """Return whether a store adds to memory: its `add` is there and not constantly false."""
+    add = call.args.get("add")
+    return isinstance(add, Literal) and bool(add.value)

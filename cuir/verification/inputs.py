@@ -18,7 +18,7 @@ import torch
 from ..calls.binding import TORCH
 from ..calls.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, ScalarParam, TensorParam
-from ..checking.views import root_name
+from ..checking.tensor_modes import find_tensor_modes
 from ..interp.launch import _read_tensors
 from ..spec.functions import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
@@ -109,8 +109,7 @@ def choose_half_dtype(checked: Checked) -> DType:
 
 def find_accumulated(checked: Checked) -> set[str]:
     """Return the tensors that atomic additions write, in any order."""
-    names = {root_name(c.args[a.arg]) for c in checked.calls() if "add" in c.args for a in c.op.effects.accesses if a.mode != "read"}
-    return {name for name in names if name is not None}
+    return {name for name, modes in find_tensor_modes(checked).items() if "add" in modes}
 
 
 def find_overwritten(checked: Checked) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..checking.checked import BoundCall, Checked
+from ..checking.tensor_modes import has_addition
 from ..checking.views import root_name
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
 from ..syntax.types import BF16, F16, TileType
@@ -119,6 +120,6 @@ class _Flow:
         stores = [mode for _, mode in places.values() if mode != "read"]
         if any(root_name(e) in self.holders and mode == "read" for e, mode in places.values()) and not stores:
             return True  # read back, or an operand of a product
-        if any(mode == "add" or "add" in bound.args for _, mode in places.values()) and any(self.is_half(e) for e, _ in places.values()):
+        if any(mode == "add" or has_addition(bound) for _, mode in places.values()) and any(self.is_half(e) for e, _ in places.values()):
             return True  # each sum is rounded
         return not stores and not self.is_half(node) and any(self.is_rounded(e) for n, e in bound.args.items() if n not in places)

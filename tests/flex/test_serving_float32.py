@@ -163,7 +163,7 @@ def test_a_fault_at_the_end_of_a_sequence_is_found(chunk: int, right: str, wrong
 
 def test_the_kernel_is_right_over_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its schedules are alike: tests/explore/test_programs.py."""
-    monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked: None)
+    monkeypatch.setattr(stages._Verification, "schedules", lambda *arguments: None)
     program = cuir.parse(corpus.kernels()["flash_fwd_varlen_f32"].read_text(encoding="utf-8"))
     consts = {"T": cuir.f32, "D": 8, "BM": 64, "CHUNK": 16}
     assert cuir.verify(program, corpus.specification("causal_packed")(), consts=consts, seeded=0).ok
