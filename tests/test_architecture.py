@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import lzma
 import re
 import subprocess
 import tarfile
@@ -237,6 +238,9 @@ def test_no_path_of_a_machine_and_no_package_index() -> None:
 
 def read_texts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield name and text of a file, or of each member of an archive."""
+    if path.name.endswith(".jsonl.xz"):
+        yield name_of(path), lzma.decompress(path.read_bytes()).decode("utf-8")
+        return
     if not path.name.endswith(".tar.xz"):
         yield name_of(path), path.read_text(encoding="utf-8")
         return

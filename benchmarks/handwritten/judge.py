@@ -6,7 +6,7 @@ It counts how many faulty ones are refused, and how many right ones are not.
     python -m benchmarks.handwritten.judge --table verdicts.jsonl
 
 A source is a folder of programs, a PyTorch reference for each, and `index.jsonl`: a line a program, {"file", "kernel",
-"against", "consts", "class", "right", "fault"}. Or it is a bundle, NAME.jsonl: such lines with the texts in them,
+"against", "consts", "class", "right", "fault"}. Or it is a bundle, NAME.jsonl or NAME.jsonl.xz: such lines with the texts in them,
 "text" and "reference"; `--unpack FOLDER` writes them as files. Each is verified in a separate process, with a limit of
 time; verdicts in --out are not judged again.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import lzma
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,7 @@ CLASSES = {
 
 def sources() -> list[Path]:
     """List the bundles beside this file."""
-    return sorted(HERE.glob("kernels/*.jsonl"))
+    return sorted(HERE.glob("kernels/*.jsonl.xz"))
 
 
 @functools.cache
@@ -56,10 +57,13 @@ def unpacked() -> tempfile.TemporaryDirectory[str]:
 
 def unpack(bundle: Path, folder: Path) -> Path:
     """Write the programs of a bundle, their references and an index into a folder of its name; return that."""
-    target = folder / bundle.stem
+    target = folder / bundle.name.partition(".")[0]
     target.mkdir(parents=True, exist_ok=True)
     index = []
-    for line in bundle.read_text(encoding="utf-8").splitlines():
+    read = lzma.decompress if bundle.suffix == ".xz" else bytes
+    for line in read(bundle.read_bytes()).decode("utf-8").split("\n"):
+        if not line:
+            continue
         entry = json.loads(line)
         (target / entry["file"]).write_text(entry.pop("text"), encoding="utf-8")
         (target / entry["against"]).write_text(entry.pop("reference"), encoding="utf-8")
