@@ -36,5 +36,5 @@ class Tile(_Shaped):
     """A tile in registers."""
 
 
-class const:
+class const:  # noqa: N801 - a word of the language
     """A parameter known when the kernel is specialised."""

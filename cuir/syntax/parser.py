@@ -32,7 +32,7 @@ class _BadDedent(Exception):
 
 
 class _Indenter(PythonIndenter):
-    def handle_NL(self, token: Token) -> Iterator[Token]:
+    def handle_NL(self, token: Token) -> Iterator[Token]:  # noqa: N802 - Lark's name
         try:
             yield from super().handle_NL(token)
         except DedentError:

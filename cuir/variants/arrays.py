@@ -90,10 +90,10 @@ class Array(Rows):
         return torch.device("cpu")
 
     @property
-    def T(self) -> Any:
+    def T(self) -> Any:  # noqa: N802 - PyTorch's name
         return self.permute(*reversed(range(self.ndim)))
 
-    mT = property(lambda self: self.transpose(-2, -1))
+    mT = property(lambda self: self.transpose(-2, -1))  # noqa: N815 - PyTorch's name
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
