@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
-from cuir.bench.backward import gradients_of, ours
-from cuir.bench.contest import contest
-from cuir.bench.peers import contenders
-from cuir.bench.suites import suite
+from cuir.performance.suites.backward import gradients_of, ours
+from cuir.performance.suites.contest import contest
+from cuir.performance.suites.peers import contenders
+from cuir.performance.suites.suites import suite
 from cuir.cli.inputs import read_variant
-from cuir.measure.gradients import compute_expected_gradients
-from cuir.measure.problem import count_kept_pairs, make_tensors
-from cuir.measure.protocol import Call
+from cuir.performance.timing.gradients import compute_expected_gradients
+from cuir.performance.timing.problem import count_kept_pairs, make_tensors
+from cuir.performance.timing.protocol import Call
 
 MILLISECONDS, DIM = 100.0, 128
 

@@ -30,14 +30,14 @@ import torch
 import corpus
 import cuir
 from benchmarks.old_and_new import as_they_come
-from cuir.bench.suites import VARIANTS
+from cuir.performance.suites.suites import VARIANTS
 from cuir.checking.checked import Const
-from cuir.choice.cost import fit_buffers
-from cuir.measure.problem import Shape, make_tensors
-from cuir.measure.protocol import time_calls
+from cuir.performance.selection.cost import fit_buffers
+from cuir.performance.timing.problem import Shape, make_tensors
+from cuir.performance.timing.protocol import time_calls
 from cuir.spec.specification import lengths_of
 from cuir.syntax.types import BF16
-from cuir.tuning.space import find_violation, label, plain
+from cuir.performance.search.space import find_violation, label, plain
 
 ORIGIN = "flash_fwd_sm90"
 TOKENS = 16384
@@ -183,7 +183,7 @@ class Kernels:
 
     def build(self, jobs: int | None) -> None:
         """Build all kernels."""
-        from cuir.tuning import compile_all
+        from cuir.performance.search import compile_all
 
         keys = list(self.jobs)
         for i, built in compile_all(self.work, jobs):
@@ -273,7 +273,7 @@ def compiled(transferred: Any, name: str, consts: Mapping[str, Const]) -> Any:
 
 def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield records of built kernels and measured cells. Nothing begins after `seconds`."""
-    from cuir.tuning.cache import device
+    from cuir.performance.search.cache import device
 
     began, lines = time.monotonic(), []  # type: ignore[var-annotated]
     yield {"device": device()[0], "torch": torch.__version__, "rounds": ROUNDS}
@@ -303,7 +303,7 @@ def planned(path: Path) -> list[Job]:
 
 
 def parsed(name: str) -> dict[str, int | bool]:
-    """Parse a setting that `cuir.tuning.space.label` wrote."""
+    """Parse a setting that `cuir.performance.search.space.label` wrote."""
     return {n: json.loads(value.lower()) for n, _, value in (part.partition("=") for part in name.split(","))}
 
 
@@ -324,7 +324,7 @@ def main() -> int:
     measure_parser.add_argument("--jobs", type=int)
     measure_parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     options = parser.parse_args()
-    from cuir.measure.gpu import explain_missing_gpu
+    from cuir.performance.timing.gpu import explain_missing_gpu
 
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)

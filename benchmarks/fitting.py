@@ -1,7 +1,7 @@
 """Fit of the tables and the cost model that the package ships, from `benchmarks.defaults measure`.
 
-python -m benchmarks.fitting table rows.jsonl     # -> cuir/choice/tables/GPU.json
-python -m benchmarks.fitting fit rows.jsonl       # -> cuir/choice/cost.json
+python -m benchmarks.fitting table rows.jsonl     # -> cuir/performance/selection/tables/GPU.json
+python -m benchmarks.fitting fit rows.jsonl       # -> cuir/performance/selection/cost.json
 python -m benchmarks.fitting report rows.jsonl    # what each of the two would choose, beside the best that was measured; no GPU
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-import cuir.choice
+import cuir.performance.selection
 from benchmarks.defaults import Cell, of_cell, parsed, whole
-from cuir.choice import Device, cost, table
-from cuir.choice.choose import Source, choose
-from cuir.choice.work import Work
-from cuir.measure.problem import Shape
+from cuir.performance.selection import Device, cost, table
+from cuir.performance.selection.choose import Source, choose
+from cuir.performance.selection.work import Work
+from cuir.performance.timing.problem import Shape
 
-PLACE = Path(cuir.choice.__file__).parent
+PLACE = Path(cuir.performance.selection.__file__).parent
 CHANGE = 0.02  # of a group's time: least gain for which the setting changes between rows; it is another kernel to compile
 OWN = 0.03  # of a cell's time: largest loss by the setting that it shares with its neighbours
 FAR = 0.05  # predictions with larger errors weigh less and less

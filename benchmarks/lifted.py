@@ -161,7 +161,7 @@ ALL = (
 
 def measured(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each program and length."""
-    from cuir.measure.protocol import describe_error, median_ms, time_in_turns
+    from cuir.performance.timing.protocol import describe_error, median_ms, time_in_turns
 
     gpu = torch.cuda.get_device_name()
     for program in ALL:
@@ -232,7 +232,7 @@ def main() -> int:
     if options.table is not None:
         print(table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
-    from cuir.measure.gpu import explain_missing_gpu
+    from cuir.performance.timing.gpu import explain_missing_gpu
 
     if why := explain_missing_gpu():
         print(f"nothing measured: {why}", file=sys.stderr)

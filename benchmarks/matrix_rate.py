@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from cuir.measure.gpu import explain_missing_gpu
-from cuir.measure.protocol import Call, median_ms
+from cuir.performance.timing.gpu import explain_missing_gpu
+from cuir.performance.timing.protocol import Call, median_ms
 
 SIZES = (4096, 8192, 16384)
 

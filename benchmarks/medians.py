@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from cuir.bench.results import geometric_mean, ours, peers, place, ratios, read
+from cuir.performance.suites.results import geometric_mean, ours, peers, place, ratios, read
 
 
 def medians(files: Iterable[Path]) -> dict[str, dict[str, float]]:

@@ -32,16 +32,16 @@ from benchmarks import of_models
 from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, DIM, accepted, compiled_ahead
 from benchmarks.recorded import as_row, command, record
-from cuir.bench.cells import Cell
-from cuir.bench.contest import contest
-from cuir.bench.peers import contenders
-from cuir.calls.binding import TORCH
+from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.contest import contest
+from cuir.performance.suites.peers import contenders
+from cuir.arguments.binding import TORCH
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.cli.inputs import read_specification, read_variant
 from cuir.flex.kernels import attention
-from cuir.measure.problem import Shape
-from cuir.measure.protocol import Call, median_ms
+from cuir.performance.timing.problem import Shape
+from cuir.performance.timing.protocol import Call, median_ms
 from cuir.spec.functions import FunctionSpecification
 
 SHAPE = Shape(2, 16, 16, 4096, 4096, DIM)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuir.bench.cells import Cell
-from cuir.measure.gpu import versions
+from cuir.performance.suites.cells import Cell
+from cuir.performance.timing.gpu import versions
 
 
 def record(

@@ -19,8 +19,8 @@ from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
 from benchmarks.rules import table as rules_table
-from cuir.bench import results
-from cuir.bench.plot import plot as plot_suite
+from cuir.performance.suites import results
+from cuir.performance.suites.plot import plot as plot_suite
 from cuir.text.figures import load_pyplot, save_figure
 from cuir.text.markdown import table
 from llm import evaluate, figures, scores
@@ -105,7 +105,7 @@ def _settings(rows: Sequence[Row]) -> str:
 def _predicted(rows: Sequence[Row], path: Path) -> None:
     """Plot the cost model's prediction over the measurement, a point for each setting of each cell."""
     from benchmarks.fitting import HELD, work_of
-    from cuir.choice import cost
+    from cuir.performance.selection import cost
 
     figure, panels = load_pyplot(COMMAND).subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
     c = cost.Coefficients.load()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from .bridging import bridge
-    from .calls.binding import bind
+    from .arguments.binding import bind
     from .checking.checked import Checked
     from .checking.checker import check
     from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .syntax.parser import parse
     from .syntax.printer import show
     from .text.diagnostics import CuirError, Diagnostic
-    from .tuning import tuned
+    from .performance.search import tuned
     from .variants import transfer
     from .verification import verify
 

@@ -187,7 +187,7 @@ class _Job:
 
             find_nvcc()
         if run == "yes":
-            from .measure.gpu import require_gpu
+            from .performance.timing.gpu import require_gpu
 
             require_gpu('leave out --run (in Python run="yes") to do everything else')
 
@@ -257,8 +257,8 @@ class _Job:
 
     def choose(self, transferred: TransferResult) -> None:
         """Choose the setting that a call of the timed problem would get; consts of the caller stand."""
-        from .bench.compare import BATCH, HEADS, LENGTH
-        from .choice import choose
+        from .performance.suites.compare import BATCH, HEADS, LENGTH
+        from .performance.selection import choose
         from .spec.specification import Lengths
 
         at = Lengths(BATCH, HEADS, HEADS, LENGTH, LENGTH)
@@ -344,8 +344,8 @@ class _Job:
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         """Time the kernel on a GPU, if demanded or possible."""
-        from .bench.compare import compare
-        from .measure.gpu import explain_missing_gpu
+        from .performance.suites.compare import compare
+        from .performance.timing.gpu import explain_missing_gpu
 
         reason = explain_missing_gpu()
         if demand == "no" or (demand == "auto" and reason):

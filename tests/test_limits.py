@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import check, load, parse
-from cuir.calls.binding import assume_consts
+from cuir.arguments.binding import assume_consts
 from cuir.cli.running import make_arguments
 from cuir.interp import run
 from cuir.interp.budget import limit_seconds

@@ -16,7 +16,7 @@ from cuir.bridging import Step as BridgeStep
 from cuir.explore import Exploration
 from cuir.mutation import MutateReport
 from cuir.runtime.nvcc import Compiled, Resources
-from cuir.tuning import TuneReport
+from cuir.performance.search import TuneReport
 from cuir.verification import Stage, VerifyReport
 
 GEMM = Path(str(files("corpus").joinpath("programs/gemm.cuir")))

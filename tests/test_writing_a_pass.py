@@ -27,7 +27,7 @@ def test_the_page_names_every_operation_and_layout() -> None:
 
 
 def test_the_page_names_every_fact() -> None:
-    assert not [p.name for p in (ROOT / "cuir/lowering/facts").glob("[a-z]*.py") if f"`{p.name}`" not in PAGE]
+    assert not [p.name for p in (ROOT / "cuir/lowering/analyses").glob("[a-z]*.py") if f"`{p.name}`" not in PAGE]
 
 
 def test_files_that_the_page_names_are_there() -> None:

@@ -30,7 +30,7 @@ from typing import Any
 from cuir.checking.checker import check
 from cuir.cli.verifying_gpu import around, find_sanitizer
 from cuir.lowering import lower
-from cuir.measure.worker import Worker, WorkerLost
+from cuir.performance.timing.worker import Worker, WorkerLost
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError

@@ -1,6 +1,6 @@
 """Process that launches faulty kernels on a GPU: `python -m benchmarks.other_tools.launches`.
 
-Requests come over pipes as in `cuir/measure/worker.py`. A launch that hangs or faults costs only this process.
+Requests come over pipes as in `cuir/performance/timing/worker.py`. A launch that hangs or faults costs only this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.measure.worker import serve
+from cuir.performance.timing.worker import serve
 from cuir.runtime.compiled import compile as compile_kernel
 from cuir.runtime.nvcc import Compiled
 from cuir.spec.functions import FunctionSpecification
@@ -221,7 +221,7 @@ def prepare(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _launching(compiled: Compiled, seconds: float) -> Launching:
     """Return a function that launches within a limit of time."""
-    from cuir.calls.requirements import require_layout
+    from cuir.arguments.requirements import require_layout
     from cuir.runtime.launch import Launcher, bind_arguments
 
     checked = compiled.cuda.checked

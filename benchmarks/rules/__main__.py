@@ -40,7 +40,7 @@ def main() -> int:
     if options.table is not None:
         print(markdown([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
         return 0
-    from cuir.measure.gpu import explain_missing_gpu
+    from cuir.performance.timing.gpu import explain_missing_gpu
 
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)

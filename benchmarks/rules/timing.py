@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from cuir.measure.protocol import describe_error, median_ms, time_in_turns
-from cuir.measure.worker import Worker, WorkerLost, serve
+from cuir.performance.timing.protocol import describe_error, median_ms, time_in_turns
+from cuir.performance.timing.worker import Worker, WorkerLost, serve
 from cuir.text.diagnostics import CuirError
 
 from . import RULES

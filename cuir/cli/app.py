@@ -55,7 +55,7 @@ def options(
 @app.command()
 def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
-    from ..calls.requirements import describe_row_requirements
+    from ..arguments.requirements import describe_row_requirements
     from ..checking.checker import check as run_check
     from ..runtime.launchable import require_launchable
     from .inputs import read_program, read_program_consts

@@ -165,7 +165,7 @@ def transfer(
 ) -> int:
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
     from ..checking.checker import pick_kernel
-    from ..tuning.space import plain as plain_consts
+    from ..performance.search.space import plain as plain_consts
     from .inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
 
     _one_thread()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..measure.problem import Shape
+from ..performance.timing.problem import Shape
 from ..text.diagnostics import CuirError
 from .output import print_json
 from .tables import print_table
@@ -28,8 +28,8 @@ def show_choices(
     Raises CuirError U100 for a GPU that is not present and for which no measurements are shipped.
     """
     from ..bridging import attention_consts
-    from ..choice import choose
-    from ..tuning.space import label
+    from ..performance.selection import choose
+    from ..performance.search.space import label
     from .inputs import agreeing, read_consts
     from .worker import transferred
 
@@ -64,8 +64,8 @@ def show_choices(
 
 def _device(gpu: str | None) -> Any:
     """Return the device of a name, or the present one."""
-    from ..choice import Device
-    from ..choice.table import list_shipped_devices
+    from ..performance.selection import Device
+    from ..performance.selection.table import list_shipped_devices
 
     present = Device.current()
     if gpu is None or gpu == present.name:

@@ -228,7 +228,7 @@ class _Asked:
         """Return the head of the results file."""
         from llm.prompting import prompts_hash
 
-        from ..tuning.space import plain
+        from ..performance.search.space import plain
 
         return {
             "pass": "transfer",
@@ -249,7 +249,7 @@ class _Asked:
 
     def written(self, variant: str) -> dict[str, Any]:
         """Return a task as transcripts hold it."""
-        from ..tuning.space import plain
+        from ..performance.search.space import plain
 
         return {
             "pass": "transfer",
@@ -297,7 +297,7 @@ def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Tran
     """
     from llm.passes.transfer import Job, Transfer
 
-    from ..tuning.space import from_plain
+    from ..performance.search.space import from_plain
     from .inputs import read_program, read_specification
 
     load = partial(read_specification, task["to"], tuple(task["parameters"]))

@@ -113,7 +113,7 @@ def explore_or_replay(
     as_json: bool,
 ) -> int:
     """Run `cuir run ... --exhaustive`, or `--replay` of a file, on random tensors; return the exit code."""
-    from ..calls.binding import bind
+    from ..arguments.binding import bind
     from ..checking.checker import check
     from ..explore import explore, read_schedule
     from .running import make_arguments

@@ -283,7 +283,7 @@ def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
 
     Raises CuirError for what is missing, before anything runs.
     """
-    from ..measure.gpu import require_gpu
+    from ..performance.timing.gpu import require_gpu
     from .verifying_gpu import find_sanitizer
 
     if sanitizer is not None and not gpu:

@@ -128,7 +128,7 @@ def lift(
     from llm.ptx.compiling import Build
 
     from ..checking.defaults import parenthesise_consts
-    from ..tuning.space import plain as plain_consts
+    from ..performance.search.space import plain as plain_consts
     from .inputs import output_folder, read_attention, read_specification
 
     _one_thread()
@@ -347,7 +347,7 @@ def _beside(
     lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
 ) -> dict[str, Any] | None:
     """Compare the lifted kernel with the source on a GPU, if there is one; else return why not."""
-    from ..measure.gpu import explain_missing_gpu
+    from ..performance.timing.gpu import explain_missing_gpu
     from ..spec.specification import Specification
 
     verdict = lifted.last.verdict

@@ -18,11 +18,11 @@ from .jobs import Consts, Dtype, GivenDtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
 if TYPE_CHECKING:
-    from ..bench.reference import Reference
+    from ..performance.suites.reference import Reference
     from ..checking.checked import Const
-    from ..measure.problem import Shape
-    from ..tuning import Outcome, Space, TuneReport
-    from ..tuning.cache import Key
+    from ..performance.timing.problem import Shape
+    from ..performance.search import Outcome, Space, TuneReport
+    from ..performance.search.cache import Key
     from ..variants import TransferResult
 
 Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
@@ -54,8 +54,8 @@ def tune(
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
     from ..checking.defaults import USUAL_DTYPE
-    from ..measure.gpu import explain_missing_gpu
-    from ..measure.problem import Shape as ShapeType
+    from ..performance.timing.gpu import explain_missing_gpu
+    from ..performance.timing.problem import Shape as ShapeType
     from .asking import asked
     from .inputs import expert_for
     from .proposing import tune_programs
@@ -166,7 +166,7 @@ def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[
     Without shapes it is one shape, with the head dim and the dtype that the file's kernel has by default.
     """
     from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
-    from ..measure.problem import Shape as ShapeType
+    from ..performance.timing.problem import Shape as ShapeType
     from ..verification.problems import is_attention
     from .inputs import read_program
 
@@ -196,12 +196,12 @@ def _tune_one(
 ) -> dict[str, Any]:
     """Search the settings of one target and shape; return the report as JSON data."""
     from ..bridging import attention_consts
-    from ..measure.worker import Worker
-    from ..tuning import compile_all, shape_class
-    from ..tuning import tune as search
-    from ..tuning.cache import Journal, Key, device, store_best
-    from ..tuning.device import RemoteDevice
-    from ..tuning.space import plain
+    from ..performance.timing.worker import Worker
+    from ..performance.search import compile_all, shape_class
+    from ..performance.search import tune as search
+    from ..performance.search.cache import Journal, Key, device, store_best
+    from ..performance.search.device import RemoteDevice
+    from ..performance.search.space import plain
     from .inputs import agreeing, read_consts, read_program
     from .interruption import goes_on_from
     from .measuring_view import TuneView, print_tuned
@@ -232,7 +232,7 @@ def _tune_one(
 
     def keep_best(best: Outcome) -> None:
         """Store the best setting in the cache."""
-        from ..measure.gpu import versions
+        from ..performance.timing.gpu import versions
 
         record = {
             "consts": plain(best.consts),
@@ -291,7 +291,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
     """
     import corpus
 
-    from ..tuning import Space
+    from ..performance.search import Space
     from .inputs import read_program
 
     is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
@@ -343,13 +343,13 @@ def bench(
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked."""
-    from ..bench import Results
-    from ..bench import suite as find_suite
-    from ..bench.peers import check_peers, not_installed
-    from ..bench.reference import Reference
-    from ..bench.results import read
+    from ..performance.suites import Results
+    from ..performance.suites import suite as find_suite
+    from ..performance.suites.peers import check_peers, not_installed
+    from ..performance.suites.reference import Reference
+    from ..performance.suites.results import read
     from ..bridging import attention_consts
-    from ..measure.gpu import require_gpu, versions
+    from ..performance.timing.gpu import require_gpu, versions
     from .inputs import agreeing, expert_for, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
@@ -444,13 +444,13 @@ def _bench_cells(
     Settings of a cell are those of the command line, else what a call gets; where nothing is known of such calls, every
     start of the kernel's space. `left_out`: see `_bench_calls`.
     """
-    from ..bench.priming import primed, requests
-    from ..bench.running import Planned, run_cells
+    from ..performance.suites.priming import primed, requests
+    from ..performance.suites.running import Planned, run_cells
     from ..bridging import attention_consts
-    from ..choice import choose
-    from ..measure.worker import Worker
-    from ..tuning import compile_all
-    from ..tuning.compiling import default_jobs
+    from ..performance.selection import choose
+    from ..performance.timing.worker import Worker
+    from ..performance.search import compile_all
+    from ..performance.search.compiling import default_jobs
     from .inputs import read_consts
     from .measuring_view import BenchView
     from .worker import COMMAND, transferred
@@ -515,8 +515,8 @@ def _bench_calls(
 
     `left_out` are notes on contenders that are left out.
     """
-    from ..bench.running import run_calls
-    from ..measure.worker import Worker
+    from ..performance.suites.running import run_calls
+    from ..performance.timing.worker import Worker
     from .measuring_view import BenchView
     from .worker import COMMAND
 

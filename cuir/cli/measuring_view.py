@@ -15,10 +15,10 @@ from .output import plain, print_json, stderr, stdout, styled
 from .tables import print_table
 
 if TYPE_CHECKING:
-    from ..bench.results import Row
-    from ..bench.running import Told
-    from ..tuning import Outcome, TuneReport
-    from ..tuning.search import Progress
+    from ..performance.suites.results import Row
+    from ..performance.suites.running import Told
+    from ..performance.search import Outcome, TuneReport
+    from ..performance.search.search import Progress
 
 SHOWN = 8  # candidates of a table
 SILENCE = 5.0  # seconds after which a further line is printed, where no line can change
@@ -98,7 +98,7 @@ class BenchView(_View):
 
 def line(row: Row) -> str:
     """Format a row as a line."""
-    from ..bench.results import ours, peers, place, rate, ratios
+    from ..performance.suites.results import ours, peers, place, rate, ratios
 
     head = f"{place(row):44s}  "
     if "failed" in row:
@@ -153,7 +153,7 @@ def print_tuned(report: TuneReport, static: bool) -> None:
 
 def _settings(consts: Any) -> str:
     """Format a setting."""
-    from ..tuning.space import label
+    from ..performance.search.space import label
 
     return label(consts)
 
@@ -166,8 +166,8 @@ def finish_bench(
     It is 1 if one of our kernels failed or is wrong. `rows_shown`: the rows were shown already. `anew`: an existing
     table and plot are overwritten.
     """
-    from ..bench.plot import plot
-    from ..bench.results import OURS, family, markdown, means, names_of_peers, summary
+    from ..performance.suites.plot import plot
+    from ..performance.suites.results import OURS, family, markdown, means, names_of_peers, summary
 
     table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
     try:

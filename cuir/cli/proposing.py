@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from llm.passes.tune import Tuned, Tuning
 
     from ..checking.checked import Const
-    from ..measure.problem import Shape
+    from ..performance.timing.problem import Shape
     from ..syntax.nodes import Program
-    from ..tuning import Outcome
-    from ..tuning.contest import Contender, Entry
-    from ..tuning.space import Space
+    from ..performance.search import Outcome
+    from ..performance.search.contest import Contender, Entry
+    from ..performance.search.space import Space
     from ..variants import TransferResult
     from .asking import Asking
 
@@ -59,8 +59,8 @@ def tune_programs(
     from llm.passes.tune import Target, Tuned, Tuning, tune
 
     from ..bridging import attention_consts
-    from ..measure.worker import Worker
-    from ..tuning.device import RemoteDevice
+    from ..performance.timing.worker import Worker
+    from ..performance.search.device import RemoteDevice
     from ..variants import transfer
     from .asking_view import Conversations
     from .inputs import agreeing, output_folder, read_consts, read_program, read_variant
@@ -113,7 +113,7 @@ def tune_programs(
 
 def _setting(result: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
     """Return the setting that a call of such shapes gets."""
-    from ..choice import choose
+    from ..performance.selection import choose
 
     near = space.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed})
     return choose(
@@ -133,8 +133,8 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
 
     They are those of settings with these consts.
     """
-    from ..tuning import Outcome
-    from ..tuning.cache import Journal, Key, device
+    from ..performance.search import Outcome
+    from ..performance.search.cache import Journal, Key, device
 
     journal = Journal.of(Key.of(device()[0], program, dtype, shape, fixed), shape)
     outcomes = map(Outcome.of, journal.entries.values())
@@ -147,7 +147,7 @@ def _compiler(jobs: int | None, optional: bool) -> Any:
     Raises CuirError U503, U504.
     """
     from ..runtime.nvcc import find_nvcc, include_dir
-    from ..tuning import compile_all
+    from ..performance.search import compile_all
 
     try:
         find_nvcc()
@@ -187,7 +187,7 @@ def _unchanged(verdict: Verdict) -> bool:
 
 def _measured(shape: Shape, dtype: str, missing: str) -> str:
     """Describe what is timed, for the prompt."""
-    from ..tuning.cache import device
+    from ..performance.search.cache import device
 
     problem = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
     if missing:
@@ -200,7 +200,7 @@ def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
 
     Each states the setting that it was verified for.
     """
-    from ..tuning.space import label
+    from ..performance.search.space import label
 
     def add_setting(contender: Contender) -> str:
         """Return a program below a comment on its setting."""
@@ -319,7 +319,7 @@ def _row(name: str, entry: Entry, start: Entry) -> tuple[str, ...]:
     """Return a line of the table of programs."""
     from statistics import median
 
-    from ..tuning.space import label
+    from ..performance.search.space import label
 
     built, consts = entry.contender.built, entry.contender.consts
     times = [f"{median(t):.4f}" if t else "" for t in (entry.milliseconds, entry.best)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..calls.binding import TORCH, bind
+from ..arguments.binding import TORCH, bind
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import consts_as_json, describe_consts
@@ -54,7 +54,7 @@ def run_kernel(
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
-        from ..measure.gpu import require_gpu
+        from ..performance.timing.gpu import require_gpu
         from ..runtime.loader import require_loader
 
         require_loader(loader)
@@ -62,7 +62,7 @@ def run_kernel(
         _require_package(loader)
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):
-            from ..choice import choose
+            from ..performance.selection import choose
             from ..spec.specification import Lengths
 
             consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel, sources=("tuned",)).consts  # type: ignore[arg-type]

@@ -18,12 +18,12 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..measure.worker import Worker, WorkerLost
+from ..performance.timing.worker import Worker, WorkerLost
 from ..spec.functions import AnySpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..tuning.space import from_plain, plain
+from ..performance.search.space import from_plain, plain
 from ..variants import transfer
 from ..verification.problems import Case, make_cases
 from ..verification.report import Stage

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..bench.cells import Cell, measure_cell
-from ..bench.reference import Reference
-from ..calls.binding import TORCH
-from ..measure.problem import Shape
-from ..measure.worker import Tell, serve
+from ..performance.suites.cells import Cell, measure_cell
+from ..performance.suites.reference import Reference
+from ..arguments.binding import TORCH
+from ..performance.timing.problem import Shape
+from ..performance.timing.worker import Tell, serve
 from ..syntax.types import DTYPES
-from ..tuning.device import LocalDevice
-from ..tuning.space import from_plain
+from ..performance.search.device import LocalDevice
+from ..performance.search.space import from_plain
 from ..variants import TransferResult, transfer
 from ..verification.on_gpu import Launching
 from .inputs import read_program, read_variant
@@ -123,7 +123,7 @@ def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Time a cell of backward passes."""
     import torch
 
-    from ..bench.backward import measure_backward
+    from ..performance.suites.backward import measure_backward
 
     gc.collect()
     torch.cuda.empty_cache()
@@ -134,14 +134,14 @@ def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
 
 def decode(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Time a cell of decoding."""
-    from ..bench.decoding import measure_decode
+    from ..performance.suites.decoding import measure_decode
 
     return _of_calls(measure_decode, request, tell)
 
 
 def varlen(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Time a cell of packed sequences."""
-    from ..bench.packed import measure_varlen
+    from ..performance.suites.packed import measure_varlen
 
     return _of_calls(measure_varlen, request, tell)
 
@@ -159,7 +159,7 @@ def prime(request: Mapping[str, Any]) -> dict[str, Any]:
     """Prepare the peers for a cell."""
     import torch
 
-    from ..bench.priming import prime_peers
+    from ..performance.suites.priming import prime_peers
 
     bench_cell = Cell.from_json(request)
     spec = read_variant(bench_cell.variant, bench_cell.arguments)

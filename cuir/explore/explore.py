@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import Argument
+from ..arguments.binding import Argument
 from ..checking.checked import Checked
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..calls.binding import Argument
+from ..arguments.binding import Argument
 from ..checking.checked import BoundCall, Checked
 from ..checking.tensor_modes import find_exchanged
 from ..checking.views import root_name

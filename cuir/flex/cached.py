@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.requirements import COPY_ALIGNMENT
 from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number

@@ -12,7 +12,7 @@ from ..syntax.types import F32, DType
 from . import decoding
 
 if TYPE_CHECKING:
-    from ..tuning import Space
+    from ..performance.search import Space
 
 Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
 VARLEN, SINGLE_VARLEN = "flash_fwd_varlen_sm90", "flash_fwd_varlen_f32"
@@ -45,7 +45,7 @@ def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
     """Return good settings of the expert kernel that agree with the fixed consts."""
     import corpus
 
-    from ..tuning import Space
+    from ..performance.search import Space
 
     name = corpus.expert(str(fixed["T"]))
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from ..choice.device import bandwidth
+from ..performance.selection.device import bandwidth
 from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked
 from ..spec.gradients import padded_rows
 from ..spec.specification import Lengths, lengths_of

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch.autograd import forward_ad
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 from ..ops.limits import runs
 from ..spec.dropout import WORDS, draw_dropout_seed
 from ..syntax.plain_numbers import plain_number

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.binding import TORCH
+from ..arguments.requirements import COPY_ALIGNMENT
 from ..checking.checked import Checked, Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
@@ -56,7 +56,7 @@ from .settings import KNOWN_LENGTHS, Settings, text_of
 from .shares import join_shares, launch_arguments, share_count
 
 if TYPE_CHECKING:
-    from ..choice import Choice
+    from ..performance.selection import Choice
     from ..lowering import Cuda
     from ..runtime.compiled_kernel import CompiledKernel, ReplayableCall
     from ..verification import VerifyReport

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths
 from .appending import append_packed
 from .constants import constant

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.requirements import COPY_ALIGNMENT
 from .sizes import is_contiguous, is_known, order_from_outermost
 
 

@@ -20,8 +20,8 @@ from . import decoding
 from .settings import Numbers, Settings
 
 if TYPE_CHECKING:
-    from ..choice import Choice
-    from ..choice.work import Work
+    from ..performance.selection import Choice
+    from ..performance.selection.work import Work
     from ..spec.functions import AnySpecification
 
 SHORT = 64  # queries of a warpgroup's tile
@@ -63,7 +63,7 @@ class DecodeSettings(Settings):
         return replace(at, N=min(at.N, max(1, int(blocks.max())) * decoding.BLOCK))
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
-        from ..choice import Choice
+        from ..performance.selection import Choice
 
         return Choice(
             self.untuned(at, numbers), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for"
@@ -92,7 +92,7 @@ class CacheSettings(DecodeSettings):
     @functools.cached_property
     def work(self) -> Work | None:
         """The work if each sequence of a cache had all N tokens."""
-        from ..choice.work import Work
+        from ..performance.selection.work import Work
 
         def whole(node: Any) -> Any:
             return Name("N") if isinstance(node, Subscript) and isinstance(node.value, Name) and node.value.id == "LENGTHS" else node
@@ -116,7 +116,7 @@ class VarlenSettings(Settings):
     @functools.cached_property
     def tall(self) -> dict[str, Const]:
         """The setting for long sequences; `start` if none with taller tiles is known."""
-        from ..tuning.space import find_violation
+        from ..performance.search.space import find_violation
 
         settings = ({**start, **self.fixed} for start in self.starts if start.get("BM") == TALL)
         return next((consts for consts in settings if find_violation(self.program, None, consts) is None), self.start)
@@ -131,7 +131,7 @@ class VarlenSettings(Settings):
         return {**self.start, "BM": SHORT, "QBUF": 2 if self.start.get("AHEAD", True) else 1, **self.fixed}
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
-        from ..choice import Choice
+        from ..performance.selection import Choice
 
         return Choice(self.untuned(at), "start", "by the longest sequence: the device alone knows the others")
 

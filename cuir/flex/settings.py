@@ -1,6 +1,6 @@
 """The settings of const parameters with which one program runs, by problem, and their kernels.
 
-Settings are chosen by `cuir.choice`.
+Settings are chosen by `cuir.performance.selection`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .inputs import need_warm
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..choice import Choice
-    from ..choice.work import Arithmetic, Work
-    from ..measure.problem import Shape
+    from ..performance.selection import Choice
+    from ..performance.selection.work import Arithmetic, Work
+    from ..performance.timing.problem import Shape
     from ..runtime.compiled import CompiledKernel
     from ..spec.functions import AnySpecification
     from ..variants import TransferResult
@@ -70,14 +70,14 @@ class Settings:
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         """The setting for the interpreter, and for reports that are of no problem."""
-        from ..tuning.space import find_violation
+        from ..performance.search.space import find_violation
 
         settings = ({**start, **self.fixed} for start in self.starts)
         return next((consts for consts in settings if find_violation(self.program, None, consts) is None), self.fixed)
 
     @functools.cached_property
     def work(self) -> Work | None:
-        from ..choice.work import Work
+        from ..performance.selection.work import Work
 
         return Work.of(self.program, mask=self.mask)
 
@@ -96,9 +96,9 @@ class Settings:
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         """Return the setting of a problem, and the reason for it."""
-        from ..choice import choose, problem_class
-        from ..tuning import shape_class
-        from ..tuning.cache import device
+        from ..performance.selection import choose, problem_class
+        from ..performance.search import shape_class
+        from ..performance.search.cache import device
 
         shape_key = shape_class(self._shape(at), max(1, device()[1]))
         problem_key = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
@@ -115,7 +115,7 @@ class Settings:
         None if lengths and numbers do not decide it.
         """
         if (at, numbers) not in self.keys:
-            from ..choice.table import compute_mean_keys
+            from ..performance.selection.table import compute_mean_keys
 
             if len(self.keys) >= KNOWN_LENGTHS:
                 self.keys.clear()
@@ -123,7 +123,7 @@ class Settings:
         return self.keys[at, numbers]
 
     def _shape(self, at: Lengths) -> Shape:
-        from ..measure.problem import Shape
+        from ..performance.timing.problem import Shape
 
         return Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"]))  # type: ignore[arg-type]
 
@@ -162,7 +162,7 @@ class Settings:
         need_warm("compiling a kernel")
         from ..runtime.compiled import compile
         from ..runtime.nvcc import Nvcc
-        from ..tuning.space import label
+        from ..performance.search.space import label
 
         def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
             # shared by settings that differ in wording alone
@@ -206,7 +206,7 @@ class Settings:
 
         Consts that the user chose are unchanged.
         """
-        from ..tuning.space import find_violation
+        from ..performance.search.space import find_violation
 
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:

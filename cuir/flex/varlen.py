@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
 
-from ..calls.requirements import COPY_ALIGNMENT
+from ..arguments.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError

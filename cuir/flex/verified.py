@@ -16,7 +16,7 @@ from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..text.jsontext import to_json
-from ..tuning.space import from_plain
+from ..performance.search.space import from_plain
 from ..verification import Stage, VerifyReport, verify
 from ..verification.side_processes import count_usable_processes
 from .mods import CaptureKey

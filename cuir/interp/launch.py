@@ -12,10 +12,10 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..calls.aliasing import Place, refuse_shared_memory
-from ..calls.binding import Argument, add_scratch, bind
-from ..calls.index_ranges import require_index_ranges
-from ..calls.requirements import find_copied_tensors, require_layout
+from ..arguments.aliasing import Place, refuse_shared_memory
+from ..arguments.binding import Argument, add_scratch, bind
+from ..arguments.index_ranges import require_index_ranges
+from ..arguments.requirements import find_copied_tensors, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.tensor_modes import find_exchanged, find_tensor_modes

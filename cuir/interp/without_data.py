@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from ..calls.binding import Argument
+from ..arguments.binding import Argument
 from ..checking.checked import Checked, typed
 from ..checking.views import Drop, make_view, root_name
 from ..ops.base import Op

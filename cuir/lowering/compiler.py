@@ -11,8 +11,8 @@ from ..syntax.given import program_of
 from ..syntax.nodes import For, If, Program, Stmt
 from ..text.source import Span
 from .cuda.frame import KernelPrinter
-from .facts import Facts
-from .facts.lanes import runs_on_one_lane
+from .analyses import Facts
+from .analyses.lanes import runs_on_one_lane
 from .ir.build import build
 from .ir.ops import Kernel
 from .lowered import Cuda

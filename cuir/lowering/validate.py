@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import pad_arguments
+from ..arguments.binding import TORCH
+from ..arguments.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..checking.tensor_modes import find_tensor_modes
 from ..ops.meaning.tiles import view_bits

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.guards import Allocation, Allocator, CallGuard, make_call_guard, make_number_key
-from ..calls.requirements import require_layout
+from ..arguments.binding import TORCH
+from ..arguments.guards import Allocation, Allocator, CallGuard, make_call_guard, make_number_key
+from ..arguments.requirements import require_layout
 from ..checking.checked import Checked
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError

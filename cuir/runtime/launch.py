@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..calls.aliasing import Place, are_disjoint, refuse_shared_memory
-from ..calls.binding import Bound, bind
-from ..calls.guards import LOW
-from ..calls.index_ranges import require_index_ranges
-from ..calls.requirements import COPY_ALIGNMENT
-from ..calls.tile_count import count_tiles
+from ..arguments.aliasing import Place, are_disjoint, refuse_shared_memory
+from ..arguments.binding import Bound, bind
+from ..arguments.guards import LOW
+from ..arguments.index_ranges import require_index_ranges
+from ..arguments.requirements import COPY_ALIGNMENT
+from ..arguments.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..lowering import TensorMap
 from ..ops.limits import TARGETS

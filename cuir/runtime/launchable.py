@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ..calls.tile_count import count_tiles
+from ..arguments.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..checking.defaults import describe_consts
 from ..lowering import Cuda, lower

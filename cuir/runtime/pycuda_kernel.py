@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..calls.arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
-from ..calls.binding import TORCH
-from ..calls.requirements import require_layout
+from ..arguments.arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
+from ..arguments.binding import TORCH
+from ..arguments.requirements import require_layout
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .arguments import ArgumentLayout, Arguments

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..calls.guards import make_number_key
+from ..arguments.guards import make_number_key
 from ..checking.checked import Const
 from ..checking.defaults import with_defaults
 from ..spec.specification import LENGTHS, Lengths, Specification

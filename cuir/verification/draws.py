@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..calls.requirements import compute_length_multiple
+from ..arguments.requirements import compute_length_multiple
 from ..checking.checked import Checked, TensorParam
 from ..spec.functions import FunctionSpecification
 

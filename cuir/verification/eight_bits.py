@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 
 _SATURATING = frozenset(stored for dtype, stored in TORCH.items() if dtype.saturates)
 

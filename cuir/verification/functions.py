@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 from ..checking.checked import Checked
 from ..spec.functions import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note

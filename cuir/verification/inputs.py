@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import copy_of, pad_arguments
+from ..arguments.binding import TORCH
+from ..arguments.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..checking.tensor_modes import find_tensor_modes
 from ..interp.launch import _read_tensors

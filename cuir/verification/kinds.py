@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 from ..checking.checked import TensorParam
 from ..syntax.types import DType
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import pad_arguments
+from ..arguments.binding import TORCH
+from ..arguments.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..interp import run
 from ..spec.dropout import dropout_mask

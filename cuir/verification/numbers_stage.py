@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from functools import partial
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 from ..checking.checked import Checked
 from ..checking.defaults import describe_consts
 from ..interp.launch import Grid

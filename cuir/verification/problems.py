@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import copy_of, pad_arguments
+from ..arguments.binding import TORCH
+from ..arguments.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, Const
 from ..ops.expressions import traits
 from ..spec.functions import AnySpecification

@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 
-from ..calls.binding import Argument
+from ..arguments.binding import Argument
 from ..checking.checked import Checked
 from ..interp import RunReport, Schedule, run
 from ..interp.launch import Grid

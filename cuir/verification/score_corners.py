@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from ..calls.binding import TORCH
+from ..arguments.binding import TORCH
 from ..checking.checked import Checked
 from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..calls.requirements import describe_row_requirements
+from ..arguments.requirements import describe_row_requirements
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..calls.binding import TORCH
-from ..calls.requirements import COPY_ALIGNMENT, find_copied_tensors
+from ..arguments.binding import TORCH
+from ..arguments.requirements import COPY_ALIGNMENT, find_copied_tensors
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice

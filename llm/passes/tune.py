@@ -2,7 +2,7 @@
 
 Each proposal is timed beside the best so far, and kept only when faster. An answer holds the definitions that differ
 from the program: order and overlap cannot be expressed by values of consts, and consts stand as defaults in the
-kernel's signature, so that one form serves both. Proposals are verified here; `cuir.tuning.contest` decides which is
+kernel's signature, so that one form serves both. Proposals are verified here; `cuir.performance.search.contest` decides which is
 faster.
 """
 
@@ -23,9 +23,9 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.source import Span
-from cuir.tuning.contest import Contender, Contest, Entry, compare_interfaces, with_defaults
-from cuir.tuning.search import Outcome as Setting
-from cuir.tuning.space import label
+from cuir.performance.search.contest import Contender, Contest, Entry, compare_interfaces, with_defaults
+from cuir.performance.search.search import Outcome as Setting
+from cuir.performance.search.space import label
 from cuir.verification import verify
 
 from ..answer import NAME, program_text, read

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from cuir.checking.checked import Const
-from cuir.tuning.contest import Contender
-from cuir.tuning.search import Outcome
-from cuir.tuning.space import label
+from cuir.performance.search.contest import Contender
+from cuir.performance.search.search import Outcome
+from cuir.performance.search.space import label
 
 DIFF_LINES = 40  # of each proposal
 FASTEST, REASONS, REASON = 5, 5, 160  # settings of an earlier search that are told; reasons why others failed, and letters of each

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.backward_defaults import Problem
-from cuir.bench.cells import Cell
-from cuir.measure.gradients import compute_expected_gradients
-from cuir.measure.problem import Shape
+from cuir.performance.suites.cells import Cell
+from cuir.performance.timing.gradients import compute_expected_gradients
+from cuir.performance.timing.problem import Shape
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_nothing_begins_after_the_limit_and_what_is_cut_off_is_not_kept(monkeypa
 # ---- processes and logs
 WORKER = """
 import os, sys, time
-from cuir.measure.worker import serve
+from cuir.performance.timing.worker import serve
 
 def launches(request):
     how = sys.argv[1]

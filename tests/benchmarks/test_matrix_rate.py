@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import matrix_rate
-from cuir.measure.protocol import Call
+from cuir.performance.timing.protocol import Call
 
 
 def test_operations_of_a_product_are_counted() -> None:

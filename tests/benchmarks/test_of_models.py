@@ -10,7 +10,7 @@ import pytest
 import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, accepted
-from cuir.bench.suites import suite
+from cuir.performance.suites.suites import suite
 from cuir.checking.checker import check
 from cuir.cli.inputs import read_variant
 from cuir.variants import captured_arguments

@@ -16,7 +16,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.cli.inputs import read_specification
 from cuir.interp import run
-from cuir.measure.problem import Shape
+from cuir.performance.timing.problem import Shape
 from cuir.spec.functions import FunctionSpecification
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import recorded
-from cuir.bench.cells import Cell
-from cuir.bench.results import markdown, read
-from cuir.bench.suites import suite
+from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.results import markdown, read
+from cuir.performance.suites.suites import suite
 
 
 def test_what_is_written_is_read_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

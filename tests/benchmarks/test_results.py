@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import shown
 from benchmarks.medians import medians
-from cuir.bench.results import Mean, geometric_mean, markdown, means, read
+from cuir.performance.suites.results import Mean, geometric_mean, markdown, means, read
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks/results"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.calls.binding import assume_consts
+from cuir.arguments.binding import assume_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.checking.prelude import prelude

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cuir import check, parse, run, show, verify
-from cuir.calls.binding import add_scratch
+from cuir.arguments.binding import add_scratch
 from cuir.lowering import lower
 from cuir.spec import FunctionSpecification
 from cuir.text.diagnostics import CuirError

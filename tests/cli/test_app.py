@@ -235,7 +235,7 @@ INTERRUPTED = [
     (("bridge", "causal", "--out", "OUT"), "cuir.verification.verify", "verify"),
     (("transfer", "flash_fwd_sm90", "--to", "prefix_lm", "--out", "OUT"), "cuir.verification.verify", "verify"),
     (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.judging.verify", "mutant 1"),
-    (("tune", "causal", "--dry-run"), "cuir.tuning.tune", ""),
+    (("tune", "causal", "--dry-run"), "cuir.performance.search.tune", ""),
     (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.running.bind", ""),
     (("lower", "gemm"), "cuir.lowering.lower", ""),
     (("check", "gemm"), "cuir.checking.checker.check", ""),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import corpus
-from cuir.bench import SUITES
+from cuir.performance.suites import SUITES
 from cuir.cli import completion
 from cuir.cli import run as run_command
 from cuir.ops import TABLE

@@ -14,7 +14,7 @@ RUN = ("run", "gemm", "-d", "M=64,N=64,K=64")
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("cuir.measure.gpu.explain_missing_gpu", lambda: "")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
     import_pycuda.cache_clear()
     monkeypatch.setitem(sys.modules, "pycuda", None)
     yield
@@ -46,7 +46,7 @@ def test_a_loader_is_refused_beside_what_runs_no_compiled_kernel(cuir: Callable,
 def test_without_a_gpu_that_is_said_first_with_the_options_to_leave_out(
     cuir: Callable, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("cuir.measure.gpu.explain_missing_gpu", lambda: "no CUDA device")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
     shown = cuir(*RUN, *typed, "--json")
     (found,) = shown.json["diagnostics"]
     assert shown.code == 2 and found["code"] == "U501" and found["hint"].startswith(f"leave out {' '.join(typed)} to run it")

@@ -11,10 +11,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from cuir.bench.suites import cell
+from cuir.performance.suites.suites import cell
 from cuir.cli.measuring import _command
-from cuir.measure.worker import WorkerLost
-from cuir.tuning.compiling import BuildResult
+from cuir.performance.timing.worker import WorkerLost
+from cuir.performance.search.compiling import BuildResult
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
@@ -51,7 +51,7 @@ def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPa
     def interrupted(*of: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.tuning.search.find_violation", interrupted)
+    monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupted)
     shown = cuir("tune", "causal", "--dry-run")
     assert shown.code == 130 and shown.err.endswith("\ninterrupted\n")
 
@@ -200,9 +200,9 @@ class Answers:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Answers.asked.clear()
-    monkeypatch.setattr("cuir.measure.gpu.require_gpu", lambda *_: None)
-    monkeypatch.setattr("cuir.measure.worker.Worker", Answers)
-    monkeypatch.setattr("cuir.tuning.compile_all", lambda work, jobs: ((i, BuildResult()) for i, _ in enumerate(work)))
+    monkeypatch.setattr("cuir.performance.timing.gpu.require_gpu", lambda *_: None)
+    monkeypatch.setattr("cuir.performance.timing.worker.Worker", Answers)
+    monkeypatch.setattr("cuir.performance.search.compile_all", lambda work, jobs: ((i, BuildResult()) for i, _ in enumerate(work)))
     monkeypatch.chdir(tmp_path)
 
 
@@ -235,7 +235,7 @@ def test_a_contender_that_hangs_is_told_and_costs_its_entry(cuir: Callable, monk
                 answer["contenders"]["flex"] = {"failed": request["lost"]["flex"]}
             return answer
 
-    monkeypatch.setattr("cuir.measure.worker.Worker", Hanging)
+    monkeypatch.setattr("cuir.performance.timing.worker.Worker", Hanging)
     monkeypatch.setattr("cuir.cli.measuring_view.SILENCE", 0.0)
     shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--only", "hd64", "--out", "r.jsonl")
     assert shown.code == 0 and "failed: softcap_causal hd64 1024: flex: hangs: no answer within 30 s" in shown.out
@@ -249,7 +249,7 @@ def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatc
     def interrupted(*of: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.bench.running.run_cells", interrupted)
+    monkeypatch.setattr("cuir.performance.suites.running.run_cells", interrupted)
     shown = cuir("bench", "smoke", "--out", "r.jsonl")
     assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 

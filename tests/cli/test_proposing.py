@@ -11,12 +11,12 @@ import pytest
 
 import corpus
 from cuir import parse
-from cuir.measure.problem import Shape
+from cuir.performance.timing.problem import Shape
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.tuning.cache import Journal, Key
-from cuir.tuning.compiling import BuildResult
-from cuir.tuning.contest import with_defaults
+from cuir.performance.search.cache import Journal, Key
+from cuir.performance.search.compiling import BuildResult
+from cuir.performance.search.contest import with_defaults
 from cuir.variants import transfer
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
@@ -75,9 +75,9 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUIR_MODEL", raising=False)
     monkeypatch.setattr("llm.apart.Apart", Apart)
-    monkeypatch.setattr("cuir.measure.worker.Worker", Worker)
-    monkeypatch.setattr("cuir.measure.gpu.explain_missing_gpu", lambda: "")
-    monkeypatch.setattr("cuir.tuning.cache.device", lambda: ("a formula", 1))
+    monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
+    monkeypatch.setattr("cuir.performance.search.cache.device", lambda: ("a formula", 1))
     monkeypatch.setattr("cuir.cli.proposing._compiler", lambda jobs, optional: lambda *of: BuildResult(registers=168))
     monkeypatch.setattr(tune_pass, "verify", lambda *of, **options: type("Report", (), {"stages": []})())
     (tmp_path / "space.json").write_text('{"axes": [{"STAGES": [2, 3]}], "starts": [{"STAGES": 2}]}', encoding="utf-8")
@@ -162,7 +162,7 @@ def made_for_causal() -> str:
 
 
 def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuir.measure.gpu.explain_missing_gpu", lambda: "no CUDA device")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
     shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES))
     assert (
         shown.code == 0

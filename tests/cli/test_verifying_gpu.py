@@ -24,7 +24,7 @@ from cuir.verification.report import Stage
 WORKER = """
 import os, sys, time
 from cuir.text.diagnostics import CuirError
-from cuir.measure.worker import serve
+from cuir.performance.timing.worker import serve
 
 def compare(request):
     how = sys.argv[1]

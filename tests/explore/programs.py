@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import cuir
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.checking.checked import Checked
 from cuir.explore import Exploration, explore
 from cuir.interp import Schedule

@@ -14,7 +14,7 @@ from cuir.cli.inputs import read_variant
 from cuir.flex.backward_kernels import deals_heads
 from cuir.flex.few_keys import FEW, has_few_keys, mean_visited_keys
 from cuir.flex.kernels import attention
-from cuir.measure.problem import Shape
+from cuir.performance.timing.problem import Shape
 from cuir.spec import Specification
 from cuir.spec.specification import lengths_of
 

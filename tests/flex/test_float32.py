@@ -161,7 +161,7 @@ def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
 
 def test_a_call_takes_the_start_that_was_measured() -> None:
     """Tables and the model of cost are of the kernel for half precision."""
-    from cuir.choice import Device, choose
+    from cuir.performance.selection import Device, choose
     from cuir.spec.specification import Lengths
 
     made = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": 2})

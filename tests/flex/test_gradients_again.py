@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.calls.guards import make_call_guard
+from cuir.arguments.guards import make_call_guard
 from cuir.checking.checked import Checked
 from cuir.flex import gradients as module
 from cuir.flex.kernels import attention

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-import cuir.choice
+import cuir.performance.selection
 from cuir.flex import kernels
 from cuir.flex.kernels import attention
 from cuir.spec.specification import Lengths
-from cuir.tuning import cache
+from cuir.performance.search import cache
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
     """Problems for which a setting was chosen."""
     seen: list[Lengths] = []
-    choose = cuir.choice.choose
+    choose = cuir.performance.selection.choose
 
     def counted(program: Any, fixed: Any, at: Lengths, **more: Any) -> Any:
         seen.append(at)

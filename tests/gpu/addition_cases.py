@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import cuir
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
 

@@ -14,7 +14,7 @@ import torch
 
 import corpus
 from cuir import parse
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.runtime.compiled import CompiledKernel, compile
 from cuir.spec.specification import Specification, lengths_of
 from cuir.syntax.types import DTYPES

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import corpus
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.interp import run
@@ -199,7 +199,7 @@ def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def consts_of(program: Any, problem: Problem) -> dict[str, Const]:
     """Dtypes and dims that the tensors say, and what the problem says."""
-    from cuir.calls.binding import bind
+    from cuir.arguments.binding import bind
 
     kernels = program.kernels()
     kernel = kernels[problem.kernel] if problem.kernel else next(iter(kernels.values()))

@@ -8,7 +8,7 @@ import pytest
 
 import corpus
 from cuir import check, parse
-from cuir.bench import compare as module
+from cuir.performance.suites import compare as module
 from cuir.spec.loading import as_specification
 from cuir.syntax.types import F16
 from cuir.variants import transfer

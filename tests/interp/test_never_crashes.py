@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.calls.binding import assume_consts
+from cuir.arguments.binding import assume_consts
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.interp import Schedule, run

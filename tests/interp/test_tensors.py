@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuir
-from cuir.calls.aliasing import Place
-from cuir.calls.binding import TORCH
+from cuir.arguments.aliasing import Place
+from cuir.arguments.binding import TORCH
 from tests.explore.programs import checked_text, explored, fault, tensors
 from tests.gpu.addition_cases import LEAST, summed
 from tests.interp.conftest import Runner

@@ -10,7 +10,7 @@ from cuir.checking.checker import check
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
-from cuir.tuning.space import from_plain
+from cuir.performance.search.space import from_plain
 from llm.answer import program_text, read
 from llm.transcript import Exchange, Replayed, read_transcript
 

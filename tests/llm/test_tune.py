@@ -12,8 +12,8 @@ import corpus
 from cuir import CuirError, parse
 from cuir.spec.specification import Specification
 from cuir.syntax.types import F16
-from cuir.tuning.compiling import BuildResult
-from cuir.tuning.search import Outcome
+from cuir.performance.search.compiling import BuildResult
+from cuir.performance.search.search import Outcome
 from llm.apart import Apart
 from llm.budget import Budget
 from llm.messages import Answer, Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuir.calls.binding import assume_consts
+from cuir.arguments.binding import assume_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.syntax.parser import parse

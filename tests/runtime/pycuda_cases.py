@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import cuir
-from cuir.calls.arrays import make_view
+from cuir.arguments.arrays import make_view
 from cuir.lowering import Cuda
 from cuir.runtime.driver_api import driver, relaxed_capture
 from cuir.runtime.driver_loader import DriverKernel
@@ -23,7 +23,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
-from tests.calls.copy_kernel import COPY
+from tests.arguments.copy_kernel import COPY
 from tests.runtime.test_arguments import lowered
 
 FIRST_OFFSET = 112  # of the first parameter, as the driver that pretends has it

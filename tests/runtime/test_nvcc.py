@@ -23,7 +23,7 @@ from cuir.runtime.sass import count_exponentials
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.tuning.compiling import _build as build
+from cuir.performance.search.compiling import _build as build
 from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
 from tests.lowering.kernels import HARD, KERNELS, QUEUES, with_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.checking.checked import Checked
 
 

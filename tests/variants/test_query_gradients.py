@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import corpus
-from cuir.calls.binding import TORCH
+from cuir.arguments.binding import TORCH
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.spec.gradients import forward, padded_rows, rows_of

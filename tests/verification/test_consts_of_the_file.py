@@ -132,8 +132,8 @@ def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() 
 
 def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped table of tiles is for calls that bring no file; only what the user has tuned replaces a default."""
-    from cuir.choice import Device
-    from cuir.choice.table import list_shipped_devices
+    from cuir.performance.selection import Device
+    from cuir.performance.selection.table import list_shipped_devices
     from cuir.cli import running
 
     class _Reached(Exception):
@@ -146,7 +146,7 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
         raise _Reached
 
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    monkeypatch.setattr("cuir.measure.gpu.require_gpu", lambda *_: None)
+    monkeypatch.setattr("cuir.performance.timing.gpu.require_gpu", lambda *_: None)
     monkeypatch.setattr(running, "_require_package", lambda *_: None)
     monkeypatch.setattr(Device, "current", staticmethod(lambda: list_shipped_devices()["NVIDIA H200"]))
     monkeypatch.setattr(running, "make_arguments", stop)

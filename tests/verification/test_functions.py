@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import corpus
 from corpus.computes import COMPUTES
 from cuir import CuirError, FunctionSpecification, check, parse, verify
-from cuir.calls.requirements import compute_length_multiple
+from cuir.arguments.requirements import compute_length_multiple
 from cuir.checking.checked import Checked, Const
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Lengths, Specification
@@ -68,7 +68,7 @@ def test_the_table_names_every_program_and_every_kernel_of_it() -> None:
 
 
 def test_the_table_agrees_with_the_spaces_of_the_tuner() -> None:
-    from cuir.tuning import Space
+    from cuir.performance.search import Space
 
     for name, place in corpus.spaces().items():
         (computed,) = COMPUTES[name].values()

@@ -14,7 +14,7 @@ from ...checking.views import root_name
 from ...syntax.nodes import Literal, Str
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..facts import Facts
+from ..analyses import Facts
 from ..ir import machine, ops
 from ..lowered import TensorMap
 from ..targets import target_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..facts.liveness import iterate_leaves
+from ..analyses.liveness import iterate_leaves
 from ..ir import ops
 from .storage import Storage, Storages
 

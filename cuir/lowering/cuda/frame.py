@@ -10,8 +10,8 @@ from ...checking.checked import Checked
 from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from ..facts import Facts
-from ..facts.remote_signals import awaits_all_signals
+from ..analyses import Facts
+from ..analyses.remote_signals import awaits_all_signals
 from ..ir import machine, ops
 from ..ir.inlining import is_inlined
 from ..ir.types import dtype_of, is_scalar

@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.base import Effects
 from ...text.diagnostics import CuirError
-from ..facts.liveness import iterate_leaves
+from ..analyses.liveness import iterate_leaves
 from ..ir import machine, ops
 from ..ir.inlining import is_inlined
 from ..ir.types import ScalarT, TileT, is_tile

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from ..facts.proxy_fences import find_fenced_arrivals
-from ..facts.stores import stores_by_warps
-from ..facts.warp_sync import WarpSyncs, find_warp_syncs
+from ..analyses.proxy_fences import find_fenced_arrivals
+from ..analyses.stores import stores_by_warps
+from ..analyses.warp_sync import WarpSyncs, find_warp_syncs
 from ..ir import machine, ops
 from ..ir.inlining import is_inlined
 from ..ir.types import TileT

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation, SSAValue
 
-from ..facts.variables import Variable, Variables
+from ..analyses.variables import Variable, Variables
 from ..ir.layouts import packed, registers
 from ..ir.types import ScalarT, TileT
 from .dtypes import CTYPE

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ..facts.multiples import is_multiple
-from ..facts.pieces import GROUP, find_first_column, varies_by_column
+from ..analyses.multiples import is_multiple
+from ..analyses.pieces import GROUP, find_first_column, varies_by_column
 from ..ir import ops
 from ..ir.layouts import packed
 from ..ir.types import ElementT, TensorT, TileT, is_scalar

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from ...calls.index_ranges import collect_index_names
+from ...arguments.index_ranges import collect_index_names
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.views import Drop, make_view

@@ -15,8 +15,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
 from ...syntax.types import BOOL, I32
-from ..facts.flow import walk_expression
-from ..facts.ranges import analyse_ranges
+from ..analyses.flow import walk_expression
+from ..analyses.ranges import analyse_ranges
 from ..ir import make, ops
 from ..ir.indices import limit_of
 from ..ir.machine_tiles import Line

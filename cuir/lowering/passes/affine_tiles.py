@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
-from ..facts.ranges import analyse_ranges
+from ..analyses.ranges import analyse_ranges
 from ..ir import make, ops
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile

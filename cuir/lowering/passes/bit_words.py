@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
-from ..facts.uniformity import reads_constant
+from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.bits import WORD, Bits, bits
 from ..ir.types import TileT, dtype_of, element, is_scalar, tile

@@ -14,9 +14,9 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
 from ...syntax.types import I32
-from ..facts.multiples import is_multiple
-from ..facts.ranges import Ranges, analyse_ranges
-from ..facts.uniformity import reads_constant
+from ..analyses.multiples import is_multiple
+from ..analyses.ranges import Ranges, analyse_ranges
+from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.types import TileT, element, is_scalar, scalar, tile
 from ..ir.walk import every

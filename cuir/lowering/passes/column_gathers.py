@@ -13,7 +13,7 @@ from collections.abc import Collection
 from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32, I32
-from ..facts.uniformity import reads_constant
+from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.machine_tiles import Exchange, exchange, read_columns
 from ..ir.types import TensorT, TileT, dtype_of, is_scalar, tile

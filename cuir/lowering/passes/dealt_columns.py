@@ -16,9 +16,9 @@ from typing import TypeGuard
 from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32, PANEL_BYTES
-from ..facts.flow import find_targets
-from ..facts.memory import array_of
-from ..facts.stores import is_panelled
+from ..analyses.flow import find_targets
+from ..analyses.memory import array_of
+from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.layouts import LANES
 from ..ir.machine_tiles import DEALT, in_order

@@ -10,7 +10,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..facts.flow import find_targets
+from ..analyses.flow import find_targets
 from ..ir import make, ops, rows
 from ..ir.types import TileT, dtype_of, tile
 from ..ir.walk import every

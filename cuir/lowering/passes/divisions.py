@@ -13,9 +13,9 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
-from ..facts.lanes import runs_on_one_lane
-from ..facts.ranges import analyse_ranges
-from ..facts.uniformity import Uniformity, analyse_uniformity
+from ..analyses.lanes import runs_on_one_lane
+from ..analyses.ranges import analyse_ranges
+from ..analyses.uniformity import Uniformity, analyse_uniformity
 from ..ir import machine, make, ops
 from ..ir.types import is_scalar, scalar
 from ..ir.walk import every, operations

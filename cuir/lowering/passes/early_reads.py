@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.traits import Pure
 
-from ..facts.flow import is_tile_wait
-from ..facts.uniformity import reads_constant
+from ..analyses.flow import is_tile_wait
+from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, is_scalar
 from ..ir.walk import every, operations

@@ -21,8 +21,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...checking.decisions import rounds_beside
 from ...syntax.types import BOOL, F32, I32
-from ..facts.flow import find_sources, find_targets
-from ..facts.memory import Array, iterate_accesses
+from ..analyses.flow import find_sources, find_targets
+from ..analyses.memory import Array, iterate_accesses
 from ..ir import ops
 from ..ir.types import ScalarT, TileT, dtype_of
 from ..ir.walk import every

@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops import TABLE
 from ...ops.base import PRODUCTS
-from ..facts.variables import Variables
+from ..analyses.variables import Variables
 from ..ir import ops
 from ..ir.machine import note
 from ..ir.walk import every, last

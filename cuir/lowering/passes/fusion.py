@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
-from ..facts.pieces import reads_pairs
+from ..analyses.pieces import reads_pairs
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.inlining import is_inlined, mark, unmark

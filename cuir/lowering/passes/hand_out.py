@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...syntax.types import I32
-from ..facts.numbers import Numbers, find_element
+from ..analyses.numbers import Numbers, find_element
 from ..ir import machine, ops
 from ..ir.types import dtype_of, scalar
 

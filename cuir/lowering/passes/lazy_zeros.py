@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
-from ..facts.flow import find_targets, is_tile_wait
+from ..analyses.flow import find_targets, is_tile_wait
 from ..ir import ops
 from ..ir.rows import Nothing
 from ..ir.types import TileT, dtype_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ...ops.limits import TARGETS
 from ...syntax.types import PANEL_BYTES
-from ..facts.memory import Accessed, iterate_accesses
-from ..facts.multiples import is_multiple
-from ..facts.stores import is_panelled
+from ..analyses.memory import Accessed, iterate_accesses
+from ..analyses.multiples import is_multiple
+from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.layouts import HALVES, LANES
 from ..ir.types import SharedT, TileT, tile

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..facts import nans
-from ..facts.float_ranges import compute_float_range
+from ..analyses import nans
+from ..analyses.float_ranges import compute_float_range
 from ..ir import ops
 from ..ir.machine import note
 from ..ir.machine_tiles import LARGEST, SharedTanh, by_reciprocal, can_share, shared_tanh

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
-from ..facts.flow import walk_expression
-from ..facts.liveness import Liveness
+from ..analyses.flow import walk_expression
+from ..analyses.liveness import Liveness
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.layouts import HALVES, registers

@@ -9,7 +9,7 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation
 from xdsl.traits import Pure
 
-from ..facts.uniformity import reads_constant
+from ..analyses.uniformity import reads_constant
 from ..ir import machine, ops
 from ..ir.walk import operations
 from .rewriting import replace

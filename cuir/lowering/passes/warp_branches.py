@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
-from ..facts.flow import walk_expression
+from ..analyses.flow import walk_expression
 from ..ir import make, ops
 from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.walk import every, operations

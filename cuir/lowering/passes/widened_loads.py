@@ -6,7 +6,7 @@ The conversion that each load of them takes gives two f16, exactly, and floats o
 from __future__ import annotations
 
 from ...syntax.types import F16
-from ..facts.memory import iterate_accesses
+from ..analyses.memory import iterate_accesses
 from ..ir import ops
 from ..ir.types import SharedT, TileT, dtype_of
 from ..ir.walk import every

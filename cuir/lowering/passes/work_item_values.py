@@ -16,9 +16,9 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
-from ..facts.lanes import runs_on_one_lane
-from ..facts.numbers import DIVISION, LOAD, Number, Numbers
-from ..facts.uniformity import reads_constant
+from ..analyses.lanes import runs_on_one_lane
+from ..analyses.numbers import DIVISION, LOAD, Number, Numbers
+from ..analyses.uniformity import reads_constant
 from ..ir import machine, ops
 from ..ir.types import is_scalar
 from ..ir.walk import every, last

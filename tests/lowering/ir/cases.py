@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import corpus
-from cuir.calls.binding import TORCH, bind
+from cuir.arguments.binding import TORCH, bind
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.lowering.ir import ops

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ....syntax.types import F32
-from ...facts.pieces import GROUP, find_first_column, reads_pairs
+from ...analyses.pieces import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.layouts import packed
 from ...ir.machine_tiles import DEALT

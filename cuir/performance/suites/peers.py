@@ -1,0 +1,321 @@
+"""Contenders that users have today.
+
+These are cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, and compiled PyTorch;
+FlashAttention-3 and 4 and cuDNN's interval masks where their packages are installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ..timing.protocol import Call
+from ...spec.specification import Specification, indices, lengths_of
+from ...text.diagnostics import CuirError
+from .intervals import as_functions, kept_runs, window_of
+
+PEERS = {
+    "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
+    "fa2": "FlashAttention-2 through scaled_dot_product_attention (full and causal)",
+    "fa3": "FlashAttention-3, from the package that you have installed (full and causal)",
+    "fa4": "FlashAttention-4's CuTe kernels, from the package that you have installed (full, causal and windows without a score_mod)",
+    "cudnn_flex": "cuDNN's interval masks, from the package that you have installed (masks whose queries keep few runs of keys, no score_mod)",
+    "dense": "scaled_dot_product_attention with a dense mask (no score_mod)",
+    "flex": "compiled FlexAttention with its block mask",
+    "compiled": "torch.compile of the formula with a dense mask",
+    "deterministic": "our own gradients with torch.use_deterministic_algorithms (suites of backward passes)",
+    "otherwise": "compiled, where FlexAttention cannot say the variant: weights without a softmax",
+    "flashinfer": "FlashInfer over a cache in pages, the better of its kernels on CUDA cores and on tensor cores (decode)",
+    "16_bits": "our own call over the same cache in f16 or bf16, where it is of 8 bits (decode)",
+    "settings": "our own decode kernel with every way to share out the keys (decode)",
+    "varlen_attn": "PyTorch's own attention of packed sequences (varlen)",
+}
+OF_KERNELS = ("cudnn", "fa2", "fa3", "fa4", "cudnn_flex", "dense", "flex", "compiled", "otherwise")
+KINDS = {"forward": "forward kernels", "backward": "backward passes", "decode": "decoding", "varlen": "packed sequences"}
+OF = {
+    "forward": OF_KERNELS,
+    "backward": (*OF_KERNELS, "deterministic"),
+    "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
+    "varlen": ("fa3", "fa4", "cudnn_flex", "varlen_attn"),
+}  # contenders of a kind of suite
+FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
+PACKAGES = {  # of contenders: what it is called, its module, how to get it
+    "fa4": ("FlashAttention-4", "flash_attn.cute", "pip install flash-attn-4[cu13]"),
+    "cudnn_flex": ("cuDNN's attention with interval masks", "cudnn.flex_attention", "pip install 'nvidia-cudnn-frontend>=1.32'"),
+    "flashinfer": ("FlashInfer", "flashinfer", "pip install flashinfer-python"),
+}
+COMPILED = ("flex", "compiled", "otherwise")  # those that spend seconds on a new shape before they run
+
+
+def check_peers(names: Sequence[str], kind: str = "forward") -> None:
+    """Check the names of contenders.
+
+    Raises CuirError U118 for an unknown one, for one that suites of this kind do not have, and for one that is not
+    installed.
+    """
+    for name in names:
+        if name not in PEERS:
+            raise CuirError.of("U118", f"there is no peer `{name}`", hint="; ".join(f"{n}: {PEERS[n]}" for n in OF[kind]))
+        if name not in OF[kind]:
+            raise CuirError.of(
+                "U118",
+                f"suites of {KINDS[kind]} have no contender `{name}`, found it asked for",
+                hint="; ".join(f"{n}: {PEERS[n]}" for n in OF[kind]),
+            )
+        why = not_installed(name, kind)
+        if why:
+            raise CuirError.of("U118", why[0], hint=why[1])
+
+
+def not_installed(name: str, kind: str) -> tuple[str, str] | None:
+    """Return why a contender of another package cannot run, and what it needs; None if it can."""
+    modules = FA3_MODULES if kind in ("forward", "backward") else FA3_MODULES[:1]
+    if name == "fa3" and not any(find_spec(module) for module in modules):
+        return "FlashAttention-3 is not installed", f"a package with the module {' or '.join(modules)}"
+    if name in PACKAGES:
+        title, module, how = PACKAGES[name]
+        if not _found(module):
+            return f"{title} is not installed (no module {module})", how
+    return None
+
+
+def _found(module: str) -> bool:
+    """Return whether there is a module, without an import of the package that it is in."""
+    package, _, rest = module.partition(".")
+    spec = find_spec(package)
+    return spec is not None and (not rest or PathFinder.find_spec(module, spec.submodule_search_locations) is not None)
+
+
+def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
+    """Return calls that compute O for Q [B, H, M, D], K and V [B, HK, N, D], by name. Nothing runs yet.
+
+    Those that cannot express the variant are left out.
+    """
+    check_peers(names)
+    q, k, v = (problem[n] for n in "QKV")
+    if set(names) & set(COMPILED):
+        torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
+    plain_mask = causal_flag(spec, q, k)
+    softmax = spec.normalize == "softmax"
+    calls: dict[str, Call] = {}
+    for name in names:
+        if name in ("cudnn", "fa2"):
+            if plain_mask is not None:
+                calls[name] = _sdpa(name, q, k, v, plain_mask, scale)
+        elif name == "fa3":
+            if plain_mask is not None:
+                calls[name] = _fa3(q, k, v, plain_mask, scale)
+        elif name in ("fa4", "cudnn_flex"):
+            call = (_fa4 if name == "fa4" else _cudnn_flex)(spec, q, k, v, scale)
+            if call is not None:
+                calls[name] = call
+        elif name == "dense":
+            if spec.score_mod is None and spec.mask_mod is not None and softmax and spec.sink is None:
+                calls[name] = _dense(spec, q, k, v, scale)
+        elif name == "flex":
+            if softmax:
+                calls[name] = _flex(spec, q, k, v, scale)
+        elif name == "compiled" or not softmax:
+            calls["compiled"] = _formula(spec, q, k, v, scale)
+    return calls
+
+
+def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool | None:
+    """Return is_causal of scaled_dot_product_attention, or None where no flag expresses the variant."""
+    mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
+    if score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
+        return None
+    if mask_mod is None:
+        return False
+    mask = torch.as_tensor(mask_mod(*indices(lengths_of(q, k), q.device)), device=q.device)
+    causal = q.shape[2] == k.shape[2] and bool((mask == torch.ones(mask.shape[-2:], dtype=torch.bool, device=q.device).tril()).all())
+    return True if causal else None
+
+
+def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    """Return a call of scaled_dot_product_attention."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    backend = SDPBackend.CUDNN_ATTENTION if name == "cudnn" else SDPBackend.FLASH_ATTENTION
+
+    def call() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return sdpa(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+    """Return a call of FlashAttention-3."""
+    if find_spec(FA3_MODULES[0]):
+        from flash_attn_interface import flash_attn_func
+    else:
+        from fa3_fwd_interface import flash_attn_func
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+
+    def call() -> torch.Tensor:
+        o: torch.Tensor = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+        return o.transpose(1, 2)
+
+    return call
+
+
+def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+    """Return a call of FlashAttention-4, None where no window expresses the mask."""
+    runs = _runs_of(spec, q, k)
+    if runs is None:
+        return None
+    window = window_of(runs, k.shape[2])
+    if window is None:
+        return None
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+
+    def call() -> torch.Tensor:
+        from flash_attn.cute import flash_attn_func
+
+        o = flash_attn_func(q, k, v, softmax_scale=scale, window_size=window)
+        first: torch.Tensor = o[0] if isinstance(o, tuple) else o
+        return first.transpose(1, 2)
+
+    return call
+
+
+def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+    """Return a call of cuDNN's interval masks, None where a query keeps more than a few runs of keys.
+
+    Its plan, which depends on the mask and the shapes alone, is made at the first call.
+    """
+    runs = _runs_of(spec, q, k)
+    if runs is None:
+        return None
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
+    plans: list[Any] = []
+
+    def call() -> torch.Tensor:
+        from cudnn.flex_attention import create_mask_plan, flex_attn_func
+
+        if not plans:
+            plans.append(create_mask_plan(as_functions(runs, q.shape[0]), q, k, v))
+        o: torch.Tensor = flex_attn_func(q, k, v, mask_plan=plans[0], softmax_scale=scale)
+        return o.transpose(1, 2)
+
+    return call
+
+
+def _runs_of(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """Return the mask as runs of keys, None where the variant adds more than a mask to a softmax."""
+    if spec.score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
+        return None
+    return kept_runs(spec, q, k)
+
+
+def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """Return a call with a dense mask, made at the first call, once for what it does not depend on."""
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    masks: list[torch.Tensor] = []
+
+    def call() -> torch.Tensor:
+        if not masks:
+            whole = spec.mask(lengths_of(q, k), q.device)
+            batches, heads = (n if stride else 1 for n, stride in zip(whole.shape[:2], whole.stride()[:2], strict=True))
+            masks.append(whole[:batches, :heads].contiguous())
+        return sdpa(q, k, v, attn_mask=masks[0], scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+
+    return call
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function with torch.compile for a new problem, in this process.
+
+    One or two kernels are not worth inductor's pool of processes. Compiled code is kept on disk, choices between
+    tilings are not: those are made by timing, which is for a process that has the GPU to itself.
+    """
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1
+    torch._inductor.config.autotune_local_cache = False
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return compiled
+
+
+def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """Return a call of FlexAttention, compiled at the first call: block mask, then the kernel.
+
+    A sink is applied to its result, from its LSE.
+    """
+    compiled: list[Callable[[], Any]] = []
+
+    def call() -> Any:
+        if not compiled:
+            from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+            lengths = lengths_of(q, k)
+            mask_mod, score_mod = spec.mods(lengths, q.device)
+            blocks = None
+            if mask_mod is not None:  # separate for batches and heads only if the mask depends on them
+                mask = torch.as_tensor(mask_mod(*indices(lengths, q.device)))
+                batches, heads = (n if n > 1 else None for n in mask.shape[:2])
+                blocks = create_block_mask(mask_mod, batches, heads, lengths.M, lengths.N, device=str(q.device))
+            options: dict[str, Any] = {"score_mod": score_mod, "block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+            if spec.sink is None:
+                kernel = _compile(flex_attention)
+                compiled.append(lambda: kernel(q, k, v, **options))
+            else:
+                from torch.nn.attention.flex_attention import AuxRequest
+
+                sinks = spec.sinks(lengths).to(q.device, torch.float32)[:, None]
+
+                def with_sink(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                    o, aux = flex_attention(q, k, v, **options, return_aux=AuxRequest(lse=True))
+                    share: torch.Tensor = torch.sigmoid(aux.lse - sinks)[..., None]
+                    return (o * share).to(o.dtype)
+
+                kernel = _compile(with_sink)
+                compiled.append(lambda: kernel(q, k, v))
+        return compiled[0]()
+
+    return call
+
+
+def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+    """Return a call of the definition by torch.compile.
+
+    It has products, score rule, dense mask, weights, product.
+    """
+    compiled: list[Callable[..., Any]] = []
+    lengths = lengths_of(q, k)
+    mask_mod, score_mod = spec.mods(lengths, q.device)
+    b, h, i, j = indices(lengths, q.device)
+    normalize, sinks = spec.normalize, None if spec.sink is None else spec.sinks(lengths).to(q.device, torch.float32)[:, None, None]
+
+    def weights(s: torch.Tensor) -> torch.Tensor:
+        if normalize == "sigmoid":
+            return torch.sigmoid(s)
+        if normalize == "relu":
+            return torch.relu(s) / max(1, lengths.N)
+        if sinks is None:
+            return torch.softmax(s, -1)
+        return torch.exp(s - torch.logaddexp(s.logsumexp(-1, keepdim=True), sinks))
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        group = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v))
+        s = (q @ k.mT).float() * scale
+        if score_mod is not None:
+            s = score_mod(s, b, h, i, j)
+        if mask_mod is not None:
+            s = s.masked_fill(~mask_mod(b, h, i, j), -torch.inf)
+        return weights(s).to(q.dtype) @ v
+
+    def call() -> torch.Tensor:
+        if not compiled:
+            compiled.append(_compile(attention))
+        return compiled[0](q, k, v)
+
+    return call

@@ -1,0 +1,54 @@
+"""Between which numbers floats lie."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cuir.lowering.analyses.float_ranges import EVERYTHING, compute_float_range
+from cuir.lowering.ir.build import build
+from cuir.lowering.ir.ops import Perform
+from cuir.lowering.ir.walk import every
+from tests.lowering.conftest import kernel
+
+INF = math.inf
+
+
+def found(*lines: str) -> tuple[float, float]:
+    """The range of what a body stores last."""
+    ir = build(kernel("\n".join(["S = zeros(f32, [64, 64]) + scale", *lines, "store(Z[rows(64), cols(64)], V)"])))
+    stores = [op for op in every(ir) if isinstance(op, Perform) and op.op == "store"]
+    return compute_float_range(stores[-1].arg("tile"))
+
+
+@pytest.mark.parametrize(("value", "wanted"), [
+    ("S", EVERYTHING),
+    ("exp2(S)", (0.0, 2.0**1000)),
+    ("exp2(min(S, 3.0))", (0.0, 8.0)),
+    ("1.0 + exp2(min(S, 3.0))", (1.0, 9.0)),
+    ("exp2(min(S, 3.0)) - 1.0", (-1.0, 7.0)),
+    ("-exp2(min(S, 3.0))", (-8.0, 0.0)),
+    ("max(1.0, min(S, 100.0))", (1.0, 100.0)),
+    ("max(S, 2.0)", (2.0, INF)),
+    ("abs(max(min(S, 3.0), -5.0))", (0.0, 5.0)),
+    ("abs(min(S, -5.0))", (5.0, INF)),
+    ("where(S > 0.0, full(f32, [64, 64], 2.0), 3.0)", (2.0, 3.0)),
+    ("tanh(S) + 1.0", (0.0, 2.0)),
+    ("S * 0.0", EVERYTHING),
+    ("S - S", EVERYTHING),
+])  # fmt: skip
+def test_ranges(value: str, wanted: tuple[float, float]) -> None:
+    assert found(f"V = {value}") == wanted
+
+
+def test_branches_give_what_either_region_gives() -> None:
+    assert found("V = full(f32, [64, 64], 1.0)", "if n > 0:", "    V = exp2(min(S, 3.0))") == (0.0, 8.0)
+
+
+def test_what_a_loop_makes_of_itself_has_no_range() -> None:
+    assert found("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = V + 1.0") == EVERYTHING
+
+
+def test_what_a_loop_leaves_alone_keeps_its_range() -> None:
+    assert found("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = exp2(min(S, 5.0))") == (0.0, 32.0)

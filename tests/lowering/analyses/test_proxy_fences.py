@@ -1,0 +1,114 @@
+"""Arrivals that a fence must come before: those that a path reaches from an ordinary read of what an engine writes, and no others."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuir.lowering import lower
+from cuir.lowering.analyses.proxy_fences import find_fenced_arrivals
+from tests.lowering.tile_ir import cleaned, program
+
+FRAME = """
+@kernel(arch="sm_90a")
+def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32):
+    a, own = shared(f32, [64, 64]), shared(f32, [64, 64])
+    over = shared(f32, [64, 64], over=a)
+    full, empty = mbarrier(1), mbarrier(1)
+    with role("load", warps=1):
+        for i in range(n):
+            empty.wait(i % 2 ^ 1)
+            full.expect(nbytes(a))
+            copy_async(X[0:64, :], a, full)
+    with role("one", warpgroups=1):
+        y = zeros(f32, [64, 64])
+"""
+
+
+def fenced(*lines: str) -> list[bool]:
+    """Whether a fence must come before the arrival of each line."""
+    kernel = cleaned(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
+    first = len(FRAME.splitlines()) + 1
+    met = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
+    return [first + i in met for i in range(len(lines))]
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [
+        (("y = y + load(a)", "empty.arrive()"), [False, True]),
+        (("y = y + load(over)", "empty.arrive()"), [False, True]),  # the same memory
+        (("y = y + load(own)", "empty.arrive()"), [False, False]),  # no engine writes there
+        (("y = y + load(a)", "fence_async()", "empty.arrive()"), [False, False, False]),  # the program has one
+        (("fence_async()", "y = y + load(a)", "empty.arrive()"), [False, False, True]),  # before the read
+        (("store(own, y)", "empty.arrive()"), [False, False]),
+        (("y = y + a[3, 5]", "empty.arrive()"), [False, True]),  # one element
+        (("if n > 3:", "    y = y + load(a)", "empty.arrive()"), [False, False, True]),
+        (("y = y + load(a)", "if n > 3:", "    fence_async()", "empty.arrive()"), [False, False, False, True]),
+        (("for i in range(n):", "    empty.arrive()", "    y = y + load(a)"), [False, True, False]),  # of the time before
+        (("for i in range(n):", "    empty.arrive()", "    y = y + load(a)", "    fence_async()"), [False] * 4),
+        (("for i in range(n):", "    y = y + load(a)", "    fence_async()", "empty.arrive()"), [False] * 4),
+        (("for i in range(n):", "    fence_async()", "y = y + load(a)", "for j in range(n):", "    empty.arrive()"), [False] * 4 + [True]),
+    ],
+)  # fmt: skip
+def test_where(lines: tuple[str, ...], where: list[bool]) -> None:
+    assert fenced(*lines) == where
+
+
+LOOPS = 5  # at most: each may be entered or not, and all ways are tried
+
+
+@given(st.lists(st.sampled_from(["read", "fence", "arrive", "loop", "end"]), max_size=10))
+@settings(max_examples=120, deadline=None)
+def test_every_path_from_a_read_has_a_fence(steps: list[str]) -> None:
+    """Against runs of the statements, the first loops entered up to three times, each later one twice or not at all."""
+    lines, depth = list[str](), 0
+    for number, step in enumerate(steps):
+        if step == "end":
+            depth = max(0, depth - 1)
+            continue
+        if step == "loop" and sum(line.lstrip().startswith("for") for line in lines) == LOOPS:
+            continue
+        words = {"read": "y = y + load(a)", "fence": "fence_async()", "arrive": "empty.arrive()", "loop": f"for i{number} in range(n):"}[
+            step
+        ]
+        lines.append("    " * depth + words)
+        if step == "loop":
+            depth += 1
+            lines.append("    " * depth + "y = y + 1.0")
+    wanted = [False] * len(lines)
+    loops = [i for i, line in enumerate(lines) if line.lstrip().startswith("for")]
+    for counts in itertools.product(*(range(4) if n < 3 else (0, 2) for n in range(len(loops)))):
+        times = dict(zip(loops, counts, strict=True))
+        _run(lines, 0, len(lines), 0, times, [False], wanted)
+    assert fenced(*lines, "y = y * 2.0")[:-1] == wanted
+
+
+def _run(lines: list[str], begin: int, end: int, depth: int, times: dict[int, int], unfenced: list[bool], wanted: list[bool]) -> None:
+    at = begin
+    while at < end:
+        line = lines[at].strip()
+        if line.startswith("for"):
+            last = next((j for j in range(at + 1, end) if len(lines[j]) - len(lines[j].lstrip()) <= 4 * depth), end)
+            for _ in range(times[at]):
+                _run(lines, at + 1, last, depth + 1, times, unfenced, wanted)
+            at = last
+            continue
+        if "load" in line:
+            unfenced[0] = True
+        elif "fence" in line:
+            unfenced[0] = False
+        elif "arrive" in line:
+            wanted[at] |= unfenced[0]
+        at += 1
+
+
+def test_the_text_has_them() -> None:
+    text = FRAME + "        full.wait(0)\n        y = y + load(a)\n        empty.arrive()\n        store(Y[0:64, :], y)\n"
+    fence = r"fence_view_async_shared\(\);\s+cuir::arrive"
+    assert re.search(fence, lower(program(text)).source)
+    assert not re.search(fence, lower(program(text.replace("load(a)", "load(own)"))).source)

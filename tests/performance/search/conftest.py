@@ -1,0 +1,33 @@
+"""The expert kernel, parsed once, and what of it fits the architecture, checked once."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir import Program, parse
+from cuir.text.diagnostics import Diagnostic
+from cuir.performance.search.space import Consts, find_violation
+from tests.performance.search.fakes import TEXT
+
+
+@pytest.fixture(scope="session")
+def program() -> Program:
+    return parse(TEXT, "flash_fwd_sm90.cuir")
+
+
+KNOWN: dict[tuple[object, ...], Diagnostic | None] = {}
+
+
+@pytest.fixture(autouse=True)
+def once(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    """What a setting of the program is ruled out by is worked out once: all tests try the same few."""
+
+    def known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
+        if of is not program:
+            return find_violation(of, kernel, consts)
+        key = (kernel, *sorted(consts.items(), key=lambda item: item[0]))
+        if key not in KNOWN:
+            KNOWN[key] = find_violation(of, kernel, consts)
+        return KNOWN[key]
+
+    monkeypatch.setattr("cuir.performance.search.search.find_violation", known)

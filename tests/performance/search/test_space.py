@@ -1,0 +1,74 @@
+"""Spaces of candidates: their form, what is given leaves them, and those that are shipped fit their kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import corpus
+from cuir import CuirError, Program, parse, transfer
+from cuir.spec.loading import as_specification
+from cuir.syntax.types import BF16, F16, F32
+from cuir.performance.search import Space
+from cuir.performance.search.space import defaults, find_violation, from_plain, plain
+from tests.performance.search.fakes import SPACE
+
+
+@pytest.mark.parametrize("data", ["", "[]", "{}", '{"axes": {}}', '{"axes": [{}]}', '{"axes": [{"BM": 64}]}', '{"axes": [{"BM": []}]}',
+                                  '{"axes": [{"BM": ["64"]}]}', '{"axes": [{"BM": [64]}, {"BM": [128]}]}', '{"axes": [{"BM": [64]}], "starts": [3]}',
+                                  '{"axes": [{"BM": [64]}], "starts": [{"BM": [64]}]}'])  # fmt: skip
+def test_malformed_spaces(data: str) -> None:
+    with pytest.raises(CuirError) as error:
+        Space.parse(data, "x.tune.json")
+    assert error.value.diagnostics[0].code == "U115" and "x.tune.json" in error.value.diagnostics[0].message
+
+
+def test_what_is_given_leaves_the_space() -> None:
+    space = SPACE.narrow({"D": 128, "BN": 128, "STAGES": 2})
+    assert space.parameters == ("BM", "DYNAMIC") and list(space.starts) == [{"BM": 128}]
+
+
+def test_everything_is_the_product_and_around_is_one_axis() -> None:
+    assert len(list(SPACE.enumerate_all())) == 2 * 3 * 3 * 2
+    around = list(SPACE.vary(SPACE.axes[0], {"STAGES": 3}))
+    assert len(around) == 6 and all(c["STAGES"] == 3 for c in around)
+
+
+def test_consts_survive_json() -> None:
+    consts = {"T": BF16, "D": 64, "DYNAMIC": True}
+    back = from_plain(json.loads(json.dumps(plain(consts))))
+    assert back == consts and type(back["DYNAMIC"]) is bool
+
+
+@pytest.mark.parametrize("name", list(corpus.spaces()))
+@pytest.mark.parametrize("dim", [64, 128])
+def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:
+    program: Program = parse(corpus.kernels()[name].read_text(encoding="utf-8"))
+    space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), name)
+    space.check_names(program, None)
+    assert space.computes in corpus.variants()
+    starts = space.narrow({"D": dim}).starts
+    assert starts, f"no start for head dim {dim}"
+    assert not [
+        found
+        for s in starts
+        if (found := find_violation(program, None, {"T": F32 if name == corpus.expert("f32") else F16, "D": dim, **s}))
+    ]
+    for parameter, default in defaults(program, None).items():
+        values = [v for axis in space.axes for v in axis.get(parameter, ())]
+        assert not values or default in values, f"the default of {parameter} is not among the candidates"
+
+
+def test_a_variant_that_lacks_a_parameter_is_tuned_without_it() -> None:
+    origin = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
+    space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90")
+    full = transfer(origin, as_specification(corpus.variant("full"), "full")).program
+    with pytest.raises(CuirError) as caught:
+        space.check_names(full, None)
+    assert caught.value.diagnostics[0].code == "N111"
+    within = space.restrict(full, None)
+    within.check_names(full, None)
+    assert set(space.parameters) - set(within.parameters) == {"L2"} and len(within.starts) == len(space.starts)
+    assert space.restrict(origin, None) == space
+    assert {value for axis in space.axes for value in axis.get("AHEAD", ())} == {True, False}

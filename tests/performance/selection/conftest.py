@@ -1,0 +1,36 @@
+"""Variants of the expert kernel, adapted once."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+import corpus
+from cuir import parse, transfer
+from cuir.performance.selection.work import Work
+from cuir.performance.search import cache
+from cuir.variants import TransferResult
+
+ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
+ARCH = "NVIDIA H200 sm_90 132"
+
+
+@functools.cache
+def adapted(variant: str, **parameters: int) -> TransferResult:
+    return transfer(ORIGIN, corpus.variant(variant)(**parameters))
+
+
+def work(variant: str, **parameters: int) -> Work:
+    found = Work.of(adapted(variant, **parameters).program)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with an H200, as far as names go, on which nothing was tuned."""
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "device", lambda: (ARCH, 132))
+    return tmp_path

@@ -1,0 +1,161 @@
+"""What a call gets: the user's choice, then what was tuned, then the shipped table, then the model; one for a class of problems."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corpus
+from cuir import parse
+from cuir.performance.selection import Device, choose, problem_class
+from cuir.performance.selection.choose import round_length
+from cuir.performance.timing.problem import Shape
+from cuir.spec.specification import Lengths
+from cuir.syntax.types import BF16, F16, F32
+from cuir.performance.search import cache, shape_class
+from cuir.performance.search.cache import Key
+from cuir.performance.search.space import find_violation
+from tests.performance.selection.conftest import ARCH, adapted, work
+
+AT = Lengths(2, 32, 32, 8192, 8192)
+BASE = {"T": BF16, "D": 128, "DV": 128}
+STARTS = ({"BM": 64, "BN": 64}, {"BM": 128, "BN": 128})
+
+
+def keep(variant: str, shape: Shape, dtype: str = "bf16", **consts: int) -> None:
+    cache.store_best(Key.of(ARCH, adapted(variant).program, dtype, shape), shape_class(shape, 132), {"consts": consts})
+
+
+def test_a_first_call_gets_the_shipped_setting() -> None:
+    made = adapted("causal")
+    chosen = choose(made.program, BASE, AT)
+    assert chosen.source == "table" and "NVIDIA H200" in chosen.why and "causal" in str(chosen)
+    assert chosen.consts == {**BASE, **chosen.setting} and find_violation(made.program, None, chosen.consts) is None
+
+
+def test_what_was_tuned_comes_first() -> None:
+    keep("causal", Shape(2, 32, 32, 8192, 8192, 128), BM=64, BN=96)
+    made = adapted("causal")
+    chosen = choose(made.program, BASE, AT)
+    assert chosen.source == "tuned" and chosen.setting == {"BM": 64, "BN": 96}
+    assert choose(made.program, {**BASE, "STAGES": 2}, AT).setting == {"BM": 64, "BN": 96, "STAGES": 2}, (
+        "nothing of what was tuned is given"
+    )
+    assert choose(made.program, {**BASE, "BM": 128}, AT).source != "tuned", "a part of it is"
+    assert choose(made.program, BASE, AT, sources=("table",)).source == "table"
+    assert choose(adapted("full").program, BASE, AT).source == "table", "another program"
+
+
+def test_what_was_tuned_for_other_value_head_dims_serves_these() -> None:
+    wide = {"T": BF16, "D": 192, "DV": 128}
+    keep("causal", Shape(2, 32, 32, 8192, 8192, 192, 128), BM=128, BN=96, QBUF=1)
+    assert choose(adapted("causal").program, wide, AT).setting == {"BM": 128, "BN": 96, "QBUF": 1}
+    assert choose(adapted("causal").program, {**wide, "DV": 192}, AT).source != "tuned"
+
+
+def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
+    single = parse(corpus.kernels()[corpus.expert("f32")].read_text(encoding="utf-8"))
+    fixed = {"T": F32, "D": 128, "DV": 128}
+    key = Key.of(ARCH, single, "f32", Shape(2, 32, 32, 8192, 8192, 128), {"PARTS": 1})
+    cache.store_best(key, shape_class(Shape(2, 32, 32, 8192, 8192, 128), 132), {"consts": {"BM": 256, "BN": 32, "ROWS": 128}})
+    chosen = choose(single, {**fixed, "PARTS": 1}, AT)
+    assert chosen.source == "tuned" and chosen.consts["PARTS"] == 1 and chosen.setting == {"BM": 256, "BN": 32, "ROWS": 128}
+    assert choose(single, {**fixed, "PARTS": 2}, AT).source != "tuned" != choose(single, fixed, AT).source
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"BM": 128},
+        {"BN": 64},
+        {"BM": 192, "BN": 64},
+        {"BM": 128, "BN": 112, "QBUF": 1},
+        {"STAGES": 3},
+        {"PINGPONG": True},
+        {"AHEAD": False},
+        {"DYNAMIC": False},
+    ],
+)
+def test_a_choice_of_the_users_stands(own: dict[str, int]) -> None:
+    made = adapted("causal")
+    chosen = choose(made.program, {**BASE, **own}, AT, starts=STARTS)
+    assert own.items() <= chosen.consts.items() and find_violation(made.program, None, chosen.consts) is None
+
+
+def test_the_model_serves_what_has_no_row() -> None:
+    made = adapted("causal")
+    for fixed, device in (({**BASE, "D": 80, "DV": 80}, None), (BASE, Device("NVIDIA H100 PCIe sm_90 114", 114))):
+        chosen = choose(made.program, fixed, AT, device=device)
+        assert (
+            chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and find_violation(made.program, None, chosen.consts) is None
+        )
+    assert choose(made.program, BASE, Lengths(1, 2, 2, 512, 512)).source == "model", "few tiles"
+    assert choose(made.program, BASE, AT, sources=("model",)).source == "model"
+
+
+def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
+    """They were measured for these, where launches have many tiles."""
+    made, wide = adapted("causal"), {**BASE, "D": 192, "DV": 128}
+    starts = ({"BM": 192, "BN": 80, "QBUF": 1}, {"BM": 128, "BN": 96, "QBUF": 1})
+    assert choose(made.program, wide, AT, starts=starts, exact=True).setting == starts[0]
+    assert choose(made.program, {**wide, "BM": 128}, AT, starts=starts, exact=True).setting == starts[1]
+    assert choose(made.program, wide, AT, starts=starts).source == "model", "those are of a larger head dim"
+    assert choose(made.program, wide, Lengths(1, 2, 2, 512, 512), starts=starts, exact=True).source == "model", "few tiles"
+    assert choose(made.program, BASE, AT, starts=starts, exact=True).source == "table"
+
+
+def test_without_a_gpu_the_first_start_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "device", lambda: ("", 0))
+    made = adapted("causal")
+    chosen = choose(made.program, BASE, AT, starts=({"BM": 192, "BN": 176}, *STARTS))
+    assert chosen.source == "start" and chosen.setting == {"BM": 64, "BN": 64}
+    assert choose(made.program, {**BASE, "BM": 128}, AT, starts=STARTS).setting == {"BM": 128, "BN": 128}
+    assert choose(made.program, BASE, AT).consts == BASE
+
+
+def test_programs_that_are_no_attention_stay_as_given() -> None:
+    gemm = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"))
+    fixed = {"T": F16}
+    assert choose(gemm, fixed, AT).consts == fixed
+    ring = parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"))
+    chosen = choose(ring, {"T": F16, "D": 64}, AT)
+    assert find_violation(ring, None, chosen.consts) is None, "another attention kernel, with other parameters"
+
+
+@given(st.integers(1, 1 << 20))
+def test_lengths_of_a_class_are_near(n: int) -> None:
+    assert round_length(round_length(n)) == round_length(n) and 0.8 <= round_length(n) / n <= 1.25 and round_length(-n) == -round_length(n)
+    assert round_length(2 * n) == 2 * round_length(n) or n < 4
+
+
+@given(st.integers(1000, 20000), st.integers(0, 40))
+def test_a_class_has_one_setting(n: int, more: int) -> None:
+    """Whatever problem of it comes first: nothing depends on what was called before."""
+    made, of = adapted("sliding_window"), work("sliding_window")
+    one, other = (Lengths(2, 32, 32, x, x) for x in (n, n + more))
+    classes = [problem_class(of, at, {"window": w}) for at, w in ((one, 500), (other, 510))]
+    if classes[0] == classes[1]:
+        settings = [
+            choose(made.program, BASE, at, numbers={"window": w}, sources=("table", "model")).setting
+            for at, w in ((one, 500), (other, 510))
+        ]
+        assert settings[0] == settings[1]
+
+
+def test_numbers_that_change_no_blocks_change_no_class() -> None:
+    assert problem_class(work("softcap"), AT, {"cap": 20.0}) == problem_class(work("softcap"), AT, {"cap": 50.0})
+    narrow, wide = (problem_class(work("sliding_window"), AT, {"window": w}) for w in (128, 1024))
+    assert narrow != wide
+
+
+def test_few_settings_for_the_lengths_of_a_program() -> None:
+    """Each is a kernel that is verified and compiled."""
+    for variant, numbers in (("causal", {}), ("full", {}), ("sliding_window", {"window": 1024}), ("document", {})):
+        for D in (64, 96, 128, 256):
+            fixed = {"T": BF16, "D": D, "DV": D}
+            found = {
+                str(choose(adapted(variant).program, fixed, Lengths(max(1, 16384 // n), 32, 8, n, n), numbers=numbers).setting)
+                for n in range(1024, 16385, 1024)
+            }
+            assert len(found) <= 3, (variant, D, found)

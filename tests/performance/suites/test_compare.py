@@ -1,0 +1,68 @@
+"""One kernel beside PyTorch's, as far as it goes without a GPU: kernels in the interpreter, the clock is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir import CuirError, check
+from cuir.performance.suites import compare as module
+from cuir.performance.suites.compare import compare
+from cuir.cli.inputs import read_variant
+from cuir.variants import TransferResult, transfer
+from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 1)
+    monkeypatch.setattr(module, "HEADS", 2)
+    monkeypatch.setattr(module, "LENGTH", 128)
+    monkeypatch.setattr("cuir.performance.search.device.RAGGED", (1, 2, 100, 130))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # what it computes, not how fast
+
+
+def compared(result: TransferResult, launch: Callable[..., Any]) -> dict[str, Any]:
+    return compare(check(result.program, consts=SETTING), result, prepare=on_cpu, launch=launch, measure=lambda call: (call(), 0.5)[1])
+
+
+def test_a_right_kernel_is_timed_beside_its_peers() -> None:
+    result = transfer(ORIGIN, read_variant("sliding_window", ("window=40",)))
+    found = compared(result, interpreted(result.program)(SETTING))
+    assert [r["what"] for r in found["rows"]] == ["this kernel", "dense", "flex"]
+    assert all(r["milliseconds"] == 0.5 for r in found["rows"])
+    assert found["problem"] == "1 x 2 heads x 128 x 64, f16" and 0 < found["error"] <= 1.5 * found["yardstick"] + 2e-5
+    assert found["summary"].startswith("right (error ") and "1.00 x the best of PyTorch's" in found["summary"]
+
+
+def test_a_wrong_kernel_is_found() -> None:
+    result, other = (transfer(ORIGIN, read_variant(v, ())) for v in ("sliding_window", "full"))
+    launch = interpreted(other.program)(SETTING)
+
+    def wrong(**arguments: Any) -> None:
+        launch(**{name: arguments[name] for name in ("Q", "K", "V", "O", "LSE", "scale")})
+
+    with pytest.raises(CuirError) as caught:
+        compared(result, wrong)
+    assert [d.code for d in caught.value.diagnostics] == ["V401"]
+
+
+def test_an_output_that_stays_unwritten_is_found() -> None:
+    with pytest.raises(CuirError, match="V401"):
+        compared(transfer(ORIGIN, read_variant("full", ())), lambda **_: None)
+
+
+def test_a_kernel_that_fails_at_the_timed_length_is_found() -> None:
+    result = transfer(ORIGIN, read_variant("full", ()))
+    launch = interpreted(result.program)(SETTING)
+
+    def fails_later(**arguments: Any) -> None:
+        if arguments["Q"].shape[2] == 128:
+            raise RuntimeError("too many resources requested for launch")
+        launch(**arguments)
+
+    with pytest.raises(CuirError, match="too many resources"):
+        compared(result, fails_later)
