@@ -30,17 +30,17 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
+from cuir.cli.command_inputs import read_variant
+from cuir.flex.autograd import Gradients, choose_gradients
+from cuir.flex.backward_kernels import RequestedGradients
+from cuir.flex.few_keys import has_few_keys
+from cuir.flex.kernels import attention
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.suites import MODELS, cell
-from cuir.cli.inputs import read_variant
-from cuir.flex.backward_kernels import RequestedGradients
-from cuir.flex.few_keys import has_few_keys
-from cuir.flex.gradients import Gradients, choose_gradients
-from cuir.flex.kernels import attention
-from cuir.performance.timing.gradients import compute_expected_gradients
+from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import count_kept_pairs, make_tensors
-from cuir.performance.timing.protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call, median_ms
 from cuir.text.diagnostics import CuirError
 
 VARIANTS = ("full", "causal", "sliding_window", "prefix_lm", "causal_document", "softcap_causal", "alibi_causal")

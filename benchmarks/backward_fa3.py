@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
-from cuir.performance.suites.backward import gradients_of, ours
+from cuir.cli.command_inputs import read_variant
+from cuir.performance.suites.backward_suite import gradients_of, ours
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.suites import suite
-from cuir.cli.inputs import read_variant
-from cuir.performance.timing.gradients import compute_expected_gradients
+from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import count_kept_pairs, make_tensors
-from cuir.performance.timing.protocol import Call
+from cuir.performance.timing.timing_protocol import Call
 
 MILLISECONDS, DIM = 100.0, 128
 

@@ -30,14 +30,14 @@ import torch
 import corpus
 import cuir
 from benchmarks.old_and_new import as_they_come
-from cuir.performance.suites.suites import VARIANTS
 from cuir.checking.checked import Const
+from cuir.performance.search.space import find_violation, label, plain
 from cuir.performance.selection.cost import fit_buffers
+from cuir.performance.suites.suites import VARIANTS
 from cuir.performance.timing.problem import Shape, make_tensors
-from cuir.performance.timing.protocol import time_calls
+from cuir.performance.timing.timing_protocol import time_calls
 from cuir.spec.specification import lengths_of
 from cuir.syntax.types import BF16
-from cuir.performance.search.space import find_violation, label, plain
 
 ORIGIN = "flash_fwd_sm90"
 TOKENS = 16384

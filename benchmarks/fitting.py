@@ -21,7 +21,8 @@ import numpy as np
 
 import cuir.performance.selection
 from benchmarks.defaults import Cell, of_cell, parsed, whole
-from cuir.performance.selection import Device, cost, table
+from cuir.performance.selection import Device, cost
+from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.choose import Source, choose
 from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape

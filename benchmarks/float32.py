@@ -4,7 +4,7 @@
     python -m benchmarks.shown rows.jsonl              # no GPU: table and plot of what was measured
 
 Settings are those of calls that nobody tuned; the errors of both are against float64. Contenders take turns of 50 ms
-each (cuir/performance/timing/protocol.py). TFLOP/s count 4 D operations for each unmasked pair. Errors are relative, in the norm
+each (cuir/performance/timing/timing_protocol.py). TFLOP/s count 4 D operations for each unmasked pair. Errors are relative, in the norm
 of some rows. FlexAttention is compiled with dynamic shapes, once for each head dim, mask and precision.
 """
 
@@ -27,9 +27,9 @@ import cuir
 from benchmarks.head_dims import rows_of
 from benchmarks.old_and_new import as_they_come
 from cuir.checking.checked import Const
+from cuir.performance.search.space import Space, find_violation
 from cuir.syntax.types import F32
 from cuir.text.markdown import table
-from cuir.performance.search.space import Space, find_violation
 
 TOKENS, HEADS = 8192, 16
 PRECISIONS = {"float32": (2, "highest"), "TF32": (1, "high")}  # PARTS of our kernel, and what PyTorch calls it
@@ -59,7 +59,7 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
     """Yield a row for each precision, head dim, mask and length: TFLOP/s, errors and failures."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    from cuir.performance.timing.protocol import median_ms, time_in_turns
+    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
 

@@ -5,7 +5,7 @@
     python -m benchmarks.head_dims --table rows.jsonl                     # no GPU: the table of what was measured
 
 Settings are those of calls that nobody tuned. Sustained: contenders take turns of 100 ms each
-(cuir/performance/timing/protocol.py), results are compared with float64. TFLOP/s count 2 (D + DV) operations for each unmasked
+(cuir/performance/timing/timing_protocol.py), results are compared with float64. TFLOP/s count 2 (D + DV) operations for each unmasked
 pair. FlashAttention-3 is optional, as the packages tokenspeed-fa3 (`flash_attn_interface`) and fa3-fwd
 (`fa3_fwd_interface`).
 """
@@ -30,8 +30,8 @@ import corpus
 import cuir
 from benchmarks.old_and_new import as_they_come, transferred
 from cuir.checking.checked import Const
-from cuir.syntax.types import BF16
 from cuir.performance.search.space import Space, find_violation
+from cuir.syntax.types import BF16
 
 DIMS = ("32", "80", "96", "128", "192x128", "192", "256")
 TOKENS = 16384
@@ -88,7 +88,7 @@ def rows_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tenso
 
 def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_starts: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for each head dim, length and mask: TFLOP/s of each contender, errors and failures."""
-    from cuir.performance.timing.protocol import median_ms, time_in_turns
+    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
 

@@ -161,7 +161,7 @@ ALL = (
 
 def measured(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each program and length."""
-    from cuir.performance.timing.protocol import describe_error, median_ms, time_in_turns
+    from cuir.performance.timing.timing_protocol import describe_error, median_ms, time_in_turns
 
     gpu = torch.cuda.get_device_name()
     for program in ALL:

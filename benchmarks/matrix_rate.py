@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from cuir.performance.timing.gpu import explain_missing_gpu
-from cuir.performance.timing.protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call, median_ms
 
 SIZES = (4096, 8192, 16384)
 

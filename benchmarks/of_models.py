@@ -26,15 +26,15 @@ import torch
 import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.recorded import as_row, command, record
+from cuir.checking.checked import Const
+from cuir.cli.command_inputs import read_variant
+from cuir.flex.kernels import attention
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.suites import suite
-from cuir.checking.checked import Const
-from cuir.cli.inputs import read_variant
-from cuir.flex.kernels import attention
 from cuir.performance.timing.problem import compute_expectation, count_kept_pairs, make_tensors
-from cuir.performance.timing.protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call, median_ms
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import captured_arguments

@@ -32,17 +32,17 @@ from benchmarks import of_models
 from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, DIM, accepted, compiled_ahead
 from benchmarks.recorded import as_row, command, record
-from cuir.performance.suites.cells import Cell
-from cuir.performance.suites.contest import contest
-from cuir.performance.suites.peers import contenders
 from cuir.arguments.binding import TORCH
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.cli.inputs import read_specification, read_variant
+from cuir.cli.command_inputs import read_specification, read_variant
 from cuir.flex.kernels import attention
+from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.contest import contest
+from cuir.performance.suites.peers import contenders
 from cuir.performance.timing.problem import Shape
-from cuir.performance.timing.protocol import Call, median_ms
-from cuir.spec.functions import FunctionSpecification
+from cuir.performance.timing.timing_protocol import Call, median_ms
+from cuir.spec.function_specification import FunctionSpecification
 
 SHAPE = Shape(2, 16, 16, 4096, 4096, DIM)
 OTHER = 256  # of a dim that Q, K and V do not have

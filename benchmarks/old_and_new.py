@@ -112,11 +112,11 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
 
     It is the median of all rounds in turns; above 1 the new text is faster.
     """
+    from cuir.performance.search.candidate_runs import PreparedProblem
     from cuir.performance.timing.problem import Shape
-    from cuir.performance.timing.protocol import time_in_turns
+    from cuir.performance.timing.timing_protocol import time_in_turns
     from cuir.runtime.compiled import CompiledKernel
     from cuir.runtime.nvcc import compile_cuda
-    from cuir.performance.search.device import PreparedProblem
 
     old = read(path)
     differing = [t for t in texts(variants) if old[t[0]]["source"] != t[4].source]

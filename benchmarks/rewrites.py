@@ -30,9 +30,9 @@ import cuir
 from benchmarks.old_and_new import SETTINGS, transferred
 from corpus.computes import COMPUTES
 from cuir.checking.checked import Const
-from cuir.cli.inputs import read_kernel_consts, read_program
+from cuir.cli.command_inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
-from cuir.rewrites.table import join_lines
+from cuir.rewrites.rewrites_table import join_lines
 from cuir.runtime.machine_code import parse_functions
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.nodes import Program

@@ -23,7 +23,8 @@ from cuir.performance.suites import results
 from cuir.performance.suites.plot import plot as plot_suite
 from cuir.text.figures import load_pyplot, save_figure
 from cuir.text.markdown import table
-from llm import evaluate, figures, scores
+from llm import evaluate, scores
+from llm import score_figures as figures
 
 Row = Mapping[str, Any]
 COMMAND = "python -m benchmarks.shown"

@@ -7,7 +7,7 @@
 Models have real sizes and random weights; peers are sdpa, flex_attention and FlashAttention. prefill: one forward pass
 over a prompt, logits of the last token. padded: the same with prompts of a batch padded at the left. dynamic, static:
 generate() over such a cache, the tokens after the first; over a static cache transformers compiles the model.
-Contenders take turns (cuir/performance/timing/protocol.py), wall clock. Before that each is compared with eager attention on a
+Contenders take turns (cuir/performance/timing/timing_protocol.py), wall clock. Before that each is compared with eager attention on a
 short prompt: `off` is the relative distance of its logits. Contenders that refuse a model are named, with the reason.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from cuir.integrations.transformers import register
-from cuir.performance.timing.protocol import describe_error, time_in_turns
+from cuir.performance.timing.timing_protocol import describe_error, time_in_turns
 
 GRAPHS = 256  # of torch.compile for one function: one for each contender, cache and batch
 # Configurations as their authors publish them: sizes alone, no weights.

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from .bridging import bridge
     from .arguments.binding import bind
+    from .bridging import bridge
     from .checking.checked import Checked
     from .checking.checker import check
     from .flex import attention, attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
     from .interp import run
     from .lowering import lower
+    from .performance.search import tuned
     from .runtime.public_compile import compile
-    from .spec.dropout import Dropout, draw_dropout_seed, dropout_mask
-    from .spec.functions import FunctionSpecification
+    from .spec.dropout_hash import Dropout, draw_dropout_seed, dropout_mask
+    from .spec.function_specification import FunctionSpecification
     from .spec.specification import Lengths, Specification
     from .syntax.annotations import Global, Scratch, Shared, Tile, bf16, const, f16, f32, i32
     from .syntax.frontend import func, kernel, load
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .syntax.parser import parse
     from .syntax.printer import show
     from .text.diagnostics import CuirError, Diagnostic
-    from .performance.search import tuned
     from .variants import transfer
     from .verification import verify
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
-from .checking.defaults import consts_as_json, describe_consts, fill_consts
-from .flex.inputs import check_head_dims
+from .checking.const_defaults import consts_as_json, describe_consts, fill_consts
+from .flex.call_inputs import check_head_dims
 from .syntax.given import program_of
 from .syntax.nodes import Program
 from .syntax.types import DTYPES
@@ -257,8 +257,8 @@ class _Job:
 
     def choose(self, transferred: TransferResult) -> None:
         """Choose the setting that a call of the timed problem would get; consts of the caller stand."""
-        from .performance.suites.compare import BATCH, HEADS, LENGTH
         from .performance.selection import choose
+        from .performance.suites.compare import BATCH, HEADS, LENGTH
         from .spec.specification import Lengths
 
         at = Lengths(BATCH, HEADS, HEADS, LENGTH, LENGTH)

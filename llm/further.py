@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from cuir.spec.functions import AnySpecification, FunctionSpecification
+from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.syntax.nodes import Kernel, Param, Program
 from cuir.syntax.parser import parse
 from cuir.syntax.rewrite import with_children

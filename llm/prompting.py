@@ -12,8 +12,8 @@ import itertools
 import re
 from importlib.resources import files
 
-from cuir.checking.prelude import prelude
-from cuir.cli import reference
+from cuir.checking.prelude_functions import prelude
+from cuir.cli import reference_pages as reference
 from cuir.ops import Op
 from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import Diagnostic

@@ -15,7 +15,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.text.source import Source
 
 from .cuda_source import annotate
-from .ptx.compiling import Build, read_compiled
+from .ptx.compile_source import Build, read_compiled
 from .reading import Reading
 
 READERS = ("auto", "compiler", "text")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cuir.spec.functions import AnySpecification, FunctionSpecification
+from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
 from cuir.variants.trace import foreign, globals_read
 

@@ -21,10 +21,10 @@ from cuir.syntax.walk import walk
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 from cuir.verification.contracts import has_splice_points
-from cuir.verification.evaluate import Evaluator, collect_kernel_values
 from cuir.verification.problems import Case, make_attention_launch
 from cuir.verification.sizes import collect_mask_integers
 from cuir.verification.spec_dispatch import get_tile_sizes
+from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile
 LONGEST = 4096  # keys, to see a mask's edge

@@ -60,7 +60,7 @@ def said(copy: Path) -> list[str]:
 
 def test_the_entry_is_complete(copy: Path, said: list[str]) -> None:
     shown = run(copy, "-m", "cuir", "ops", "rsqrt")
-    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/cuda/operators.py" in shown
+    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/cuda/operator_text.py" in shown
     assert said[0] == "False"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import cuir
 from cuir.cli import run as run_command
-from cuir.cli.inputs import read_consts
+from cuir.cli.command_inputs import read_consts
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cuir import check, load, parse
 from cuir.arguments.binding import assume_consts
-from cuir.cli.running import make_arguments
+from cuir.cli.run_command import make_arguments
 from cuir.interp import run
-from cuir.interp.budget import limit_seconds
+from cuir.interp.step_budget import limit_seconds
 from cuir.runtime.launchable import require_launchable
 from cuir.syntax.nodes import ConstType, Literal
 from cuir.syntax.walk import walk

@@ -15,8 +15,8 @@ from cuir.bridging import BridgeReport
 from cuir.bridging import Step as BridgeStep
 from cuir.explore import Exploration
 from cuir.mutation import MutateReport
-from cuir.runtime.nvcc import Compiled, Resources
 from cuir.performance.search import TuneReport
+from cuir.runtime.nvcc import Compiled, Resources
 from cuir.verification import Stage, VerifyReport
 
 GEMM = Path(str(files("corpus").joinpath("programs/gemm.cuir")))

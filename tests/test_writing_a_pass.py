@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import cuir
+from cuir.lowering.ir.ir_types import LAYOUTS
 from cuir.lowering.ir.text import dialect, parse, show
-from cuir.lowering.ir.types import LAYOUTS
-from cuir.lowering.stages import Lowering
+from cuir.lowering.stage_files import Lowering
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/lowering.md").read_text(encoding="utf-8")

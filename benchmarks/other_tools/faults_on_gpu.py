@@ -37,9 +37,9 @@ from cuir.text.diagnostics import CuirError
 from cuir.text.jsontext import append_line
 from cuir.verification.sanitizer import make_diagnostics, read_reports
 
-from .faults import FILE, Fault, origin, read_faults
 from .launches import ENDED, ERROR, HANGS
-from .table import REPORTS, RESULTS, TOOLS, markdown, outcomes_of, summary, unseen, with_table
+from .planted_faults import FILE, Fault, origin, read_faults
+from .tools_table import REPORTS, RESULTS, TOOLS, markdown, outcomes_of, summary, unseen, with_table
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")

@@ -20,12 +20,12 @@ from cuir.checking.checker import check
 from cuir.performance.timing.worker import serve
 from cuir.runtime.compiled import compile as compile_kernel
 from cuir.runtime.nvcc import Compiled
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.verification.draws import Draw
-from cuir.verification.functions import judge_function
+from cuir.verification.function_judge import judge_function
 from cuir.verification.inputs import FunctionLaunch
 from cuir.verification.numeric import judge
 from cuir.verification.problems import Case
@@ -33,7 +33,7 @@ from cuir.verification.sizes import collect_mask_integers
 from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, get_tile_sizes, make_number_cases, make_schedule_cases, prepare_launch
 from cuir.verification.steps import find_tiles
 
-from .faults import Origin, origin
+from .planted_faults import Origin, origin
 
 RIGHT, WRONG, DIFFERS, HANGS, ERROR, ENDED = "right every time", "wrong", "differs from run to run", "hangs", "error", "ended"
 ALIGNED = 16  # bytes: alignment of strides for the copy engine

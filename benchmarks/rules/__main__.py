@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from . import RULES
-from .table import line_of, markdown
+from .rules_table import line_of, markdown
 from .timing import FLEX, OURS, measured
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cuir.performance.timing.protocol import describe_error, median_ms, time_in_turns
+from cuir.performance.timing.timing_protocol import describe_error, median_ms, time_in_turns
 from cuir.performance.timing.worker import Worker, WorkerLost, serve
 from cuir.text.diagnostics import CuirError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.cached import make_cached_specification
+from cuir.verification.cached_attention import make_cached_specification
 
 
 def cached_decode() -> FunctionSpecification:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.packed import make_packed_specification
+from cuir.verification.packed_attention import make_packed_specification
 
 
 def causal_packed() -> FunctionSpecification:

@@ -41,8 +41,8 @@ from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, S
 from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
+from .const_defaults import fill_consts, get_default
 from .decisions import mark_decisions
-from .defaults import fill_consts, get_default
 from .flatten import FlatKernel, flatten
 from .fold import fold, specialise
 from .infer import Scope, Typer

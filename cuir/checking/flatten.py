@@ -48,7 +48,7 @@ from ..text.source import Span
 from .checked import Const
 from .fold import fold
 from .growth import Growth
-from .prelude import prelude
+from .prelude_functions import prelude
 from .rewrite_hints import find_hint
 from .scope import (
     PRIMITIVES,

@@ -58,7 +58,7 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     from ..arguments.requirements import describe_row_requirements
     from ..checking.checker import check as run_check
     from ..runtime.launchable import require_launchable
-    from .inputs import read_program, read_program_consts
+    from .command_inputs import read_program, read_program_consts
     from .tables import facts
 
     program = read_program(file)
@@ -87,7 +87,7 @@ def show(
 ) -> None:
     """Print a program in canonical form, or its difference to another."""
     from ..syntax.printer import show as print_program
-    from .inputs import read_program
+    from .command_inputs import read_program
     from .tables import print_code, print_diff, unified
 
     text = print_program(read_program(file))
@@ -118,10 +118,10 @@ def ops(
     """The primitives and operators of the language, from their table."""
     from ..checking.rewrite_hints import describe_composition
     from ..text.diagnostics import CuirError
-    from . import reference
-    from .inputs import suggestion
+    from . import reference_pages as reference
+    from .command_inputs import suggestion
+    from .option_conflicts import not_beside
     from .tables import print_entry, print_table
-    from .together import not_beside
 
     not_beside(context, "markdown", "prints the whole reference as markdown", "name", "as_json")
     entries_by_name = reference.entries()
@@ -169,9 +169,9 @@ def explain(
     """Explain the code of an error; without one, list all codes."""
     from ..text import codes
     from ..text.diagnostics import CuirError
-    from .inputs import suggest_codes
+    from .command_inputs import suggest_codes
+    from .option_conflicts import not_beside
     from .tables import print_table
-    from .together import not_beside
 
     not_beside(context, "markdown", "prints every code as markdown", "code", "as_json")
     if code is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from llm.transcript import Recorder
 
     from ..checking.checked import Const
-    from ..spec.functions import AnySpecification
+    from ..spec.function_specification import AnySpecification
     from ..syntax.nodes import Program
 
 
@@ -90,7 +90,7 @@ def asked(
     from llm.client import Client, library
     from llm.transcript import Recorder, Replayed
 
-    from .inputs import kept
+    from .command_inputs import kept
 
     asks: Asks
     if record is not None:
@@ -166,7 +166,7 @@ def transfer(
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
     from ..checking.checker import pick_kernel
     from ..performance.search.space import plain as plain_consts
-    from .inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
+    from .command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
 
     _one_thread()
     effort = _level(level)
@@ -186,7 +186,7 @@ def transfer(
                 _cannot(why_not, as_json)
                 configured(None)
     if replay is None:
-        from llm.passes.target import require_usable_target
+        from llm.passes.tuning_target import require_usable_target
 
         require_usable_target(program, name, target, consts, effort)
     table = computed(origin, name)
@@ -232,8 +232,8 @@ def _by_rules(
     from ..bridging import Step, bridge
     from ..spec.specification import Specification
     from ..variants import transfer as by_rules
-    from .progress import Steps
-    from .report import print_bridge
+    from .progress_bar import Steps
+    from .report_view import print_bridge
 
     if not isinstance(target, Specification):
         raise _NoRule(
@@ -245,7 +245,7 @@ def _by_rules(
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
             raise _NoRule(error.diagnostics) from error
         raise
-    from ..checking.defaults import parenthesise_consts
+    from ..checking.const_defaults import parenthesise_consts
 
     with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(consts)}", quiet=as_json) as steps:
 
@@ -283,9 +283,9 @@ def _by_model(
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 
-    from ..checking.defaults import parenthesise_consts
+    from ..checking.const_defaults import parenthesise_consts
     from .asking_view import Conversations
-    from .inputs import read_specification
+    from .command_inputs import read_specification
 
     _cannot(why_not, as_json)
     origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None

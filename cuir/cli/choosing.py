@@ -28,10 +28,10 @@ def show_choices(
     Raises CuirError U100 for a GPU that is not present and for which no measurements are shipped.
     """
     from ..bridging import attention_consts
-    from ..performance.selection import choose
     from ..performance.search.space import label
-    from .inputs import agreeing, read_consts
-    from .worker import transferred
+    from ..performance.selection import choose
+    from .command_inputs import agreeing, read_consts
+    from .worker_process import transferred
 
     result = transferred(variant, tuple(param), source)
     device = _device(gpu)
@@ -65,7 +65,7 @@ def show_choices(
 def _device(gpu: str | None) -> Any:
     """Return the device of a name, or the present one."""
     from ..performance.selection import Device
-    from ..performance.selection.table import list_shipped_devices
+    from ..performance.selection.shipped_table import list_shipped_devices
 
     present = Device.current()
     if gpu is None or gpu == present.name:

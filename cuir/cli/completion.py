@@ -55,7 +55,7 @@ def complete_cuda(incomplete: str) -> Candidates:
 
 def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
     """Return kernels of the program that the command line names."""
-    from .inputs import read_program
+    from .command_inputs import read_program
 
     parsed = [context.params.get(n) for n in ("file", "program", "target", "origin")]
     # where the option still has no value, the parser leaves arguments unassigned
@@ -76,7 +76,7 @@ def complete_code(incomplete: str) -> Candidates:
 
 def complete_op(incomplete: str) -> Candidates:
     """Return primitives and operators of the language."""
-    from . import reference
+    from . import reference_pages as reference
 
     return [(name, reference.in_short(op)) for name, op in reference.entries().items() if name.startswith(incomplete)]
 

@@ -18,8 +18,8 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .asking import MODEL, Attempts, Money, Temperature, Timeout, Tokens
+from .command_defaults import EXPERT
 from .completion import complete_specification
-from .defaults import EXPERT
 from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Origin, _level, _one_thread
 from .measuring_view import _View
 from .output import print_json, stderr, stdout
@@ -91,9 +91,9 @@ def evaluate(
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
 
-    from .inputs import results_file
+    from .command_inputs import results_file
     from .interruption import goes_on_from
-    from .together import not_beside
+    from .option_conflicts import not_beside
 
     if show:
         if out is None:
@@ -197,7 +197,7 @@ class _Asked:
 
     def __post_init__(self) -> None:
         from ..checking.checker import pick_kernel
-        from .inputs import computed, known_consts, read_kernel_consts, read_program
+        from .command_inputs import computed, known_consts, read_kernel_consts, read_program
 
         self.program = read_program(self.origin)
         picked = pick_kernel(self.program, None)
@@ -298,7 +298,7 @@ def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Tran
     from llm.passes.transfer import Job, Transfer
 
     from ..performance.search.space import from_plain
-    from .inputs import read_program, read_specification
+    from .command_inputs import read_program, read_specification
 
     load = partial(read_specification, task["to"], tuple(task["parameters"]))
     origin_specification = read_specification(task["from"], ()) if task["from"] is not None else None
@@ -312,7 +312,7 @@ def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Tran
 
 def _recorded(folder: Path, variants: Sequence[str], processes: Apart, seconds: float) -> tuple[Evaluated, list[Cell], dict[str, Any]]:
     """Return the samples of recorded transcripts, and the head of the results."""
-    from llm.recorded import Recorded
+    from llm.recorded_samples import Recorded
 
     of = Recorded(folder, "transfer", lambda task: _transfer(task, processes, seconds), variants)
     as_recorded = "as recorded"
@@ -355,7 +355,7 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
 
     `anew`: existing ones are overwritten.
     """
-    from llm.figures import plot
+    from llm.score_figures import plot
     from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, drift, entries, markdown, scores, why_failed
 
     from .tables import print_table

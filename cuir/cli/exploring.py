@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Checked, Const
-from ..checking.defaults import consts_as_json, describe_consts
+from ..checking.const_defaults import consts_as_json, describe_consts
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic
-from .inputs import agreeing, read_consts, read_program_consts
+from .command_inputs import agreeing, read_consts, read_program_consts
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
     from ..explore import Exploration, Written
-    from ..spec.functions import AnySpecification
+    from ..spec.function_specification import AnySpecification
     from ..syntax.nodes import Program
 
 
@@ -37,7 +37,7 @@ def explore_variant(
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import require_judgeable
-    from .progress import Steps
+    from .progress_bar import Steps
     from .tables import print_table
 
     require_judgeable(checked, spec)
@@ -116,7 +116,7 @@ def explore_or_replay(
     from ..arguments.binding import bind
     from ..checking.checker import check
     from ..explore import explore, read_schedule
-    from .running import make_arguments
+    from .run_command import make_arguments
 
     written = read_schedule(file) if file is not None else None
     if written is not None and file is not None:
@@ -181,7 +181,7 @@ def replay_variant(
     """
     from ..checking.checker import check
     from ..explore import read_schedule
-    from ..spec.functions import FunctionSpecification
+    from ..spec.function_specification import FunctionSpecification
     from ..spec.specification import LENGTHS, Lengths
     from ..verification.lengths import Draw
     from ..verification.problems import Case

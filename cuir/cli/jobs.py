@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..text.diagnostics import CuirError
+from .command_defaults import EXPERT
 from .completion import (
     complete_dtype,
     complete_kernel,
@@ -20,9 +21,8 @@ from .completion import (
     complete_target,
     complete_variant,
 )
-from .defaults import EXPERT
+from .option_conflicts import asked_for, not_beside, one_of, only_with
 from .output import exit_code, print_errors, print_json
-from .together import asked_for, not_beside, one_of, only_with
 
 Variant = Annotated[
     str,
@@ -107,10 +107,10 @@ def bridge(
 ) -> int:
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ..bridging import bridge as run_bridge
-    from ..checking.defaults import parenthesise_consts, select_main_consts
-    from .inputs import output_folder, read_origin, read_variant
-    from .progress import Steps
-    from .report import print_bridge
+    from ..checking.const_defaults import parenthesise_consts, select_main_consts
+    from .command_inputs import output_folder, read_origin, read_variant
+    from .progress_bar import Steps
+    from .report_view import print_bridge
 
     _one_thread()
     effort = _level(level)
@@ -197,15 +197,15 @@ def verify(
 
     from ..bridging import Step
     from ..checking.checker import pick_kernel
-    from ..checking.defaults import parenthesise_consts, select_main_consts
-    from ..interp.budget import limit_seconds
+    from ..checking.const_defaults import parenthesise_consts, select_main_consts
+    from ..interp.step_budget import limit_seconds
     from ..spec.user_calls import limit_calls
     from ..syntax.types import DType
     from ..verification import verify as run_verify
-    from .inputs import kept, programs, read_consts
+    from .command_inputs import kept, programs, read_consts
     from .one_problem import replayed, run_problem
-    from .progress import Steps
-    from .report import print_verification
+    from .progress_bar import Steps
+    from .report_view import print_verification
     from .verifying_gpu import gpu_stage, verified_of
 
     _one_thread()
@@ -330,9 +330,9 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
-    from ..interp.budget import limit_seconds
-    from .inputs import kept, read_numbers, read_program, read_program_consts
-    from .running import replayable, run_kernel
+    from ..interp.step_budget import limit_seconds
+    from .command_inputs import kept, read_numbers, read_program, read_program_consts
+    from .run_command import replayable, run_kernel
 
     _one_thread()
     only_with(context, "exhaustive", "seconds", "out")
@@ -403,7 +403,7 @@ def run(
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
         return 0
-    from .report import print_run
+    from .report_view import print_run
 
     print_run(result)
     return 0

@@ -36,11 +36,11 @@ from .output import print_errors, print_json, stderr, stdout
 if TYPE_CHECKING:
     from llm.expert_source import ExpertSource
     from llm.passes.lift import Lifted, Step
-    from llm.ptx.compiling import Build
+    from llm.ptx.compile_source import Build
     from llm.reading import Reading
 
     from ..checking.checked import Const
-    from ..spec.functions import AnySpecification
+    from ..spec.function_specification import AnySpecification
 
 
 def lift(
@@ -125,11 +125,11 @@ def lift(
     as_json: Json = False,
 ) -> int:
     """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
-    from llm.ptx.compiling import Build
+    from llm.ptx.compile_source import Build
 
-    from ..checking.defaults import parenthesise_consts
+    from ..checking.const_defaults import parenthesise_consts
     from ..performance.search.space import plain as plain_consts
-    from .inputs import output_folder, read_attention, read_specification
+    from .command_inputs import output_folder, read_attention, read_specification
 
     _one_thread()
     effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
@@ -210,7 +210,7 @@ def _source(name: str) -> tuple[ExpertSource | None, Path]:
     import corpus
     from llm.expert_source import description_of, read_expert_source
 
-    from .inputs import suggestion
+    from .command_inputs import suggestion
 
     if name in corpus.cuda():
         expert = read_expert_source(corpus.launch_of(name))

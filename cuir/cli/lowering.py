@@ -12,8 +12,8 @@ import typer
 from ..text.diagnostics import CuirError
 from .completion import complete_program
 from .jobs import Consts, Json, KernelName
+from .option_conflicts import asked_for, not_beside, only_with
 from .output import print_errors, print_json, stderr, stdout
-from .together import asked_for, not_beside, only_with
 
 if TYPE_CHECKING:
     from ..checking.checked import Checked
@@ -57,11 +57,11 @@ def lower(
 ) -> int:
     """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
     from ..checking.checker import check
-    from ..checking.defaults import consts_as_json
+    from ..checking.const_defaults import consts_as_json
     from ..lowering import lower as run_lower
     from ..runtime.launchable import describe_spills
     from ..runtime.nvcc import compile_cuda
-    from .inputs import kept, read_numbers, read_program, read_program_consts
+    from .command_inputs import kept, read_numbers, read_program, read_program_consts
 
     only_with(context, "validate", "seed", "dim")
     only_with(context, "passes", "markdown")
@@ -128,7 +128,7 @@ def _optional(names: Iterable[str]) -> set[str]:
     Raises CuirError for an unknown name, or that of a pass without which nothing can be printed.
     """
     from ..lowering.passes.pipeline import PASSES, optional_passes
-    from .inputs import suggestion
+    from .command_inputs import suggestion
 
     pass_names = {p.name for p in PASSES}
     for name in names:
@@ -169,7 +169,7 @@ def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple
     import torch
 
     from ..lowering.validate import ctas_for, random_arguments
-    from .inputs import suggestion
+    from .command_inputs import suggestion
 
     torch.set_num_threads(1)
     lengths: dict[str, int] = {}

@@ -12,17 +12,17 @@ import typer
 
 from ..text.diagnostics import CuirError
 from .asking import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
+from .command_defaults import EXPERT
 from .completion import SUITES, complete_suite, complete_target
-from .defaults import EXPERT
 from .jobs import Consts, Dtype, GivenDtype, Json, Origin, Parameters
 from .output import print_json, stderr
 
 if TYPE_CHECKING:
-    from ..performance.suites.reference import Reference
     from ..checking.checked import Const
-    from ..performance.timing.problem import Shape
     from ..performance.search import Outcome, Space, TuneReport
     from ..performance.search.cache import Key
+    from ..performance.suites.reference import Reference
+    from ..performance.timing.problem import Shape
     from ..variants import TransferResult
 
 Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
@@ -53,11 +53,11 @@ def tune(
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
-    from ..checking.defaults import USUAL_DTYPE
+    from ..checking.const_defaults import USUAL_DTYPE
     from ..performance.timing.gpu import explain_missing_gpu
     from ..performance.timing.problem import Shape as ShapeType
     from .asking import asked
-    from .inputs import expert_for
+    from .command_inputs import expert_for
     from .proposing import tune_programs
 
     shapes = [ShapeType.parse(s) for s in shape or ()]
@@ -165,10 +165,10 @@ def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[
 
     Without shapes it is one shape, with the head dim and the dtype that the file's kernel has by default.
     """
-    from ..checking.defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
+    from ..checking.const_defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
     from ..performance.timing.problem import Shape as ShapeType
     from ..verification.problems import is_attention
-    from .inputs import read_program
+    from .command_inputs import read_program
 
     kernels = [k for k in read_program(source).kernels().values() if is_attention(k)]
     kernel_defaults = with_defaults(kernels[0], {}) if kernels else {}
@@ -196,16 +196,16 @@ def _tune_one(
 ) -> dict[str, Any]:
     """Search the settings of one target and shape; return the report as JSON data."""
     from ..bridging import attention_consts
-    from ..performance.timing.worker import Worker
     from ..performance.search import compile_all, shape_class
     from ..performance.search import tune as search
     from ..performance.search.cache import Journal, Key, device, store_best
-    from ..performance.search.device import RemoteDevice
+    from ..performance.search.candidate_runs import RemoteDevice
     from ..performance.search.space import plain
-    from .inputs import agreeing, read_consts, read_program
+    from ..performance.timing.worker import Worker
+    from .command_inputs import agreeing, read_consts, read_program
     from .interruption import goes_on_from
     from .measuring_view import TuneView, print_tuned
-    from .worker import COMMAND
+    from .worker_process import COMMAND
 
     variant, source, space = _target(target, origin, space_file, adapts)
     transferred = _transferred(variant, param, source)
@@ -267,7 +267,7 @@ def _tuned_json(
     target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
 ) -> dict[str, Any]:
     """Return a report as JSON data."""
-    from ..checking.defaults import consts_as_json
+    from ..checking.const_defaults import consts_as_json
 
     fits = report.count("fits") if static else report.count("timed")
     return {
@@ -292,7 +292,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
     import corpus
 
     from ..performance.search import Space
-    from .inputs import read_program
+    from .command_inputs import read_program
 
     is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
     source = name if is_kernel else origin
@@ -324,7 +324,7 @@ def _target(name: str, origin: str, space_file: Path | None, adapts: bool = Fals
 def _transferred(variant: str, param: Sequence[str], origin: str) -> TransferResult:
     """Transfer a kernel to a variant."""
     from ..variants import transfer
-    from .inputs import read_program, read_variant
+    from .command_inputs import read_program, read_variant
 
     return transfer(read_program(origin), read_variant(variant, param))
 
@@ -343,17 +343,17 @@ def bench(
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked."""
+    from ..bridging import attention_consts
     from ..performance.suites import Results
     from ..performance.suites import suite as find_suite
     from ..performance.suites.peers import check_peers, not_installed
     from ..performance.suites.reference import Reference
     from ..performance.suites.results import read
-    from ..bridging import attention_consts
     from ..performance.timing.gpu import require_gpu, versions
-    from .inputs import agreeing, expert_for, read_consts, results_file
+    from .command_inputs import agreeing, expert_for, read_consts, results_file
     from .interruption import goes_on_from
     from .measuring_view import finish_bench
-    from .together import not_beside
+    from .option_conflicts import not_beside
 
     chosen = find_suite(suite)
     attention_consts(dtype, 128)
@@ -444,16 +444,16 @@ def _bench_cells(
     Settings of a cell are those of the command line, else what a call gets; where nothing is known of such calls, every
     start of the kernel's space. `left_out`: see `_bench_calls`.
     """
-    from ..performance.suites.priming import primed, requests
-    from ..performance.suites.running import Planned, run_cells
     from ..bridging import attention_consts
-    from ..performance.selection import choose
-    from ..performance.timing.worker import Worker
     from ..performance.search import compile_all
     from ..performance.search.compiling import default_jobs
-    from .inputs import read_consts
+    from ..performance.selection import choose
+    from ..performance.suites.priming import primed, requests
+    from ..performance.suites.running import Planned, run_cells
+    from ..performance.timing.worker import Worker
+    from .command_inputs import read_consts
     from .measuring_view import BenchView
-    from .worker import COMMAND, transferred
+    from .worker_process import COMMAND, transferred
 
     named_consts = read_consts(const)
     space = _target(origin, origin, None)[2] if not named_consts else None
@@ -518,7 +518,7 @@ def _bench_calls(
     from ..performance.suites.running import run_calls
     from ..performance.timing.worker import Worker
     from .measuring_view import BenchView
-    from .worker import COMMAND
+    from .worker_process import COMMAND
 
     with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
         for line in left_out:

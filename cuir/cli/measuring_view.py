@@ -15,10 +15,10 @@ from .output import plain, print_json, stderr, stdout, styled
 from .tables import print_table
 
 if TYPE_CHECKING:
-    from ..performance.suites.results import Row
-    from ..performance.suites.running import Told
     from ..performance.search import Outcome, TuneReport
     from ..performance.search.search import Progress
+    from ..performance.suites.results import Row
+    from ..performance.suites.running import Told
 
 SHOWN = 8  # candidates of a table
 SILENCE = 5.0  # seconds after which a further line is printed, where no line can change

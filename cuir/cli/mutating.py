@@ -60,10 +60,10 @@ def mutate(
 ) -> None:
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
     from ..checking.checker import pick_kernel
-    from ..checking.defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
+    from ..checking.const_defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
     from ..mutation import FAULTS, Job, MutateReport, chosen, mutants, run
     from ..syntax.printer import show
-    from .inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
+    from .command_inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
     from .interruption import goes_on_from
 
     _one_thread()
@@ -97,7 +97,7 @@ def mutate(
 def _print(report: MutateReport, consts: str) -> None:
     """Print the table of mutants, and those that no stage refuses."""
     from ..mutation import FAULTS
-    from ..mutation.report import SHORT
+    from ..mutation.mutation_report import SHORT
     from .tables import print_diff, print_table
 
     rows = report.rows()

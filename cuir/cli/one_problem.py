@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..checking.checked import Checked
-from ..checking.defaults import USUAL_DTYPE, consts_as_json, describe_consts, label
+from ..checking.const_defaults import USUAL_DTYPE, consts_as_json, describe_consts, label
 from ..interp import Schedule
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
@@ -25,8 +25,8 @@ from ..verification.problems import KINDS, Case, is_attention
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
 from ..verification.special_plan import SPECIAL
 from ..verification.underflowing_sums import KIND as UNDERFLOW
-from .defaults import EXPERT
-from .inputs import expert_for, read_numbers, suggestion
+from .command_defaults import EXPERT
+from .command_inputs import expert_for, read_numbers, suggestion
 from .output import print_json, stdout
 from .verifying_gpu import Verified
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from llm.passes.tune import Tuned, Tuning
 
     from ..checking.checked import Const
+    from ..performance.search import Outcome
+    from ..performance.search.settings_contest import Contender, Entry
+    from ..performance.search.space import Space
     from ..performance.timing.problem import Shape
     from ..syntax.nodes import Program
-    from ..performance.search import Outcome
-    from ..performance.search.contest import Contender, Entry
-    from ..performance.search.space import Space
     from ..variants import TransferResult
     from .asking import Asking
 
@@ -59,12 +59,12 @@ def tune_programs(
     from llm.passes.tune import Target, Tuned, Tuning, tune
 
     from ..bridging import attention_consts
+    from ..performance.search.candidate_runs import RemoteDevice
     from ..performance.timing.worker import Worker
-    from ..performance.search.device import RemoteDevice
     from ..variants import transfer
     from .asking_view import Conversations
-    from .inputs import agreeing, output_folder, read_consts, read_program, read_variant
-    from .worker import COMMAND
+    from .command_inputs import agreeing, output_folder, read_consts, read_program, read_variant
+    from .worker_process import COMMAND
 
     load = partial(read_variant, variant, tuple(param))
     spec = load()
@@ -146,8 +146,8 @@ def _compiler(jobs: int | None, optional: bool) -> Any:
 
     Raises CuirError U503, U504.
     """
-    from ..runtime.nvcc import find_nvcc, include_dir
     from ..performance.search import compile_all
+    from ..runtime.nvcc import find_nvcc, include_dir
 
     try:
         find_nvcc()

@@ -87,7 +87,7 @@ def print_diff(lines: Iterable[str]) -> None:
 
 def print_entry(op: Op) -> None:
     """Print an entry of the table in full, with the places that implement it."""
-    from . import reference
+    from . import reference_pages as reference
 
     console = stdout()
     about = f"   {op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}"

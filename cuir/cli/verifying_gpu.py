@@ -18,20 +18,29 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
+from ..performance.search.space import from_plain, plain
 from ..performance.timing.worker import Worker, WorkerLost
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..performance.search.space import from_plain, plain
 from ..variants import transfer
 from ..verification.problems import Case, make_cases
 from ..verification.report import Stage
 from ..verification.sanitizer import TOOLS, make_diagnostics
 from ..verification.sizes import collect_mask_integers
-from .inputs import computed, known_consts, read_kernel_consts, read_origin, read_program, read_specification, read_variant, unspecified
+from .command_inputs import (
+    computed,
+    known_consts,
+    read_kernel_consts,
+    read_origin,
+    read_program,
+    read_specification,
+    read_variant,
+    unspecified,
+)
 
-COMMAND = (sys.executable, "-m", "cuir.cli.worker")
+COMMAND = (sys.executable, "-m", "cuir.cli.worker_process")
 LIMIT = 300.0  # seconds of one problem: the interpreter, the first time nvcc, and launches that take milliseconds
 STUCK_LIMIT = 120.0  # nvcc, and a launch that takes seconds
 SANITIZED_LIMIT, SANITIZED_CASES = 1200.0, 4  # a sanitizer slows a kernel down by some hundreds: the smallest problems

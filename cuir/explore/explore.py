@@ -14,7 +14,7 @@ from ..arguments.binding import Argument
 from ..checking.checked import Checked
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .clusters import find_cluster_conflict
+from .cluster_barriers import find_cluster_conflict
 from .dpor import Budget, Counts, search
 from .extract import extract_single_units, extract_skeletons
 from .file import Written

@@ -20,13 +20,13 @@ from ..arguments.binding import Argument
 from ..checking.checked import BoundCall, Checked
 from ..checking.tensor_modes import find_exchanged
 from ..checking.views import root_name
-from ..interp.barriers import NamedBarrier
+from ..interp.barrier_state import NamedBarrier
 from ..interp.code import Compiler, Site
-from ..interp.launch import prepare
+from ..interp.element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
+from ..interp.interpreted_launch import prepare
 from ..interp.machine import Evaluate, Launch, Machine, Worker
 from ..interp.memory import Intervals, SharedRef
 from ..interp.ops.async_memory import copy_name
-from ..interp.places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..interp.tensors import TensorArg
 from ..interp.values import require_uniform
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
@@ -34,8 +34,8 @@ from ..syntax.types import GlobalView, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from ..text.diagnostics import CuirError
 from ..text.source import Span
-from .intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from .skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
+from .state_intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 
 ANY_UNITS = 3  # up to this number every assignment of units is explored
 LONGEST = 200_000  # largest number of steps of a cluster

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from .call_inputs import wrong
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import quantise
-from .inputs import wrong
 
 
 def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:

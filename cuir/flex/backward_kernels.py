@@ -28,15 +28,15 @@ from ..syntax.nodes import Program
 from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
-from ..variants.arguments import Cache, sources_of
 from ..variants.backward import KERNEL, has_uneven_work, read_by_gradients, transfer_backward
+from ..variants.captured_arguments import Cache, sources_of
 from ..variants.derivative import dscore
 from ..variants.query_gradients import KERNEL as BY_QUERIES
 from ..variants.query_gradients import transfer_query_gradients
-from .inputs import need_warm
+from .call_inputs import need_warm
+from .first_call_progress import Progress
 from .made import DeviceArguments
 from .mods import CaptureKey
-from .progress import Progress
 
 NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
 SINGLE, SINGLE_QUERIES = "flash_bwd_f32", "flash_bwd_dq_f32"  # those of f32

@@ -13,11 +13,7 @@ from ..checking.checked import Const
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from .appending import append
-from .decoding import BLOCK, SINGLE_BLOCK, SMALLEST
-from .eight_bit import DTYPE as EIGHT_BITS
-from .eight_bit import check_scales, for_kernel
-from .front import Form
-from .inputs import (
+from .call_inputs import (
     DTYPES,
     NO_FLOAT64,
     check_dense,
@@ -31,6 +27,10 @@ from .inputs import (
     word,
     wrong,
 )
+from .decoding import BLOCK, SINGLE_BLOCK, SMALLEST
+from .eight_bit import DTYPE as EIGHT_BITS
+from .eight_bit import check_scales, for_kernel
+from .front import Form
 from .kernels import Level
 from .mods import make_capture_key
 from .operator import define, restore_mods

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .inputs import capturing
+from .call_inputs import capturing
 
 LIMIT = 128
 _CACHE: OrderedDict[tuple[Any, ...], torch.Tensor] = OrderedDict()

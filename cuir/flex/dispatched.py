@@ -12,8 +12,8 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 
+from .call_inputs import IN_TRANSFORM, wrong
 from .graph_errors import at_tracing
-from .inputs import IN_TRANSFORM, wrong
 
 _TENSOR = torch.Tensor
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))

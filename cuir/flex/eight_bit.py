@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from .call_inputs import check_gradient, wrong
 from .constants import constant
-from .inputs import check_gradient, wrong
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # finite number of the dtype

@@ -15,7 +15,7 @@ from ..performance.selection.device import bandwidth
 from ..spec.specification import Lengths
 from ..variants import TransferResult
 from ..variants.lists import Lists
-from .inputs import capturing, need_warm
+from .call_inputs import capturing, need_warm
 from .made import Counting, DeviceArguments
 from .settings import KNOWN_LENGTHS, Settings
 

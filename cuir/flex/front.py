@@ -12,18 +12,15 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from ..spec.dropout import Dropout
+from ..spec.dropout_hash import Dropout
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.plain_numbers import plain_number
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..variants import Traced, TransferResult
-from ..variants.ranges import trace_without_clashes
+from ..variants.read_ranges import trace_without_clashes
 from . import operator
-from .decoding import runs_on_decode_kernel
-from .dispatched import check_local, has_no_numbers, is_dispatched
-from .experts import Kind
-from .inputs import (
+from .call_inputs import (
     Seeded,
     check_differentiable,
     check_options,
@@ -40,13 +37,16 @@ from .inputs import (
     stand_for_others,
     wrong,
 )
+from .decoding import runs_on_decode_kernel
+from .dispatched import check_local, has_no_numbers, is_dispatched
+from .experts import Kind
+from .first_call_progress import Progress
 from .kernels import Attention, Level, Ready, make_attention, name_of, traced_with
 from .made_inside import read_mods
 from .masks import LazyBlockMask, check_mask, get_mask_mod
 from .mods import CaptureKey, MutationGuard, make_capture_key
 from .operator import OPERATOR, WITH_MAX_SCORES, sink_of
 from .packing import autocast, autocasts
-from .progress import Progress
 from .standing import MASKS_ARE_CONSTANTS, is_materialised, mark_graph_inputs, mask_mod_from_blocks, warm
 
 

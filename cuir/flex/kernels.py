@@ -22,18 +22,16 @@ from ..syntax.plain_numbers import plain_number
 from ..syntax.types import F32, DType
 from ..text.diagnostics import CuirError
 from ..variants import MAX_SCORES, Traced, TransferResult, transfer
-from ..variants.arguments import Cache, State, memory_of, sources_of, state_of, unchanged
-from ..variants.dropout import arguments_of
+from ..variants.captured_arguments import Cache, State, memory_of, sources_of, state_of, unchanged
+from ..variants.dropout_splice import arguments_of
 from ..variants.lists import TooLarge
 from ..variants.names import DROPOUT
 from ..variants.parameter import Parameter
-from ..variants.ranges import Reads, trace_without_clashes
+from ..variants.read_ranges import Reads, trace_without_clashes
 from . import decoding
+from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
-from .dispatched import has_no_numbers, is_dispatched
-from .experts import Kind, expert, origin_of, space_of, starts_of
-from .gradients import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
-from .inputs import (
+from .call_inputs import (
     Seeded,
     capturing,
     check_differentiable,
@@ -47,17 +45,19 @@ from .inputs import (
     plain_integer,
     prepare_dropout,
 )
+from .dispatched import has_no_numbers, is_dispatched
+from .experts import Kind, expert, origin_of, space_of, starts_of
+from .first_call_progress import Progress
 from .made import DeviceArguments
 from .mods import CaptureKey, make_capture_key
 from .packing import output_for, pack_rows, strides_fit, without_room
-from .progress import Progress
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import KNOWN_LENGTHS, Settings, text_of
 from .shares import join_shares, launch_arguments, share_count
 
 if TYPE_CHECKING:
-    from ..performance.selection import Choice
     from ..lowering import Cuda
+    from ..performance.selection import Choice
     from ..runtime.compiled_kernel import CompiledKernel, ReplayableCall
     from ..verification import VerifyReport
 

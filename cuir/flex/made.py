@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .inputs import capturing
+from .call_inputs import capturing
 
 
 class Counting:

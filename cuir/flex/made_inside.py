@@ -18,10 +18,10 @@ from torch._subclasses import FakeTensor
 from ..spec.specification import LENGTHS
 from ..text.diagnostics import CuirError
 from ..text.source import Span
+from .call_inputs import check_wrapped
 from .dispatched import has_no_numbers, is_traced
 from .graph_errors import at_tracing
 from .graph_places import name_in_code, remember_places, span_of_error
-from .inputs import check_wrapped
 from .mods import make_capture_key
 from .operator import UNKNOWN, collect_captured, handle_of, register_mods
 

@@ -13,12 +13,12 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from ..spec.specification import Lengths, Specification, requested_lengths
-from ..variants.arguments import memory_of, state_of
+from ..variants.captured_arguments import memory_of, state_of
+from .call_inputs import plain_integer, wrong
 from .graph_errors import at_tracing
-from .inputs import plain_integer, wrong
 from .mods import make_capture_key
 from .operator import mark_steady
-from .sizes import are_equal, have_equal_sizes, is_known
+from .symbolic_sizes import are_equal, have_equal_sizes, is_known
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask without blocks

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from ..text.user_code import function_span
-from ..variants.arguments import memory_of, state_of, unchanged
-from .walk import FUNCTIONS, Link, Path, TooMuchError, Walk
+from ..variants.captured_arguments import memory_of, state_of, unchanged
+from .capture_walk import FUNCTIONS, Link, Path, TooMuchError, Walk
 
 
 @dataclass(frozen=True)

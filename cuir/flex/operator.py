@@ -22,15 +22,15 @@ from torch.utils._mode_utils import no_dispatch
 
 from ..spec.specification import Specification, lengths_of
 from ..text.diagnostics import CuirError
-from ..variants.arguments import memory_of, state_of
+from ..variants.captured_arguments import memory_of, state_of
 from ..variants.pairs import Translate, translate_pairs
 from ..variants.parameter import Parameter
 from ..variants.rebuilt import rebuild_mods
+from .autograd import backward
+from .call_inputs import check_options, check_tensors, parts_for
 from .differentiated_once import differentiated_once
-from .gradients import backward
 from .graph_errors import at_tracing, of_operator
 from .graph_places import at_users_places
-from .inputs import check_options, check_tensors, parts_for
 from .kernels import ATTENTIONS, Level, Ready, name_of
 from .mods import Path, follow, make_capture_key
 from .packing import empty_as, output_for, without_room

@@ -21,7 +21,7 @@ from ..checking.checker import check
 from ..interp import run
 from ..runtime.launch import get_capture_id
 from ..syntax.parser import parse
-from ..variants.arguments import state_of
+from ..variants.captured_arguments import state_of
 from .constants import constant
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import torch
 from ..arguments.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths
 from .appending import append_packed
+from .call_inputs import precision
 from .constants import constant
 from .front import Form
-from .inputs import precision
 from .kernels import Level
 from .mods import make_capture_key
 from .packing import pack_rows, strides_fit

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 from ..spec.specification import requested_lengths
-from ..variants.arguments import memory_of, state_of
+from ..variants.captured_arguments import memory_of, state_of
 from ..variants.pairs import Translate, translate_pairs
+from .call_inputs import Seeded, capturing, check_differentiable
 from .front import flex_attention
 from .graph_errors import at_tracing
-from .inputs import Seeded, capturing, check_differentiable
 from .kernels import Level
 from .made import Counting
 from .masks import create_block_mask
 from .operator import OPERATOR, UNKNOWN, Handled, get_handled, handle_for
 from .per_sequence import is_causal, rule
-from .sizes import is_known
+from .symbolic_sizes import is_known
 
 Mod = Callable[..., Any]
 KNOWN_PLACES = 8

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..arguments.requirements import COPY_ALIGNMENT
-from .sizes import is_contiguous, is_known, order_from_outermost
+from .symbolic_sizes import is_contiguous, is_known, order_from_outermost
 
 
 @dataclass

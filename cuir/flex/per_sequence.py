@@ -17,16 +17,16 @@ from ..interp import run
 from ..spec.specification import Lengths, requested_lengths
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
+from .call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .dispatched import check_local, has_no_numbers, is_dispatched
 from .front import Form, KnownAttention, lookup_attention
-from .inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from .kernels import Attention, Level
 from .made_inside import read_mods
 from .masks import get_mask_mod
 from .mods import CaptureKey, make_capture_key
 from .operator import sink_of
 from .shares import join_shares, launch_arguments, share_count
-from .sizes import is_known
+from .symbolic_sizes import is_known
 
 Mod = Callable[..., Any]
 MOST_SEQUENCES = 65536  # limit of the kernel's search

@@ -22,7 +22,7 @@ from .settings import Numbers, Settings
 if TYPE_CHECKING:
     from ..performance.selection import Choice
     from ..performance.selection.work import Work
-    from ..spec.functions import AnySpecification
+    from ..spec.function_specification import AnySpecification
 
 SHORT = 64  # queries of a warpgroup's tile
 # Queries of the longest sequence from which tiles of 192 queries are faster than those of 128, by the head dim up to which this holds. On
@@ -100,7 +100,7 @@ class CacheSettings(DecodeSettings):
         return Work.of(rewrite(self.program, whole))
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.cached import make_cached_specification
+        from ..verification.cached_attention import make_cached_specification
 
         return make_cached_specification(transferred.spec, _captured(self.program, transferred), "TOKENS" in self.fixed)
 
@@ -136,7 +136,7 @@ class VarlenSettings(Settings):
         return Choice(self.untuned(at), "start", "by the longest sequence: the device alone knows the others")
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.packed import make_packed_specification
+        from ..verification.packed_attention import make_packed_specification
 
         return make_packed_specification(transferred.spec, _captured(self.program, transferred))
 
@@ -154,7 +154,7 @@ def longest_class(longest: int | None, tokens: int) -> int:
 
 def _captured(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
     """Return a function from lengths to a kernel's arguments for captured values."""
-    from ..variants.arguments import CapturedArguments
+    from ..variants.captured_arguments import CapturedArguments
 
     captured_arguments = CapturedArguments(program, program.kernels()[transferred.kernel], transferred.spec)
 

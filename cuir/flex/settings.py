@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import pick_kernel
-from ..checking.defaults import with_defaults
+from ..checking.const_defaults import with_defaults
 from ..spec.specification import Lengths
 from ..syntax.nodes import Expr, Program
 from ..variants.parameter import Parameter
-from .inputs import need_warm
-from .progress import Progress
+from .call_inputs import need_warm
+from .first_call_progress import Progress
 
 if TYPE_CHECKING:
     from ..performance.selection import Choice
     from ..performance.selection.work import Arithmetic, Work
     from ..performance.timing.problem import Shape
     from ..runtime.compiled import CompiledKernel
-    from ..spec.functions import AnySpecification
+    from ..spec.function_specification import AnySpecification
     from ..variants import TransferResult
 
 KNOWN_LENGTHS = 1024  # size limit of the caches by problem
@@ -96,9 +96,9 @@ class Settings:
 
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         """Return the setting of a problem, and the reason for it."""
-        from ..performance.selection import choose, problem_class
         from ..performance.search import shape_class
         from ..performance.search.cache import device
+        from ..performance.selection import choose, problem_class
 
         shape_key = shape_class(self._shape(at), max(1, device()[1]))
         problem_key = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
@@ -115,7 +115,7 @@ class Settings:
         None if lengths and numbers do not decide it.
         """
         if (at, numbers) not in self.keys:
-            from ..performance.selection.table import compute_mean_keys
+            from ..performance.selection.shipped_table import compute_mean_keys
 
             if len(self.keys) >= KNOWN_LENGTHS:
                 self.keys.clear()
@@ -160,9 +160,9 @@ class Settings:
         if entry is not None:
             return entry
         need_warm("compiling a kernel")
+        from ..performance.search.space import label
         from ..runtime.compiled import compile
         from ..runtime.nvcc import Nvcc
-        from ..performance.search.space import label
 
         def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
             # shared by settings that differ in wording alone

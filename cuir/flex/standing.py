@@ -18,10 +18,10 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from ..spec.specification import Lengths, lengths_of
 from ..variants import Traced
-from ..variants.arguments import State, memory_of, state_of, unchanged
+from ..variants.captured_arguments import State, memory_of, state_of, unchanged
 from ..variants.lists import PAIRS, kept_pairs
+from .call_inputs import wrong
 from .graph_errors import at_tracing
-from .inputs import wrong
 from .masks import LazyBlockMask
 from .operator import mark_steady
 

@@ -13,10 +13,8 @@ from ..arguments.requirements import COPY_ALIGNMENT
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
-from ..variants.arguments import memory_of, state_of
-from .constants import constant
-from .front import Form, nested_with
-from .inputs import (
+from ..variants.captured_arguments import memory_of, state_of
+from .call_inputs import (
     DTYPES,
     NO_FLOAT64,
     Seeded,
@@ -32,6 +30,8 @@ from .inputs import (
     word,
     wrong,
 )
+from .constants import constant
+from .front import Form, nested_with
 from .kernels import Level
 from .mods import make_capture_key
 from .operator import define, restore_mods
@@ -39,7 +39,7 @@ from .packed_training import differentiable_attention, differentiable_in_graph
 from .packing import autocast, autocasts, pack_rows, strides_fit
 from .per_sequence import check_places, clear_strangers, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
 from .serving_settings import longest_class
-from .sizes import are_equal, have_equal_sizes, is_known
+from .symbolic_sizes import are_equal, have_equal_sizes, is_known
 
 
 def varlen_attention(

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from ..checking.checked import Const
+from ..performance.search.space import from_plain
 from ..runtime.kernel_cache import describe_package
 from ..runtime.nvcc import cache_dir, write_whole
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..text.jsontext import to_json
-from ..performance.search.space import from_plain
 from ..verification import Stage, VerifyReport, verify
 from ..verification.side_processes import count_usable_processes
+from .first_call_progress import Progress
 from .mods import CaptureKey
-from .progress import Progress
 
 
 def verified(

@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..flex import create_block_mask, flex_attention
-from ..flex.inputs import check_options, wrong
+from ..flex.call_inputs import check_options, wrong
 from ..flex.kernels import Level
 from ..text.diagnostics import CuirError
 

@@ -23,7 +23,7 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-from ..flex.inputs import check_options
+from ..flex.call_inputs import check_options
 from ..flex.kernels import Level
 from .batches import Batch, attend, rules_of
 

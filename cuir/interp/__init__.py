@@ -6,9 +6,9 @@ is cuir/lowering.
 
 from __future__ import annotations
 
-from .launch import RunReport, run
+from .event_trace import Trace
+from .interpreted_launch import RunReport, run
 from .schedule import Schedule
-from .trace import Trace
 from .trace_files import plot_trace, write_trace
 
 __all__ = ["RunReport", "Schedule", "Trace", "plot_trace", "run", "write_trace"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from .barriers import Mbarrier
+from .barrier_state import Mbarrier
 from .memory import SharedRef
 from .records import Actor, Record
 from .shadows import Access

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ..text.plurals import count_noun
 from ..text.source import Span
-from .barriers import Event, Mbarrier
-from .chains import (
+from .barrier_state import Event, Mbarrier
+from .cause_chains import (
     Cause,
     CauseNote,
     describe_immediate_wait,

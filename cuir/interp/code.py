@@ -24,13 +24,13 @@ from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Typ
 from ..syntax.walk import IdentityKey
 from ..text.source import Span, spoken
 from .actions import Product, ReclaimedRegisters
-from .budget import TURN
+from .event_trace import estimate_cost
 from .faults import make_fault
 from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
+from .ops_registry import RUNS
 from .perturb import collect_decisions, compile_perturbed
-from .registry import RUNS
-from .trace import estimate_cost
+from .step_budget import TURN
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, require_uniform
 from .watching import Watch
 

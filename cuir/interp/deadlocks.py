@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..checking.checked import Barrier
 from ..text.diagnostics import CuirError
 from ..text.plurals import count_noun
-from .barriers import Handout, Mbarrier, NamedBarrier
-from .chains import (
+from .barrier_state import Handout, Mbarrier, NamedBarrier
+from .cause_chains import (
     Cause,
     CauseNote,
     find_place,

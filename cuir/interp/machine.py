@@ -19,17 +19,17 @@ from ..checking.checked import Checked
 from ..ops.expressions import get_declaration
 from ..text.source import Span
 from .actions import Action, Groups
-from .barriers import Handout, Mbarrier, NamedBarrier
-from .budget import Budget
+from .barrier_state import Handout, Mbarrier, NamedBarrier
 from .clocks import Clock, Event
+from .event_trace import Trace
 from .memory import Shared
 from .noise import Noise
+from .ops_registry import RUNS
 from .records import Actor, Tracker
-from .registry import RUNS
 from .schedule import Picker, Schedule
 from .state import State, select
+from .step_budget import Budget
 from .tensors import TensorArg
-from .trace import Trace
 from .values import Diverge
 
 GO, BLOCK, POINT = 0, 1, 2  # signals of an instruction: go on; blocked (run it again); done, others may act now

@@ -6,7 +6,7 @@ is a deadlock.
 
 from __future__ import annotations
 
-from .barriers import Mbarrier
+from .barrier_state import Mbarrier
 from .deadlocks import make_deadlock_error
 from .engines import act
 from .faults import make_fault

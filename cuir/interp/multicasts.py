@@ -6,7 +6,7 @@ orders the two is an arrival of the other CTA's workers there.
 
 from __future__ import annotations
 
-from .chains import (
+from .cause_chains import (
     Cause,
     find_idle_wait,
     find_second_arrival,

@@ -10,7 +10,7 @@ from ..text.diagnostics import CuirError
 from ..text.plurals import count_noun
 from ..text.source import Span
 from . import causes
-from .barriers import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
+from .barrier_state import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
 from .faults import make_fault
 from .machine import Machine, Worker

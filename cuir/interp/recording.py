@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..text.source import Span
 from .actions import Action, Copy, Product, Store
+from .event_trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
 from .machine import Worker
-from .trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
 
 
 def record_wait(w: Worker, start: float, name: str, span: Span) -> None:

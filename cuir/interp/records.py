@@ -8,7 +8,7 @@ Dominated records are dropped: a region holds few.
 from __future__ import annotations
 
 from ..text.source import Span
-from .barriers import Mbarrier
+from .barrier_state import Mbarrier
 from .clocks import Clock, Event
 from .memory import Intervals, covers, is_overlapping
 from .state import State

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..text.diagnostics import CuirError
 from ..text.figures import load_pyplot, save_figure
-from .trace import Event, Trace
+from .event_trace import Event, Trace
 
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
 ENGINES = ("tensor core", "copy engine")

@@ -27,9 +27,9 @@ from .actions import Product, ReclaimedRegisters
 from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
 from .groups import check_rebinding
-from .launch import Grid, RunReport, prepare, report_of, run_batches
+from .interpreted_launch import Grid, RunReport, prepare, report_of, run_batches
 from .machine import Evaluate, Instruction, Worker
-from .registry import RUNS
+from .ops_registry import RUNS
 from .schedule import Schedule
 from .values import make_blank
 

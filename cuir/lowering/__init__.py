@@ -5,6 +5,6 @@
 
 from .compiler import lower
 from .lowered import Cuda, TensorMap
-from .stages import Lowering, Stage
+from .stage_files import Lowering, Stage
 
 __all__ = ["Cuda", "Lowering", "Stage", "TensorMap", "lower"]

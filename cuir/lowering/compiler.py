@@ -10,10 +10,10 @@ from ..checking.checker import check
 from ..syntax.given import program_of
 from ..syntax.nodes import For, If, Program, Stmt
 from ..text.source import Span
-from .cuda.frame import KernelPrinter
 from .analyses import Facts
 from .analyses.lanes import runs_on_one_lane
-from .ir.build import build
+from .cuda.frame import KernelPrinter
+from .ir.build_ir import build
 from .ir.ops import Kernel
 from .lowered import Cuda
 from .passes.pipeline import optimise

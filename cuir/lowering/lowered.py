@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..checking.checked import Checked
-from ..checking.defaults import describe_consts
+from ..checking.const_defaults import describe_consts
 from ..text.source import Span
 
 KERNEL = 'extern "C" __global__ void'  # how the text of a kernel's function begins

@@ -21,7 +21,7 @@ from ..checking.tensor_modes import find_tensor_modes
 from ..ops.meaning.tiles import view_bits
 from ..syntax.types import BOOL, F32, I32
 from .ir import ops
-from .ir.evaluate import Argument, evaluate
+from .ir.ir_evaluator import Argument, evaluate
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of the largest element
 LONG, SHORT = 160, 2  # upper limits of drawn lengths: of dims that tiles go along; of batches and heads

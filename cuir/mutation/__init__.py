@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .judging import Job, Judged, judge, run
 from .mutants import Mutant, chosen, mutants
-from .places import FAULTS
-from .report import MutateReport
+from .mutation_report import MutateReport
+from .sites import FAULTS
 
 __all__ = ["FAULTS", "Job", "Judged", "Mutant", "MutateReport", "chosen", "judge", "mutants", "run"]

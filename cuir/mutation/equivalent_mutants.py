@@ -43,10 +43,10 @@ from ..syntax.walk import count_assignments, names_read, walk
 from ..text.diagnostics import CuirError
 from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
-from ..verification.evaluate import Evaluator, collect_kernel_values
 from ..verification.sizes import make_problems
-from .places import Places, Site, get_root
-from .settings import make_smaller_tiles, other_setting
+from ..verification.splice_evaluator import Evaluator, collect_kernel_values
+from .other_settings import make_smaller_tiles, other_setting
+from .sites import Places, Site, get_root
 from .trial import Trial
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely

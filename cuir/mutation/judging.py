@@ -22,9 +22,9 @@ from typing import Any
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
-from ..checking.defaults import consts_as_json
+from ..checking.const_defaults import consts_as_json
 from ..ops.expressions import traits
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
 from ..syntax.printer import show

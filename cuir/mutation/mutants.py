@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from ..checking.checker import pick_kernel
 from ..syntax.nodes import Program
 from ..syntax.printer import show
-from . import resources, synchronisation, values  # noqa: F401 - they enter their operators
-from .operators import OPERATORS, Mutant
-from .places import Places
+from . import resource_faults as resources  # noqa: F401 - they enter their operators
+from .mutation_operators import OPERATORS, Mutant
+from .sites import Places
 
 
 def mutants(program: Program, kernel: str | None = None) -> list[Mutant]:

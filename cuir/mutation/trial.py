@@ -14,7 +14,7 @@ from ..checking.checker import check, pick_kernel
 from ..explore import explore
 from ..interp import Schedule
 from ..interp import run as interpret
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..syntax.nodes import Expr, Node, Program
 from ..syntax.printer import show
@@ -24,7 +24,7 @@ from ..verification import Case
 from ..verification.inputs import find_accumulated
 from ..verification.problems import is_attention
 from ..verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
-from .places import Places, Site
+from .sites import Places, Site
 
 SCHEDULES = ("in_order", "adversarial:lockstep")
 Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits are compared

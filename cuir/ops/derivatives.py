@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..syntax.nodes import Binary, Expr, Literal, Unary
 from .base import Op
-from .build import cos, exp2, floor, log2, magnitude, power, sin
+from .build_calls import cos, exp2, floor, log2, magnitude, power, sin
 
 Partial = Expr | None  # None: 0
 Choice = Callable[[Expr, Expr, Expr], Expr]  # (condition, value where it holds, value elsewhere)

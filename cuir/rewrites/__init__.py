@@ -6,6 +6,6 @@ A compiler for which they cost nothing does not depend on how a program is writt
 from __future__ import annotations
 
 from .chains import apply, chain, rewrites
-from .table import KINDS, Rewrite
+from .rewrites_table import KINDS, Rewrite
 
 __all__ = ["KINDS", "Rewrite", "apply", "chain", "rewrites"]

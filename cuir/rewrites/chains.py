@@ -10,9 +10,9 @@ from ..checking.checker import pick_kernel
 from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from . import expressions, functions, names, statements  # noqa: F401 - they enter their kinds
+from . import expression_rewrites as expressions  # noqa: F401 - they enter their kinds
 from .facts import Facts
-from .table import KINDS, Rewrite
+from .rewrites_table import KINDS, Rewrite
 
 
 def rewrites(

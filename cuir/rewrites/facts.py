@@ -13,10 +13,10 @@ from typing import Any
 
 from ..checking.checked import Const
 from ..checking.checker import check
-from ..checking.prelude import prelude
+from ..checking.prelude_functions import prelude
 from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
-from ..mutation.places import Path, Site, list_sites, replace_node
+from ..mutation.sites import Path, Site, list_sites, replace_node
 from ..ops import WRITTEN
 from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import get_called_op, traits

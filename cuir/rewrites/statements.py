@@ -11,9 +11,9 @@ from dataclasses import replace
 from ..ops.expressions import traits
 from ..syntax.nodes import Assign, AugAssign, Binary, Expr, If, Name, Stmt, Tuple
 from ..syntax.walk import names_read
-from .expressions import negate
+from .expression_rewrites import negate
 from .facts import Facts, Site
-from .table import Rewrite, get_head, register_kind, show_text
+from .rewrites_table import Rewrite, get_head, register_kind, show_text
 
 
 def list_neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..lowering.cuda.writer import symbol
-from .arguments import ArgumentLayout, Arguments
+from .argument_buffer import ArgumentLayout, Arguments
 from .driver_api import INVALID_CONTEXT, count_resident, direct, driver, load_function, make_config, relaxed_capture, require_success
 from .loader import LoadedKernel
 from .nvcc import Compiled

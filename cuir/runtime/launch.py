@@ -23,7 +23,7 @@ from ..checking.checked import Checked
 from ..lowering import TensorMap
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
-from .arguments import MAP_BYTES, ArgumentLayout, Arguments, round_parameter
+from .argument_buffer import MAP_BYTES, ArgumentLayout, Arguments, round_parameter
 from .driver_api import INVALID_CONTEXT, allocate_zeros, direct, driver, require_success
 from .driver_loader import DriverKernel
 from .loader import LoadedKernel

@@ -9,7 +9,7 @@ import contextlib
 
 from ..arguments.tile_count import count_tiles
 from ..checking.checked import Checked
-from ..checking.defaults import describe_consts
+from ..checking.const_defaults import describe_consts
 from ..lowering import Cuda, lower
 from ..text.diagnostics import CuirError
 from .nvcc import Resources, cached_resources, compile_cuda

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..text.diagnostics import CuirError
-from .arguments import Arguments
+from .argument_buffer import Arguments
 
 DRIVER, PYCUDA = "driver", "pycuda"
 LOADERS = (DRIVER, PYCUDA)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments.arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
 from ..arguments.binding import TORCH
+from ..arguments.foreign_arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
 from ..arguments.requirements import require_layout
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
-from .arguments import ArgumentLayout, Arguments
+from .argument_buffer import ArgumentLayout, Arguments
 from .compiled_kernel import CompiledKernel
 from .launch import Launcher, bind_arguments, require_capability
 from .nvcc import Compiled

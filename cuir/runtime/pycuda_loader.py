@@ -23,7 +23,7 @@ import torch
 from ..lowering import Cuda
 from ..lowering.cuda.writer import symbol
 from ..text.diagnostics import CuirError
-from .arguments import ArgumentLayout, Arguments
+from .argument_buffer import ArgumentLayout, Arguments
 from .driver_api import count_resident, driver, get_first_offset, load_function, make_driver_error, relaxed_capture, require_success
 from .loader import PYCUDA, LoadedKernel
 from .nvcc import FLAGS, Compiled, compile_cuda, find_nvcc, include_dir, make_compiler_error, target

@@ -13,7 +13,7 @@ import torch
 
 from ..ops.meaning.tiles import split_operands
 from ..text.diagnostics import CuirError
-from .functions import FunctionSpecification
+from .function_specification import FunctionSpecification
 from .specification import Lengths, Specification, lengths_of
 
 ROWS = 128  # the rows of L and DL are a multiple of it

@@ -19,7 +19,7 @@ import torch
 from ..syntax.nodes import Kernel
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
-from .functions import AnySpecification, FunctionSpecification
+from .function_specification import AnySpecification, FunctionSpecification
 from .specification import Captured, Specification
 from .user_calls import user_call
 

@@ -19,9 +19,9 @@ from ..ops.meaning.tiles import split_operands
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
-from .dropout import Dropout
+from .dropout_hash import Dropout
+from .function_results import equal_bits
 from .global_state import seed_generators
-from .results import equal_bits
 from .user_calls import refuse_function, user_call
 
 Captured = int | float | torch.Tensor | Callable[["Lengths"], int | float | torch.Tensor]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .arguments import captured_arguments
 from .blocks import blocks
+from .captured_arguments import captured_arguments
 from .lists import Lists
 from .names import MAX_SCORES, SPLICE_POINTS, STANDARD
 from .parameter import Parameter

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import cast
 
-from ..ops.build import cdiv
+from ..ops.build_calls import cdiv
 from ..spec.gradients import require_softmax
 from ..spec.specification import Specification
 from ..syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
@@ -21,13 +21,13 @@ from ..syntax.rewrite import rename_names
 from ..syntax.walk import names_read
 from .blocks import blocks
 from .derivative import dscore
-from .dropout import with_dropout_gradients
+from .dropout_splice import with_dropout_gradients
 from .learned import PREFIX, captured_functions, gradient_of, local_names
 from .lists import column_lists_for, exchange_sides
 from .names import BACKWARD_POINTS, names_of, reserved
-from .ranges import trace_without_clashes
+from .read_ranges import trace_without_clashes
 from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
-from .tiles import Work
+from .tile_splice import Work
 from .traced import Traced
 
 KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`

@@ -16,7 +16,7 @@ from ..syntax.printer import show
 from ..syntax.rewrite import substitute
 from ..syntax.walk import names_read, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
-from .tiles import Work
+from .tile_splice import Work
 
 _Q0 = Binary("*", Name("m"), Name("BM"))  # the first query of the tile; its last is m * BM + BM - 1
 _BM = Name("BM")

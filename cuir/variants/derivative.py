@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
-from ..ops.build import where
+from ..ops.build_calls import where
 from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation, traits
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
 from ..syntax.types import DTYPES
 from ..syntax.walk import IdentityKey, NamesRead, names_read
 from ..text.diagnostics import CuirError
-from .evaluate import CONSTANTS, evaluate
 from .factoring import VARYING
 from .marks import extremes_of, extremum_of, is_detached, partials_of, remove_marks
+from .mod_evaluator import CONSTANTS, evaluate
 
 _S, _SCALE = Name("S"), Name("scale")
 _ONE, _ZERO, _HALF = Literal(1.0), Literal(0.0), Literal(0.5)

@@ -19,8 +19,8 @@ from ..syntax.nodes import Binary, Expr, GlobalType, Literal, Name, Param, Subsc
 from ..syntax.rewrite import with_children
 from ..syntax.types import F32
 from ..syntax.walk import IdentityKey, children, names_read
-from .evaluate import evaluate
 from .lists import TooLarge
+from .mod_evaluator import evaluate
 from .names import DISTANCES
 from .parameter import Parameter
 from .predicate import linear

@@ -18,7 +18,7 @@ from ..syntax.nodes import NOWHERE, Expr, IfExp, Literal, Name, Subscript
 from ..syntax.types import F32
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
-from .evaluate import evaluate
+from .mod_evaluator import evaluate
 from .pairs import describe_pair
 from .traced import Traced
 

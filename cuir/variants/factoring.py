@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..checking.fold import fold
-from ..ops import build
+from ..ops import build_calls as build
 from ..ops.expressions import get_called_op, traits
 from ..ops.meaning.scalars import LEAST_NORMAL
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
@@ -21,8 +21,8 @@ from ..syntax.rewrite import with_children
 from ..syntax.types import F32
 from ..syntax.walk import IdentityKey, NamesRead
 from ..text.diagnostics import CuirError
-from .evaluate import CONSTANTS, evaluate
 from .marks import is_detached, marked_value
+from .mod_evaluator import CONSTANTS, evaluate
 from .parameter import Parameter
 from .proxy import number
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..ops.build import cast, where
+from ..ops.build_calls import cast, where
 from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import BF16, F16, F32, I32, DType
 from ..syntax.walk import names_read

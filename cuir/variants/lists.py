@@ -19,7 +19,7 @@ from ..syntax.rewrite import rename_names
 from ..syntax.walk import names_read, walk
 from .blocks import ALL_ROWS_ALIKE
 from .costs import divides
-from .evaluate import evaluate
+from .mod_evaluator import evaluate
 from .names import BITS, LISTS
 
 PAIRS = 2**24  # evaluated at a time, which bounds the memory

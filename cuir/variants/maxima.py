@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..checking.prelude import prelude
+from ..checking.prelude_functions import prelude
 from ..ops.expressions import get_called_op
 from ..spec.specification import Normalize
 from ..syntax.nodes import Binary, Call, Constant, Expr, ExprStmt, Func, GlobalType, Kernel, Literal, Name, Param, Program, Stmt, Subscript
@@ -17,7 +17,7 @@ from ..syntax.parser import parse
 from ..syntax.rewrite import rewrite_block
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
-from .evaluate import CONSTANTS
+from .mod_evaluator import CONSTANTS
 from .names import MAX_SCORES
 from .normalisers import MET, PARTED, POINTS, is_parted, meets
 

@@ -9,7 +9,7 @@ from ..spec.specification import LENGTHS
 from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
 from ..syntax.types import DTYPES
 from ..syntax.walk import IdentityKey, walk
-from .evaluate import CONSTANTS
+from .mod_evaluator import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
 OPTIONAL = {"kv_rows": 4, "tile": 1}  # splice points that a kernel may do without

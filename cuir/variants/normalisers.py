@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..checking.prelude import prelude
+from ..checking.prelude_functions import prelude
 from ..spec.specification import Normalize
 from ..syntax.nodes import Assign, Binary, Expr, Func, Kernel
 from ..syntax.parser import parse

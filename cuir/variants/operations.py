@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..ops import OPERATORS, build
+from ..ops import OPERATORS
+from ..ops import build_calls as build
 from ..syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ..syntax.printer import show
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType

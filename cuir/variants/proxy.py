@@ -15,15 +15,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..ops import build
+from ..ops import build_calls as build
 from ..ops.meaning import convert, shortest
 from ..syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
-from .evaluate import evaluate
 from .marks import is_detached, mark_detached, remove_marks
+from .mod_evaluator import evaluate
 from .refusal import refuse, user_place
 from .spelling import by_position, in_table, of_function, of_method
 

@@ -15,9 +15,9 @@ from ..syntax.printer import show
 from ..syntax.rewrite import rename_names
 from .backward import read_by_gradients
 from .derivative import dscore
-from .dropout import with_dropout_gradients
+from .dropout_splice import with_dropout_gradients
 from .names import names_of, reserved
-from .ranges import trace_without_clashes
+from .read_ranges import trace_without_clashes
 from .splice import TransferResult, diff_texts, require_points, transfer
 from .traced import Traced
 

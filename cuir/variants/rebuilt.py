@@ -14,11 +14,11 @@ import torch
 from ..spec.specification import LENGTHS, SINK, Captured, Lengths, Specification, indices
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
-from .arguments import sources_of
-from .evaluate import CONSTANTS, evaluate
+from .captured_arguments import sources_of
+from .mod_evaluator import CONSTANTS, evaluate
 from .outside import Standin, attribute_read
 from .proxy import ELEMENTWISE
-from .ranges import trace_without_clashes
+from .read_ranges import trace_without_clashes
 from .trace import _Tracer
 from .traced import Traced
 

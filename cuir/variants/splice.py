@@ -40,19 +40,19 @@ from ..syntax.printer import show
 from ..syntax.rewrite import substitute
 from ..syntax.walk import IdentityKey, count_assignments, names_read
 from ..text.diagnostics import CuirError
-from .arguments import Cache, sources_of, tile_sizes
 from .blocks import ALL_MASKED, Blocks, blocks
+from .captured_arguments import Cache, sources_of, tile_sizes
 from .costs import per_pair
 from .distances import Table, by_distance
-from .dropout import arguments_of, with_dropout
-from .evaluate import CONSTANTS
+from .dropout_splice import arguments_of, with_dropout
 from .lists import ColumnLists, Lists, lists_for
 from .maxima import with_max_scores
+from .mod_evaluator import CONSTANTS
 from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
 from .parameter import Parameter, Value, with_parameters
-from .ranges import trace_without_clashes
-from .tiles import Work, tile_for
+from .read_ranges import trace_without_clashes
+from .tile_splice import Work, tile_for
 from .traced import Traced, dim_name
 
 WORTH_BITS = 8.0  # least instructions for a pair for which bits are cheaper: reading them takes two or three

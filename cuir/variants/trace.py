@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ops import build
+from ..ops import build_calls as build
 from ..ops.expressions import is_where
 from ..spec.specification import SINK, Lengths, Specification, keyword_parameters, requested_lengths
 from ..spec.user_calls import user_call
@@ -36,7 +36,6 @@ from ..text.user_code import function_span, user_span
 from . import arrays as arrays
 from . import contractions as contractions  # enters the table of operations
 from . import distributions as distributions  # likewise
-from . import functions as functions  # likewise
 from . import joins as joins  # likewise
 from . import lookups as lookups  # likewise
 from . import norms as norms  # likewise
@@ -47,7 +46,6 @@ from .arrays import CONSTANT, Array, array
 from .attributes import attributes_of, has_attributes, slots_of
 from .chance import refuse_drawn, refuse_random, seeds_now
 from .factoring import factor_uniform
-from .kinds import BUILTINS
 from .marks import remove_marks
 from .methods import globals_read, with_traced_methods
 from .names import reserved_in_expressions
@@ -57,6 +55,7 @@ from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, t
 from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
+from .value_kinds import BUILTINS
 
 # for captured data that follow the lengths: only rank and dtype matter here
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from ..spec.functions import Value
+from ..spec.function_specification import Value
 from ..text.diagnostics import CuirError
 
 _FILLERS = 2  # at most so many distinct values in unread elements are a filling, such as zeros or ones

@@ -20,12 +20,12 @@ from ..interp import Schedule
 from ..interp.actions import Product
 from ..interp.code import Compiler
 from ..interp.faults import format_ranges
-from ..interp.launch import prepare, run_each
+from ..interp.interpreted_launch import prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..ops.expressions import traits
 from ..ops.meaning.tiles import view_bits
 from ..ops.traits import Traits
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt, Subscript, Unary
 from ..syntax.walk import names_read, walk

@@ -16,8 +16,8 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..variants.names import BACKWARD_POINTS
 from .contracts import CODES, evaluate_keep, get_span
-from .evaluate import Evaluator, Value, collect_kernel_values
 from .sizes import Problem
+from .splice_evaluator import Evaluator, Value, collect_kernel_values
 
 
 def has_column_points(program: Program) -> bool:

@@ -23,11 +23,11 @@ from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Span
 from ..variants import SPLICE_POINTS
-from ..variants.arguments import CapturedArguments
-from ..variants.evaluate import evaluate
-from .evaluate import Evaluator, Value, collect_kernel_values
+from ..variants.captured_arguments import CapturedArguments
+from ..variants.mod_evaluator import evaluate
 from .problems import get_units
 from .sizes import GROUP, Problem, make_order_problems
+from .splice_evaluator import Evaluator, Value, collect_kernel_values
 
 CODES = {
     "cover": "V101",

@@ -12,11 +12,11 @@ import torch
 
 from ..checking.checked import Checked
 from ..ops.expressions import operation, traits
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Expr, Literal, Name, Unary
 from ..syntax.walk import walk
-from ..variants.ranges import trace_without_clashes
+from ..variants.read_ranges import trace_without_clashes
 from ..variants.rebuilt import rebuild_mods
 from ..variants.traced import Traced
 from .draws import Draw

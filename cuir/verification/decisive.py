@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked, TensorParam
 from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
-from ..spec.functions import FunctionSpecification, Value
+from ..spec.function_specification import FunctionSpecification, Value
 from ..syntax.nodes import Expr, Literal
 from ..syntax.types import F32
 from ..text.diagnostics import CuirError, Note

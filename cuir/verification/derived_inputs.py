@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from .draws import Draw
 from .inputs import make_function_launch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..arguments.requirements import compute_length_multiple
 from ..checking.checked import Checked, TensorParam
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 
 MOST_ELEMENTS = 6_000_000  # of one tensor
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..checking.checked import Checked
 from ..explore import Exploration, explore
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 from .spec_dispatch import AnyCase, make_small_launches, prepare_launch
 

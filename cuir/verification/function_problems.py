@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from ..variants.names import BACKWARD
 from .decisive import make_decisive_draws

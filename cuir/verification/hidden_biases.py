@@ -9,7 +9,7 @@ import torch
 
 from ..spec.specification import Lengths, Specification
 from ..text.diagnostics import CuirError
-from ..variants.ranges import trace_without_clashes
+from ..variants.read_ranges import trace_without_clashes
 from ..variants.rebuilt import bound_reads, rebuild_mods
 from .problems import Case
 from .special_plan import DTYPES

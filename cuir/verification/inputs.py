@@ -19,8 +19,8 @@ from ..arguments.binding import TORCH
 from ..arguments.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..checking.tensor_modes import find_tensor_modes
-from ..interp.launch import _read_tensors
-from ..spec.functions import FunctionSpecification, Value, scale_of
+from ..interp.interpreted_launch import _read_tensors
+from ..spec.function_specification import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
@@ -28,13 +28,13 @@ from .arbitrary_inputs import find_arbitrary, without_fillers
 from .decisive import KIND as STEPS
 from .decisive import make_decisive_inputs
 from .draws import Draw, compute_shape, count_elements, get_integer_consts
+from .joint_extremes import find_steep_sums
 from .kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .poison import find_unread
 from .problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
-from .together import find_steep_sums
 from .underflowing_sums import KIND as UNDERFLOW
 from .underflowing_sums import make_underflowing
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .counters import count_ring_uses
 from .draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting

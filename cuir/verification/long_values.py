@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from ..checking.checked import Checked, TensorParam
-from ..spec.functions import FunctionSpecification, scale_of
+from ..spec.function_specification import FunctionSpecification, scale_of
 from ..syntax.types import F32, I32
 from ..text.diagnostics import CuirError
 from .draws import Draw, count_elements, get_integer_consts

@@ -17,8 +17,8 @@ from ..arguments.binding import TORCH
 from ..arguments.requirements import pad_arguments
 from ..checking.checked import Checked
 from ..interp import run
-from ..spec.dropout import dropout_mask
-from ..spec.functions import FunctionSpecification
+from ..spec.dropout_hash import dropout_mask
+from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.nodes import Call, Name, Program
 from ..syntax.walk import walk
@@ -27,11 +27,11 @@ from ..text.source import Span
 from ..variants import captured_arguments
 from .blame import find_stores
 from .contracts import describe_difference, get_result_span, has_splice_points
-from .evaluate import Evaluator, collect_kernel_values
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
 from .lengths import convert_case
 from .numeric import add_note
 from .problems import Case, get_dtype, get_head_dims, make_outputs
+from .splice_evaluator import Evaluator, collect_kernel_values
 
 _READABLE = 2.0**-14  # smallest weight, relative to the largest of its query, that half precision shows
 _VISIBLE = 2.0**-20  # smallest output that half precision shows

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..checking.checked import BoundCall, Checked
-from ..interp.launch import list_loop_turns
+from ..interp.interpreted_launch import list_loop_turns
 from ..ops.meaning.tiles import NARROW_SUM_BITS, narrow_sum_error
 from ..syntax.nodes import Assign, For, If, Name, Stmt
 from ..syntax.types import DType, SharedView, TileType

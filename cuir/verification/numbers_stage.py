@@ -8,9 +8,9 @@ from functools import partial
 
 from ..arguments.binding import TORCH
 from ..checking.checked import Checked
-from ..checking.defaults import describe_consts
-from ..interp.launch import Grid
-from ..spec.functions import FunctionSpecification
+from ..checking.const_defaults import describe_consts
+from ..interp.interpreted_launch import Grid
+from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .coverage.cover import Cover
 from .coverage.observed import Observed

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification, Value
+from ..spec.function_specification import FunctionSpecification, Value
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 

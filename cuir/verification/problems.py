@@ -14,7 +14,7 @@ from ..arguments.binding import TORCH
 from ..arguments.requirements import copy_of, pad_arguments
 from ..checking.checked import Checked, Const
 from ..ops.expressions import traits
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Call, Expr, GlobalType, Kernel, Program
 from ..syntax.nodes import Literal as Number

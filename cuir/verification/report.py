@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..checking.defaults import consts_as_json, describe_consts
+from ..checking.const_defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
 from .coverage.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 
 Level = Literal["quick", "full"]

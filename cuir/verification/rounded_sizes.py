@@ -16,7 +16,7 @@ from ..checking.checked import Checked
 from ..checking.decisions import definitions, entry, list_placed_deciders
 from ..ops.base import Op
 from ..ops.meaning import cast
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..syntax.nodes import Call, Expr, For, Name
 from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checking.checked import Checked
-from ..interp.launch import export_entered_blocks, forget_entered, merge_entered
+from ..interp.interpreted_launch import export_entered_blocks, forget_entered, merge_entered
 from ..spec.user_calls import Refusals
 from ..text.diagnostics import CuirError
 from .coverage.observed import Observed

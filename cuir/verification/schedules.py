@@ -13,9 +13,9 @@ import torch
 from ..arguments.binding import Argument
 from ..checking.checked import Checked
 from ..interp import RunReport, Schedule, run
-from ..interp.launch import Grid
+from ..interp.interpreted_launch import Grid
 from ..ops.meaning.tiles import view_bits
-from ..spec.functions import AnySpecification
+from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import find_accumulated

@@ -18,12 +18,12 @@ from ..arguments.binding import TORCH
 from ..checking.checked import Checked
 from ..ops.derivatives import differentiate_op
 from ..ops.expressions import operation
-from ..spec.functions import FunctionSpecification, Value
+from ..spec.function_specification import FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification, indices
 from ..syntax.nodes import Expr, Literal, Node
 from ..syntax.walk import IdentityKey, NamesRead, children
-from ..variants.arguments import sources_of
-from ..variants.evaluate import evaluate
+from ..variants.captured_arguments import sources_of
+from ..variants.mod_evaluator import evaluate
 from ..variants.rebuilt import bound_reads, fix_lengths
 from ..variants.traced import Traced
 from .draws import Draw, select_fitting

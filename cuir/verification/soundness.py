@@ -12,15 +12,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_results import equal_bits
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.global_state import GlobalState, seed_generators
-from ..spec.results import equal_bits
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, refuse_function
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 from .draws import Draw, count_elements, get_integer_consts
-from .functions import require_defined
+from .function_judge import require_defined
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
 from .number_text import show_different
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..spec.functions import Value
+from ..spec.function_specification import Value
+from .joint_extremes import Meeting, find_meetings, find_steep, make_steep, meet
 from .mentioned_numbers import Mentioned
 from .special_values import hide, list_neighbours, make_close, make_large, make_near, make_vast, scatter, scatter_few
-from .together import Meeting, find_meetings, find_steep, make_steep, meet
 
 SPECIAL = ("hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges")  # kinds of inputs
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

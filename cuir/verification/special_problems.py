@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from .draws import Draw, select_fitting
 from .problems import is_attention
 from .special_plan import SPECIAL, SpecialPlan

@@ -12,13 +12,13 @@ from typing import Any
 from ..arguments.requirements import describe_row_requirements
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..checking.defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
-from ..interp.budget import limit_seconds
-from ..interp.launch import prepare_code
+from ..checking.const_defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
+from ..interp.interpreted_launch import prepare_code
+from ..interp.step_budget import limit_seconds
 from ..interp.watching import watch_runs
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..runtime.launchable import find_spills, require_launchable
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, limit_calls
 from ..syntax.given import program_of
@@ -26,14 +26,14 @@ from ..syntax.nodes import Program
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
 from ..variants import STANDARD, tracing_once
-from ..variants.ranges import negative_read
+from ..variants.read_ranges import negative_read
 from .column_contracts import check_columns, has_column_points, make_column_problems
 from .contracts import check_contracts, has_splice_points, reads_blocks_from_memory
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
-from .distances import LONGEST, check_distances
 from .inputs import make_contract_problems
 from .mask import Readout, check_function_mask, check_mask, choose_readout_lengths
+from .mask_distances import LONGEST, check_distances
 from .narrow_products import find_narrow_sums
 from .numbers_stage import NumbersStage
 from .orders import Order

@@ -9,8 +9,8 @@ from functools import partial
 
 from ..checking.checked import Checked
 from ..interp import Schedule
-from ..interp.launch import Grid
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..interp.interpreted_launch import Grid
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, select_fitting

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..checking.checked import Checked
 from ..checking.views import Range, make_view, root_name
 from ..interp import run
-from ..interp.launch import list_loop_turns
+from ..interp.interpreted_launch import list_loop_turns
 from ..ops import OPERATORS
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import TileType
 from ..syntax.walk import names_read, walk

@@ -15,9 +15,9 @@ from ..arguments.requirements import COPY_ALIGNMENT, find_copied_tensors
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice
-from ..interp.launch import Grid
+from ..interp.interpreted_launch import Grid
 from ..interp.without_data import run_without_data
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..checking.checked import Checked
-from ..spec.functions import FunctionSpecification
+from ..spec.function_specification import FunctionSpecification
 from ..syntax.types import F32
 from ..text.diagnostics import CuirError
 from .draws import Draw, select_fitting

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from ..spec.functions import Value
+from ..spec.function_specification import Value
 
 KIND = "underflow"  # the kind of inputs
 _SUM = -121.5  # binary exponent of the sums: far above 2^-126, with parts below

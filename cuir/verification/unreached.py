@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..checking.checked import Checked
-from ..interp.launch import forget_entered, list_entered_blocks, list_loop_turns
+from ..interp.interpreted_launch import forget_entered, list_entered_blocks, list_loop_turns
 from ..syntax.nodes import Assign, AugAssign, Call, ExprStmt, For, Literal, Stmt, Unary, With
 from ..syntax.walk import walk
 

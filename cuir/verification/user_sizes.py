@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..checking.checked import Checked
-from ..spec.functions import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, select_fitting

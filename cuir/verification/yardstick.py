@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ops.meaning.tiles import force_exact_products, split_operands
-from ..spec.functions import FunctionSpecification, Value
+from ..spec.function_specification import FunctionSpecification, Value
 from .decisive import jumps_in_torch
 
 TURNS = 3  # the number of evaluations with other signs of the errors

@@ -17,7 +17,7 @@ import llm
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.spec.functions import AnySpecification
+from cuir.spec.function_specification import AnySpecification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import ConstType, Program
 from cuir.syntax.parser import parse
@@ -36,7 +36,7 @@ from ..orchestration_of_source import explained, of_source
 from ..prompting import fenced, filled, language, report
 from ..reading import Reading
 from ..settling import Settled, told, unsettled, without_effect
-from .judging import STAGE_OF, unjudged
+from .answer_judging import STAGE_OF, unjudged
 from .transfer import described
 
 # architecture -> (description, path) of an example that is no attention

@@ -18,7 +18,7 @@ import corpus
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.spec.functions import AnySpecification, FunctionSpecification
+from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import GlobalType, Kernel, Param, Program, ScalarType
 from cuir.syntax.parser import parse
@@ -41,7 +41,7 @@ from ..merging import merged
 from ..messages import Message
 from ..prompting import fenced, filled, language, report
 from ..specification_source import sources
-from .judging import STAGE_OF, unjudged
+from .answer_judging import STAGE_OF, unjudged
 
 EXAMPLES = (
     "local",

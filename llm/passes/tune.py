@@ -2,7 +2,7 @@
 
 Each proposal is timed beside the best so far, and kept only when faster. An answer holds the definitions that differ
 from the program: order and overlap cannot be expressed by values of consts, and consts stand as defaults in the
-kernel's signature, so that one form serves both. Proposals are verified here; `cuir.performance.search.contest` decides which is
+kernel's signature, so that one form serves both. Proposals are verified here; `cuir.performance.search.settings_contest` decides which is
 faster.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 
 from cuir.checking.checked import Const
 from cuir.checking.checker import check, pick_kernel
+from cuir.performance.search.search import Outcome as Setting
+from cuir.performance.search.settings_contest import Contender, Contest, Entry, compare_interfaces, with_defaults
+from cuir.performance.search.space import label
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.source import Span
-from cuir.performance.search.contest import Contender, Contest, Entry, compare_interfaces, with_defaults
-from cuir.performance.search.search import Outcome as Setting
-from cuir.performance.search.space import label
 from cuir.verification import verify
 
 from ..answer import NAME, program_text, read
@@ -35,7 +35,7 @@ from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..merging import merged
 from ..messages import Asks, Message
 from ..prompting import fenced, filled, language, report
-from .judging import STAGE_OF, unjudged
+from .answer_judging import STAGE_OF, unjudged
 from .tune_words import difference, resources, searched
 
 SECONDS = 240.0  # of processor time, for the verification of one proposal

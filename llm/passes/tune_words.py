@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from cuir.checking.checked import Const
-from cuir.performance.search.contest import Contender
 from cuir.performance.search.search import Outcome
+from cuir.performance.search.settings_contest import Contender
 from cuir.performance.search.space import label
 
 DIFF_LINES = 40  # of each proposal

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..cuda_calls import INSTRUCTIONS
 from .module import Address, Chain, Instruction
-from .numbers import KNOWN, aligned, extent
-from .single import writes
+from .ptx_numbers import KNOWN, aligned, extent
+from .single_definition import writes
 from .threads import MOST, Mask, Threads
 
 ABOUT_BARRIERS = {"init", "expect", "expect_bytes", "arrive", "wait"}

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .flow import flow_of
+from .control_flow import flow_of
 from .module import Address, Entry, Instruction, Operand
-from .numbers import (
+from .ptx_numbers import (
     ABSENT,
     KNOWN,
     MOST,
@@ -34,7 +34,7 @@ from .numbers import (
     of_threads,
     wrapped,
 )
-from .single import names_in, reads, single, writes
+from .single_definition import names_in, reads, single, writes
 
 MANY = 20  # values of a variable
 ROUNDS = 400

@@ -21,7 +21,7 @@ from cuir.arguments.requirements import (
 )
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
 from cuir.verification import verify

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.backward_defaults import Problem
 from cuir.performance.suites.cells import Cell
-from cuir.performance.timing.gradients import compute_expected_gradients
+from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import Shape
 
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks.other_tools import faults_on_gpu, launches
-from benchmarks.other_tools.faults import Fault, Origin, in_turn, origin, read_faults
 from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
 from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
-from benchmarks.other_tools.table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
+from benchmarks.other_tools.planted_faults import Fault, Origin, in_turn, origin, read_faults
+from benchmarks.other_tools.tools_table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
 from cuir import CuirError
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check

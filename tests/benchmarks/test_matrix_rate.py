@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import matrix_rate
-from cuir.performance.timing.protocol import Call
+from cuir.performance.timing.timing_protocol import Call
 
 
 def test_operations_of_a_product_are_counted() -> None:

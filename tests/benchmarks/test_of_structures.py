@@ -14,10 +14,10 @@ from benchmarks.of_models import CONSTS, accepted
 from benchmarks.of_structures import Problem, table
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.cli.inputs import read_specification
+from cuir.cli.command_inputs import read_specification
 from cuir.interp import run
 from cuir.performance.timing.problem import Shape
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FOLDERS = {"fa3": "eval-lifted-structures-2026-11-25", "fa2": "eval-lifted-fa2-structures-2026-11-26"}

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import rewrites as tool
 from benchmarks.rewrites import SPELLINGS, Draw, Measured, Row, Subject
 from cuir import check, lower, parse, show
-from cuir.cli.inputs import read_program
+from cuir.cli.command_inputs import read_program
 from cuir.rewrites import KINDS, chain, rewrites
 from cuir.runtime import nvcc as compiling
 from cuir.runtime.machine_code import parse_functions

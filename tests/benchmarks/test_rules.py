@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.rules import GENERATED, GYM, RULES, Rule, Size, generated
-from benchmarks.rules.table import line_of, markdown, mean, ratio
+from benchmarks.rules.rules_table import line_of, markdown, mean, ratio
 from benchmarks.rules.timing import Prepared
 from cuir import Specification
 from cuir.variants import transfer

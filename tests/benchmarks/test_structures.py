@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.cli.inputs import read_specification
+from cuir.cli.command_inputs import read_specification
 from cuir.spec import FunctionSpecification
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/structures"

@@ -11,7 +11,7 @@ import torch
 from cuir.arguments.binding import assume_consts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.prelude import prelude
+from cuir.checking.prelude_functions import prelude
 from cuir.syntax.nodes import Assign, Call, ExprStmt, For, If, Name, Node, Typed
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show

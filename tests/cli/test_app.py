@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cuir import parse, show
-from cuir.cli import reference
+from cuir.cli import reference_pages as reference
 from cuir.cli import run as run_command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -236,7 +236,7 @@ INTERRUPTED = [
     (("transfer", "flash_fwd_sm90", "--to", "prefix_lm", "--out", "OUT"), "cuir.verification.verify", "verify"),
     (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.judging.verify", "mutant 1"),
     (("tune", "causal", "--dry-run"), "cuir.performance.search.tune", ""),
-    (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.running.bind", ""),
+    (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.run_command.bind", ""),
     (("lower", "gemm"), "cuir.lowering.lower", ""),
     (("check", "gemm"), "cuir.checking.checker.check", ""),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cuir.performance.selection.table import list_shipped_devices
+from cuir.performance.selection.shipped_table import list_shipped_devices
 
 H200 = "NVIDIA H200"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import corpus
-from cuir.performance.suites import SUITES
 from cuir.cli import completion
 from cuir.cli import run as run_command
 from cuir.ops import TABLE
+from cuir.performance.suites import SUITES
 from cuir.text.codes import CODES
 
 

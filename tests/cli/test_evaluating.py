@@ -46,7 +46,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(Transfer, "judge", judge)
     monkeypatch.setattr("llm.client.Client", Client)
     monkeypatch.setattr("llm.client.library", lambda: None)
-    monkeypatch.setattr("llm.figures.plot", lambda found, path: path.write_text("a plot"))
+    monkeypatch.setattr("llm.score_figures.plot", lambda found, path: path.write_text("a plot"))
     monkeypatch.setattr("llm.passes.transfer.examples", lambda *of: "")
     Client.asked = 0
     Client.answers = {
@@ -222,7 +222,7 @@ def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, m
     def none(*of: Any) -> None:
         raise CuirError.of("U120", "a plot needs matplotlib")
 
-    monkeypatch.setattr("llm.figures.plot", none)
+    monkeypatch.setattr("llm.score_figures.plot", none)
     shown = cuir(*CALL)
     assert shown.code == 0 and "left out: a plot needs matplotlib" in shown.out
 

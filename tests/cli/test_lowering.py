@@ -13,8 +13,8 @@ import pytest
 
 from cuir.cli import passes as page
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import pipeline
 from cuir.syntax.types import F32
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from cuir.performance.suites.suites import cell
 from cuir.cli.measuring import _command
-from cuir.performance.timing.worker import WorkerLost
 from cuir.performance.search.compiling import BuildResult
+from cuir.performance.suites.suites import cell
+from cuir.performance.timing.worker import WorkerLost
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 

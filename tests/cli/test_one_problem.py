@@ -126,7 +126,7 @@ def test_memory_that_runs_out_all_the_same_is_told(cuir: Callable, monkeypatch: 
     def runs_out(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr("cuir.cli.running.run_kernel", runs_out)
+    monkeypatch.setattr("cuir.cli.run_command.run_kernel", runs_out)
     shown = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
     assert shown.code == 2 and "error[U125]" in shown.err
 

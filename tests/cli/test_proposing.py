@@ -11,12 +11,12 @@ import pytest
 
 import corpus
 from cuir import parse
+from cuir.performance.search.cache import Journal, Key
+from cuir.performance.search.compiling import BuildResult
+from cuir.performance.search.settings_contest import with_defaults
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.performance.search.cache import Journal, Key
-from cuir.performance.search.compiling import BuildResult
-from cuir.performance.search.contest import with_defaults
 from cuir.variants import transfer
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message

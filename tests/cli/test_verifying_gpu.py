@@ -148,7 +148,7 @@ def test_a_request_survives_the_way_to_the_other_process() -> None:
 
 def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's side, the interpreter in the place of the compiled kernel."""
-    from cuir.cli.worker import _compiled, compare
+    from cuir.cli.worker_process import _compiled, compare
 
     def compiled(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> SimpleNamespace:
         checked = check(program, kernel, consts)

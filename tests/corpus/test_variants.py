@@ -16,7 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from cuir.variants import transfer
 from cuir.verification import Problem, check_contracts, check_mask
-from cuir.verification.evaluate import Evaluator, collect_kernel_values
+from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 SINGLE = parse(corpus.kernels()["flash_fwd_f32"].read_text(encoding="utf-8"))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cuir.explore import explore
 from cuir.explore.extract import extract_skeletons
-from cuir.explore.intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from cuir.explore.skeleton import Touch
+from cuir.explore.state_intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import checked_text, tensors
 

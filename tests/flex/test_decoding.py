@@ -21,7 +21,7 @@ from cuir.flex.serving_settings import DecodeSettings
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.read_ranges import trace_without_clashes
 
 PROGRAM = parse(corpus.kernels()[decoding.ORIGIN].read_text(encoding="utf-8"))
 Mod = Callable[..., Any]

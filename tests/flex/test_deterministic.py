@@ -13,7 +13,7 @@ from cuir.flex.backward_kernels import RequestedGradients
 from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 
-from .test_gradients import both, causal, close, documents, softcap, tensors
+from .test_autograd import both, causal, close, documents, softcap, tensors
 
 
 @pytest.fixture(autouse=True)

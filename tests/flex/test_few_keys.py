@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.cli.inputs import read_variant
+from cuir.cli.command_inputs import read_variant
 from cuir.flex.backward_kernels import deals_heads
 from cuir.flex.few_keys import FEW, has_few_keys, mean_visited_keys
 from cuir.flex.kernels import attention

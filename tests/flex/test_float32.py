@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import flex_attention as theirs
 import corpus
 from cuir import Specification
 from cuir.flex import AuxRequest, attention, create_block_mask, flex_attention, packed_copies
-from cuir.flex.inputs import parts_for
+from cuir.flex.call_inputs import parts_for
 from cuir.text.diagnostics import CuirError
 from tests.strategies.effort import examples
 

@@ -22,8 +22,8 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.flex import front, kernels, verified
+from cuir.flex.first_call_progress import Progress
 from cuir.flex.mods import make_capture_key
-from cuir.flex.progress import Progress
 from tests.strategies.effort import examples
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from cuir.flex import gradients as module
 from cuir.flex.kernels import attention
 from cuir.interp import run
 from cuir.spec import Specification
-from cuir.spec.dropout import Dropout
+from cuir.spec.dropout_hash import Dropout
 from cuir.spec.gradients import forward
 
 TABLE = torch.linspace(-1, 1, 200)

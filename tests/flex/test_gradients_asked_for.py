@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from cuir import Specification, attention, create_block_mask, flex_attention
-from cuir.flex import backward_kernels, gradients
+from cuir.flex import autograd as gradients
+from cuir.flex import backward_kernels
 from cuir.spec.specification import Lengths
 
-from .test_gradients import causal, close, dense, documents, tensors
+from .test_autograd import causal, close, dense, documents, tensors
 
 N = 70
 

@@ -17,7 +17,7 @@ from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 from tests.strategies.effort import examples
 
-from .test_gradients import biased, both, causal, dense, documents, late, masking, softcap, tensors
+from .test_autograd import biased, both, causal, dense, documents, late, masking, softcap, tensors
 from .test_gradients_asked_for import biased as of_a_table
 from .test_gradients_asked_for import told, wide
 
@@ -162,7 +162,7 @@ def test_deterministic() -> None:
 @pytest.mark.parametrize(("dims", "parts"), [((64, 64), 2), ((40, 136), 1)])  # what dims choose and what parts choose are apart
 def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
     """Those of a variant, before they first run: by the error that products of TF32 allow, or float32."""
-    from cuir.flex.progress import Progress
+    from cuir.flex.first_call_progress import Progress
 
     spec = Specification("capped", causal, softcap)
     attention = cuir.attention(spec, dtype=SINGLE, head_dim=dims[0], value_dim=dims[1], consts={"PARTS": parts})

@@ -11,7 +11,7 @@ import torch
 import cuir
 from cuir import create_block_mask, flex_attention
 from cuir.flex.backward_kernels import RequestedGradients
-from cuir.flex.progress import Progress
+from cuir.flex.first_call_progress import Progress
 from cuir.text.diagnostics import CuirError
 
 B, H, HK, N, D = 2, 2, 1, 70, 16

@@ -49,7 +49,7 @@ def _functions(holder: Any, package: str) -> Iterator[types.FunctionType]:
 @functools.cache
 def our_names() -> list[str]:
     """Every parameter and variable of the functions that a call runs through, every name of our kernels, and the primitives."""
-    rooms = ("cuir.flex", "cuir.runtime", "cuir.variants", "cuir.arguments", "cuir.interp.launch")
+    rooms = ("cuir.flex", "cuir.runtime", "cuir.variants", "cuir.arguments", "cuir.interp.interpreted_launch")
     found = {op.written for op in TABLE.values()} | {n for place in corpus.kernels().values() for n in names_of(parse(place.read_text()))}
     for module in [m for name, m in sorted(sys.modules.items()) if name.startswith(rooms)]:
         for function in _functions(module, module.__name__):

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 import torch
 
+from cuir.flex.capture_walk import attributes_read, reads_elsewhere
 from cuir.flex.mods import MutationGuard, make_capture_key
-from cuir.flex.walk import attributes_read, reads_elsewhere
-from cuir.variants.arguments import Cache
+from cuir.variants.captured_arguments import Cache
 from cuir.variants.trace import globals_read
 
 Reads = Callable[[], Any]

@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as theirs
 from cuir import Specification, attention, flex_attention
 from cuir.spec.specification import Lengths
 from cuir.variants import trace
-from cuir.variants.evaluate import evaluate
+from cuir.variants.mod_evaluator import evaluate
 
 B, H, S, R = 2, 4, 24, 4
 generator = torch.Generator().manual_seed(0)

@@ -13,8 +13,8 @@ import torch
 import cuir.performance.selection
 from cuir.flex import kernels
 from cuir.flex.kernels import attention
-from cuir.spec.specification import Lengths
 from cuir.performance.search import cache
+from cuir.spec.specification import Lengths
 
 
 @pytest.fixture(autouse=True)

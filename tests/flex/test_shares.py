@@ -10,13 +10,13 @@ import torch
 import cuir
 from cuir.explore import explore
 from cuir.flex import decoding, shares
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from tests.explore.programs import tensors
 from tests.flex import test_cached as cached
 from tests.flex import test_eight_bit as eight_bit
-from tests.flex.test_gradients import dense
+from tests.flex.test_autograd import dense
 
 TEXT = shares.PROGRAM.read_text(encoding="utf-8")
 

@@ -13,7 +13,8 @@ from torch.nn.attention import flex_attention as theirs
 
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
-from cuir.flex import front, inputs, kernels
+from cuir.flex import call_inputs as inputs
+from cuir.flex import front, kernels
 from cuir.flex.mods import MutationGuard, make_capture_key
 from tests.flex.launches import Launches
 from tests.timing import idle_seconds

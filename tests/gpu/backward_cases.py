@@ -173,7 +173,7 @@ def captured(length: int, dim: int, dtype: str = "float16") -> None:
 
 def repeated(name: str, length: int, dim: int, dtype: str = "float16") -> None:
     """Passes behind the first repeat its launches, right for the tensors of each; those that lie otherwise are made anew."""
-    from cuir.flex.gradients import Gradients
+    from cuir.flex.autograd import Gradients
 
     problem, made, of = Problem(name, "cuda", length, dim, dtype), [], Gradients.of
     with pytest.MonkeyPatch.context() as patched:

@@ -8,12 +8,12 @@ from benchmarks.handwritten.judge import programs, sources
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.runtime.compiled import compile
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import load_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import DTYPES
+from cuir.verification.function_judge import judge_function
 from cuir.verification.function_problems import make_draws
-from cuir.verification.functions import judge_function
 from cuir.verification.inputs import make_function_launch
 
 ENTRIES = {e["file"]: e for e in programs(sources()) if e["right"]}

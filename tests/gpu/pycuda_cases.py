@@ -24,7 +24,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from tests.gpu import call_cases
 from tests.gpu.program_cases import PROGRAMS, consts_of, distance
-from tests.runtime.test_arguments import MIXED
+from tests.runtime.test_argument_buffer import MIXED
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {"a": True, "n": -7, "b": True, "f": 0.75, "c": True}

@@ -19,7 +19,7 @@ from cuir import CuirError, check, parse, run
 from cuir.checking.checked import Checked
 from cuir.interp import Schedule
 from cuir.interp.control_slice import control_slice
-from cuir.interp.launch import forget_entered, list_entered_blocks
+from cuir.interp.interpreted_launch import forget_entered, list_entered_blocks
 from cuir.interp.without_data import run_without_data
 from cuir.syntax.types import F16, I32
 from tests.explore.test_agreement import CONSUMER, LINES, PRODUCER, program

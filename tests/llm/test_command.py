@@ -171,9 +171,9 @@ def test_a_target_that_nobody_can_meet_is_refused_before_a_model_is_asked(
 
 
 def test_a_target_that_can_be_met_is_not_refused() -> None:
-    from cuir.checking.defaults import fill_consts
-    from cuir.spec.functions import FunctionSpecification
-    from llm.passes.target import require_usable_target
+    from cuir.checking.const_defaults import fill_consts
+    from cuir.spec.function_specification import FunctionSpecification
+    from llm.passes.tuning_target import require_usable_target
 
     program = parse(corpus.programs()[ORIGIN].read_text(encoding="utf-8"))
     kernel = next(iter(program.kernels()))

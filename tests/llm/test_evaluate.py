@@ -19,7 +19,7 @@ from llm.budget import Budget
 from llm.evaluate import Cell, Rows, Told, cell_of, evaluate, read
 from llm.loop import Verdict
 from llm.messages import Answer, Message
-from llm.recorded import Recorded
+from llm.recorded_samples import Recorded
 from llm.scores import PUBLISHED, RIGHT, markdown, pass_at, reason, scores
 
 HEAD = {"pass": "transfer", "origin": "an_origin", "consts": {"D": 128}, "attempts": 3, "level": "quick", "temperature": None, "prompts": "x",
@@ -213,7 +213,7 @@ def test_the_page_has_the_published_figures_beside_the_models(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("error")  # what does not fit into the picture is told by a warning
 def test_the_plot(tmp_path: Path) -> None:
-    from llm.figures import plot
+    from llm.score_figures import plot
 
     right = [{**r, "right_at": 1, "attempts": [{"stage": "passed", "codes": []}]} for r in run(tmp_path).rows]
     plot(scores(right), tmp_path / "right.svg")

@@ -13,7 +13,7 @@ import pytest
 import corpus
 import llm
 from cuir.checking.checker import check
-from cuir.cli.inputs import read_specification
+from cuir.cli.command_inputs import read_specification
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import DTYPES, F16

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cuir.checking.checker import check
+from cuir.performance.search.space import from_plain
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
-from cuir.performance.search.space import from_plain
 from llm.answer import program_text, read
 from llm.transcript import Exchange, Replayed, read_transcript
 

@@ -17,7 +17,7 @@ import torch
 import corpus
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.spec.functions import AnySpecification
+from cuir.spec.function_specification import AnySpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import GlobalType, Kernel, Program, ScalarType
 from cuir.syntax.parser import parse

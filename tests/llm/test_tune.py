@@ -10,10 +10,10 @@ import pytest
 
 import corpus
 from cuir import CuirError, parse
-from cuir.spec.specification import Specification
-from cuir.syntax.types import F16
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.search.search import Outcome
+from cuir.spec.specification import Specification
+from cuir.syntax.types import F16
 from llm.apart import Apart
 from llm.budget import Budget
 from llm.messages import Answer, Message

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.syntax.types import F16
 from cuir.performance.search.search import Outcome
+from cuir.syntax.types import F16
 from llm.passes.tune_words import FASTEST, REASON, REASONS, searched
 
 START = {"T": F16, "D": 64, "BM": 64, "STAGES": 2}

@@ -16,8 +16,8 @@ from cuir.lowering import lower
 from cuir.lowering.compiler import print_kernel
 from cuir.lowering.cuda.writer import RESERVED, identifier
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError

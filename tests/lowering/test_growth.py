@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from cuir.lowering import lower
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import validate
 from tests.lowering.tile_ir import program

@@ -11,7 +11,7 @@ import torch
 
 from cuir.interp import run
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
 from cuir.syntax.types import F32

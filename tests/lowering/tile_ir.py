@@ -7,9 +7,9 @@ from xdsl.ir import SSAValue
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import dead_code, fusion, simplify, value_numbering
 from cuir.syntax.parser import parse as parse_program
 

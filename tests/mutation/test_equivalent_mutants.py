@@ -8,10 +8,10 @@ import pytest
 
 from cuir import show
 from cuir.bridging import attention_consts
-from cuir.cli.inputs import read_program, read_variant
+from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
 from cuir.mutation.equivalent_mutants import ARGUMENTS, free_number, never_equal, why
-from cuir.mutation.settings import other_setting
+from cuir.mutation.other_settings import other_setting
 from cuir.mutation.trial import Trial
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program

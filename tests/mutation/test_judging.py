@@ -14,10 +14,10 @@ import pytest
 
 from cuir import CuirError, show
 from cuir.bridging import attention_consts
-from cuir.cli.inputs import read_program, read_variant
+from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
 from cuir.mutation.judging import _block_interrupts
-from cuir.mutation.report import HEAD
+from cuir.mutation.mutation_report import HEAD
 from cuir.spec.specification import Specification
 from cuir.verification import verify
 from cuir.verification.report import Stage, VerifyReport

@@ -23,8 +23,8 @@ from cuir.ops.meaning import Meaning, tiles
 from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
 from cuir.syntax.printer import show
 from cuir.syntax.types import BF16, BOOL, F16, F32, I32, DType
-from cuir.variants.evaluate import evaluate
-from cuir.verification.evaluate import Evaluator
+from cuir.variants.mod_evaluator import evaluate
+from cuir.verification.splice_evaluator import Evaluator
 
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}

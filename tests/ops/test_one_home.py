@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent.parent
 HOMES = (
     "cuir/ops/",
     "cuir/interp/ops/",
-    "cuir/lowering/cuda/operators.py",
+    "cuir/lowering/cuda/operator_text.py",
     "cuir/lowering/cuda/primitives/",
     "cuir/lowering/targets/",
     "cuir/lowering/ir/meaning.py",
 )
 MAKERS = (
     "cuir/lowering/ir/make.py",
-    "cuir/lowering/ir/machine.py",
+    "cuir/lowering/ir/machine_ops.py",
     "cuir/lowering/ir/machine_tiles.py",
 )  # that take entries by words: elsewhere that would be a name too
 ROOMS = sorted({path.relative_to(ROOT / "cuir").parts[0] for path in (ROOT / "cuir").rglob("*.py")})

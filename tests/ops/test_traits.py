@@ -11,7 +11,7 @@ import pytest
 
 from cuir.ops import OPERATORS, TABLE, Op, entries
 from cuir.ops.base import Effects
-from cuir.ops.build import cast, cdiv, exp2, greatest, least, log2, magnitude, tanh, where
+from cuir.ops.build_calls import cast, cdiv, exp2, greatest, least, log2, magnitude, tanh, where
 from cuir.ops.expressions import comparison, get_called_op, get_declaration, is_where, method, operation, subscript, traits
 from cuir.ops.traits import Signs, exchange_operands, invert_comparison
 from cuir.syntax.nodes import Binary, Call, IfExp, Keyword, Literal, Name, Unary

@@ -14,12 +14,12 @@ import cuir
 from corpus.computes import COMPUTES
 from cuir import check, parse, show
 from cuir.checking.checked import Const
-from cuir.checking.defaults import fill_consts
-from cuir.cli.inputs import read_program, read_specification
+from cuir.checking.const_defaults import fill_consts
+from cuir.cli.command_inputs import read_program, read_specification
 from cuir.explore import explore
 from cuir.interp import Schedule, run
 from cuir.rewrites import KINDS, Rewrite, apply, chain, rewrites
-from cuir.spec.functions import AnySpecification
+from cuir.spec.function_specification import AnySpecification
 from cuir.syntax.nodes import Program
 from cuir.verification.problems import is_attention
 from cuir.verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, prepare_launch

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import cuir
-from cuir.arguments.arrays import make_view
+from cuir.arguments.foreign_arrays import make_view
 from cuir.lowering import Cuda
 from cuir.runtime.driver_api import driver, relaxed_capture
 from cuir.runtime.driver_loader import DriverKernel
@@ -24,7 +24,7 @@ from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.arguments.copy_kernel import COPY
-from tests.runtime.test_arguments import lowered
+from tests.runtime.test_argument_buffer import lowered
 
 FIRST_OFFSET = 112  # of the first parameter, as the driver that pretends has it
 SHAPES = {"X": (200, 64), "Y": (3, 200, 64)}  # of `mixed`

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, seed, settings
 import corpus
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
+from cuir.performance.search.compiling import _build as build
 from cuir.runtime import nvcc as compiling
 from cuir.runtime.nvcc import cache_dir, compile_cuda, include_dir, target
 from cuir.runtime.sass import count_exponentials
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.performance.search.compiling import _build as build
 from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
 from tests.lowering.kernels import HARD, KERNELS, QUEUES, with_names

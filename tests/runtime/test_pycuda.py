@@ -16,12 +16,12 @@ import cuir
 from cuir.lowering import Cuda, lower
 from cuir.lowering.cuda.writer import symbol
 from cuir.runtime import pycuda_loader
-from cuir.runtime.arguments import ArgumentLayout, Arguments
+from cuir.runtime.argument_buffer import ArgumentLayout, Arguments
 from cuir.runtime.nvcc import Compiled, Resources
 from cuir.runtime.pycuda_loader import Context, PyCudaFunction, import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel
-from tests.runtime.test_arguments import lowered
+from tests.runtime.test_argument_buffer import lowered
 
 
 # ---- what is missing

@@ -9,7 +9,7 @@ import pytest
 
 import corpus
 import cuir
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import load_any, load_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse

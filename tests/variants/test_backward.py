@@ -20,10 +20,10 @@ from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import TransferResult
-from cuir.variants.arguments import CapturedArguments
 from cuir.variants.backward import KERNEL, transfer_backward
+from cuir.variants.captured_arguments import CapturedArguments
 from cuir.variants.learned import gradients_of
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.read_ranges import trace_without_clashes
 from cuir.verification import verify
 from cuir.verification.draws import Draw
 from cuir.verification.spec_dispatch import check_case, prepare_specification

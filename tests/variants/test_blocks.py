@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
 from cuir.variants import blocks, trace, transfer
 from cuir.verification import Problem, check_contracts
-from cuir.verification.evaluate import Evaluator, collect_kernel_values
+from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 from tests.strategies.effort import examples
 
 ORIGIN = """
@@ -119,7 +119,7 @@ def test_random_masks_meet_the_contracts(mask: str, w: int, cases: list[tuple[tu
 
 def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
     """(blocks visited with the mask, blocks visited) over all tiles of a mask."""
-    from cuir.verification.evaluate import Evaluator, collect_kernel_values
+    from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
     program, _ = origin()
     result = transfer(program, Specification("mask", mask_mod))

@@ -14,7 +14,7 @@ from cuir.spec.specification import Specification
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
-from cuir.variants.evaluate import evaluate
+from cuir.variants.mod_evaluator import evaluate
 
 Mod = Callable[..., Any]
 GENERATOR = torch.Generator()

@@ -19,8 +19,8 @@ from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
 from cuir.variants.derivative import dscore, of_read
-from cuir.variants.evaluate import CONSTANTS, evaluate
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.mod_evaluator import CONSTANTS, evaluate
+from cuir.variants.read_ranges import trace_without_clashes
 from tests.strategies.effort import examples
 
 SCALE = 0.125

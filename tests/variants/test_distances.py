@@ -14,7 +14,7 @@ import cuir
 from cuir import Specification, flex_attention
 from cuir.spec.specification import Lengths
 from cuir.variants import distances, transfer
-from cuir.variants.arguments import captured_arguments
+from cuir.variants.captured_arguments import captured_arguments
 
 H, M, N = 3, 70, 130
 HEADS, TABLE, LENGTH = torch.tensor([0.5, -1.0, 2.0]), torch.linspace(-1.0, 1.0, 3 * 32).view(3, 32), 40

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cuir import CuirError
 from cuir.spec.specification import Lengths, Specification, indices
 from cuir.variants import doubles
-from cuir.variants.evaluate import evaluate
-from cuir.variants.ranges import Reads, trace_without_clashes
+from cuir.variants.mod_evaluator import evaluate
+from cuir.variants.read_ranges import Reads, trace_without_clashes
 
 N = 16
 AT = Lengths(1, 2, 2, N, N)

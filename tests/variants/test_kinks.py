@@ -13,8 +13,8 @@ from cuir.syntax.nodes import Name
 from cuir.syntax.types import F32
 from cuir.variants.arrays import METHODS, Array
 from cuir.variants.derivative import differentiate
-from cuir.variants.evaluate import evaluate
 from cuir.variants.marks import remove_marks
+from cuir.variants.mod_evaluator import evaluate
 from cuir.variants.proxy import HANDLERS, Proxy, lift, to
 
 F = torch.nn.functional

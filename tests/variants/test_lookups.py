@@ -15,7 +15,7 @@ from cuir import Specification
 from cuir.spec.specification import Lengths
 from cuir.text.diagnostics import CuirError
 from cuir.variants import trace
-from cuir.variants.evaluate import CONSTANTS, evaluate
+from cuir.variants.mod_evaluator import CONSTANTS, evaluate
 
 F = torch.nn.functional
 AT = Lengths(2, 4, 4, 24, 24)

@@ -19,7 +19,7 @@ from cuir.syntax.printer import show
 from cuir.syntax.types import F32, I32
 from cuir.variants import trace
 from cuir.variants.blocks import blocks
-from cuir.variants.evaluate import evaluate
+from cuir.variants.mod_evaluator import evaluate
 from cuir.variants.proxy import HANDLERS, Proxy
 
 F = torch.nn.functional

@@ -13,7 +13,7 @@ import cuir
 from cuir import Specification, attention
 from cuir.spec.specification import Lengths
 from cuir.variants import captured_arguments
-from cuir.variants.arguments import sources_of
+from cuir.variants.captured_arguments import sources_of
 from cuir.variants.rebuilt import Bounded, bound_reads, rebuild_mods
 
 

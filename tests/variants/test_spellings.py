@@ -12,7 +12,7 @@ from cuir import CuirError
 from cuir.spec.specification import Specification
 from cuir.variants import trace
 from cuir.variants.arrays import METHODS
-from cuir.variants.evaluate import evaluate
+from cuir.variants.mod_evaluator import evaluate
 from cuir.variants.proxy import HANDLERS
 
 F = torch.nn.functional

@@ -21,8 +21,8 @@ from cuir.syntax.printer import show
 from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
 from cuir.variants import Traced, trace
-from cuir.variants.evaluate import evaluate
-from cuir.verification.evaluate import Evaluator
+from cuir.variants.mod_evaluator import evaluate
+from cuir.verification.splice_evaluator import Evaluator
 from tests.strategies.effort import examples
 
 AT = Lengths(B=2, H=4, HK=2, M=7, N=9)

@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Binary, Name
 from cuir.syntax.rewrite import rename_names
 from cuir.variants import trace, tracing_once
 from cuir.variants.names import reserved, reserved_in_expressions
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.read_ranges import trace_without_clashes
 
 TAKEN: list[Set[str]] = [set(), reserved(), reserved() | {"window", "window_", "prefix", "n", "S", "Q", "x_", "slopes"}]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import corpus
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import verify

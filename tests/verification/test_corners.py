@@ -12,15 +12,16 @@ import torch
 import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import functions, norms
+from cuir.variants import norms
+from cuir.variants import traced_functions as functions
 from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.read_ranges import trace_without_clashes
 from cuir.verification import numbers_stage, verify
 from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
 from cuir.verification.draws import Draw

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.verification import verify
 from cuir.verification.decisive import KIND, _draw_at_steps, find_undecided, jumps_in_torch, make_decisive_draws

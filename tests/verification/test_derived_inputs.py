@@ -5,7 +5,7 @@ import cuir
 from corpus.functions.causal_backward import causal_backward
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.types import BF16, F16, DType
 from cuir.verification.derived_inputs import keeps_units
 from cuir.verification.draws import Draw

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.verification import VerifyReport, verify

@@ -10,7 +10,7 @@ import torch
 
 import corpus
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16

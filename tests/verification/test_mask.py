@@ -16,7 +16,7 @@ import torch
 import corpus
 from cuir import attention
 from cuir.checking.checker import check
-from cuir.mutation.places import list_sites, replace_node
+from cuir.mutation.sites import list_sites, replace_node
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Binary, Literal, Program, Subscript
@@ -26,7 +26,7 @@ from cuir.syntax.types import F16
 from cuir.variants import captured_arguments, transfer
 from cuir.variants.rebuilt import bound_reads
 from cuir.verification import check_mask
-from cuir.verification.evaluate import Evaluator, collect_kernel_values
+from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 from tests.verification.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import functions
+from cuir.variants import traced_functions as functions
 from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.variants.ranges import trace_without_clashes
+from cuir.variants.read_ranges import trace_without_clashes
 from cuir.variants.splice import transfer
 from cuir.verification import numbers_stage, schedules_stage, stages, verify
 from cuir.verification.problems import Case

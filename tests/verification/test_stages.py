@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program

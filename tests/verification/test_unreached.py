@@ -9,7 +9,7 @@ import corpus
 from corpus.computes import COMPUTES
 from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16

@@ -8,7 +8,7 @@ import torch
 import corpus
 from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.checking.checked import Checked
-from cuir.spec.functions import AnySpecification
+from cuir.spec.function_specification import AnySpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 
 from ...ops import OPERATORS, TABLE
-from ..registry import RUNS, runs
+from ..ops_registry import RUNS, runs
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

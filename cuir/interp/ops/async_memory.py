@@ -8,13 +8,13 @@ from ...syntax.types import SharedView
 from .. import recording
 from ..actions import Copy, Store
 from ..code import Site
+from ..element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..engines import enter_copy, enter_store, issue
 from ..faults import make_fault
 from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
-from ..places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
+from ..ops_registry import runs
 from ..races import touch
-from ..registry import runs
 
 
 def copy_name(w: Worker, number: int, cta: int | None) -> str:

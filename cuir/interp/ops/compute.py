@@ -12,13 +12,13 @@ from ...syntax.types import SharedView, TileType
 from .. import recording
 from ..actions import Product, ReclaimedRegisters
 from ..code import Site, read_settled_tile
+from ..element_places import compile_shared_place
 from ..engines import compute_product, issue
 from ..groups import retire_products, take_over
 from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
-from ..places import compile_shared_place
+from ..ops_registry import runs
 from ..races import touch
-from ..registry import runs
 from ..values import HELD, make_blank, tile_operand
 from .operators import binary, combine, get_scalar_function, get_tile_function, unary
 

@@ -9,12 +9,12 @@ import torch
 from ...ops.meaning.tiles import add_atomically, round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
-from ..elements import scatter, set_element
+from ..element_places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared
+from ..element_sets import scatter, set_element
 from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, count_bytes
-from ..places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared
+from ..ops_registry import runs
 from ..races import touch
-from ..registry import runs
 from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef
 from ..values import HELD, collapse, make_blank, tile_operand

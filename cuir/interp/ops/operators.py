@@ -12,13 +12,13 @@ from ...ops.meaning.tiles import require_nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
-from .. import elements
+from .. import element_sets as elements
 from ..code import Site
+from ..element_places import compile_indices, compile_shared_place, find_tensor, is_shared
 from ..faults import make_fault
 from ..machine import Evaluate, Worker
-from ..places import compile_indices, compile_shared_place, find_tensor, is_shared
+from ..ops_registry import runs
 from ..races import touch
-from ..registry import runs
 from ..values import HELD, collapse, make_blank, require_uniform, tile_operand
 
 

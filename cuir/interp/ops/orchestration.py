@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..clocks import Clock
 from ..code import Site
 from ..machine import Evaluate, Machine, Program, Worker
-from ..registry import runs
+from ..ops_registry import runs
 from ..schedule import partition_work
 
 runs("tiles")(partition_work)

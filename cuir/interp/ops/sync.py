@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...checking.checked import Barrier
 from ...text.source import Span
 from .. import protocol, recording
-from ..barriers import Mbarrier, NamedBarrier
+from ..barrier_state import Mbarrier, NamedBarrier
 from ..code import Site
+from ..element_places import compile_barrier_place, list_peers
 from ..faults import make_fault
 from ..machine import BLOCK, GO, POINT, Block, Evaluate, Worker
-from ..places import compile_barrier_place, list_peers
-from ..registry import runs
+from ..ops_registry import runs
 from ..values import require_uniform
 
 

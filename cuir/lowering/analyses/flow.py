@@ -11,9 +11,10 @@ from typing import TypeGuard
 
 from xdsl.ir import BlockArgument, SSAValue, Use
 
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_walk import last
 from ..ir.machine_tiles import After, Pin
-from ..ir.walk import last
 
 
 def is_tile_wait(op: object) -> TypeGuard[ops.Perform]:

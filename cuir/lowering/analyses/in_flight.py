@@ -14,8 +14,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.flights import MOST
-from ..ir.types import is_tile
-from ..ir.walk import last
+from ..ir.ir_types import is_tile
+from ..ir.ir_walk import last
 
 Ages = Mapping[SSAValue, int]
 

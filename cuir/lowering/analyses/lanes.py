@@ -7,8 +7,8 @@ from xdsl.ir import Operation
 from ...ops.limits import TARGETS
 from ..ir import ops
 from ..ir.function import Function
-from ..ir.types import is_tile
-from ..ir.walk import every
+from ..ir.ir_types import is_tile
+from ..ir.ir_walk import every
 
 
 def runs_on_one_lane(role: ops.Role) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.types import ScalarT, TileT
-from ..ir.walk import operations
+from ..ir.ir_types import ScalarT, TileT
+from ..ir.ir_walk import operations
 
 
 def is_stored(value: SSAValue) -> bool:

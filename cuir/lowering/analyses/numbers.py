@@ -16,7 +16,7 @@ from ...ops import OPERATORS
 from ...ops.expressions import subscript
 from ...syntax.types import I32, Scalar
 from ..ir import ops
-from ..ir.types import ElementT, TensorT, is_scalar
+from ..ir.ir_types import ElementT, TensorT, is_scalar
 from .uniformity import reads_constant
 
 # instructions, roughly: only the order of magnitude matters

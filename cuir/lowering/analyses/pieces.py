@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ..ir import ops
+from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
 from ..ir.machine_tiles import Line
-from ..ir.types import ElementT, TensorT, TileT, is_scalar
 from .multiples import is_multiple
 
 GROUP = 8  # columns that four threads hold, two each

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation
 
 from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.walk import every
+from ..ir.ir_walk import every
 from .memory import Array, Memory, iterate_accesses, iterate_evaluated
 
 

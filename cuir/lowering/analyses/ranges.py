@@ -21,9 +21,11 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.traits import DIFFERENCE, NEGATIVE, SUM, Traits
 from ...syntax.types import BOOL, I32
-from ..ir import machine, ops, types
+from ..ir import ir_types as types
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_walk import last
 from ..ir.machine_tiles import Line
-from ..ir.walk import last
 
 FAR = 2**24  # a constant nearer to 0 counts as a length
 LEAST, MOST = -(2**31), 2**31 - 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from ..ir import machine, ops
-from ..ir.walk import every
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_walk import every
 
 
 def awaits_all_signals(kernel: ops.Kernel) -> bool:

@@ -11,8 +11,8 @@ from xdsl.traits import Pure
 
 from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
-from ..ir.types import ElementT, SharedT, TileT
-from ..ir.walk import every
+from ..ir.ir_types import ElementT, SharedT, TileT
+from ..ir.ir_walk import every
 from .memory import Accessed, Array, Memory, array_of, collect_modes, iterate_accesses
 from .multiples import is_multiple
 

@@ -14,7 +14,9 @@ from operator import or_
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import Pure
 
-from ..ir import machine, ops, types
+from ..ir import ir_types as types
+from ..ir import machine_ops as machine
+from ..ir import ops
 
 
 class Uniformity(Flag):

@@ -15,7 +15,7 @@ from typing import TypeVar
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import ops
-from ..ir.walk import inner_first, last
+from ..ir.ir_walk import inner_first, last
 from .in_flight import Ages, InFlight
 from .liveness import Liveness, is_stored
 

@@ -17,8 +17,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.types import TileT, is_scalar
-from ..ir.walk import every
+from ..ir.ir_types import TileT, is_scalar
+from ..ir.ir_walk import every
 from .flow import find_sources
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .multiples import is_multiple

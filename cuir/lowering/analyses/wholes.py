@@ -6,8 +6,8 @@ from xdsl.ir import SSAValue
 
 from ...syntax.types import I32
 from ..ir import ops
+from ..ir.ir_types import dtype_of
 from ..ir.machine_tiles import Line
-from ..ir.types import dtype_of
 
 
 def is_integral(value: SSAValue) -> bool:

@@ -15,11 +15,12 @@ from ...syntax.nodes import Literal, Str
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
 from ..lowered import TensorMap
 from ..targets import target_of
 from .dtypes import from_memory
-from .operators import strip, summand
+from .operator_text import strip, summand
 from .writer import Writer, identifier
 
 WARPS = 4  # of a warpgroup

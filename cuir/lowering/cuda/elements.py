@@ -13,13 +13,13 @@ from ..analyses.wholes import is_integral
 from ..ir import ops
 from ..ir.indices import LimitOf
 from ..ir.inlining import is_inlined
+from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar
 from ..ir.layouts import Fragment
-from ..ir.types import ScalarT, TileT, dtype_of, is_scalar
-from . import operators
+from . import operator_text as operators
+from .address_sums import Places
 from .loops import LOOP, Position, index_of
-from .operators import strip
-from .places import Places
-from .scope import Scope
+from .operator_text import strip
+from .print_scope import Scope
 from .storage import Storage
 
 BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on the compiler would branch around it

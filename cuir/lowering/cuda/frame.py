@@ -12,19 +12,20 @@ from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
 from ..analyses.remote_signals import awaits_all_signals
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.types import dtype_of, is_scalar
+from ..ir.ir_types import dtype_of, is_scalar
 from ..lowered import KERNEL, Cuda
-from . import queues
+from . import work_queues as queues
+from .address_sums import stride
 from .context import WARPS, KernelContext
 from .dtypes import CTYPE, MEMORY
 from .elements import Elements
-from .operators import strip
+from .operator_text import strip
 from .parameter_space import require_parameter_space
-from .places import stride
+from .print_scope import Scope
 from .role import RolePrinter
-from .scope import Scope
 from .writer import Writer, identifier, symbol
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..ir.ir_types import TileT
 from ..ir.layouts import Fragment
-from ..ir.types import TileT
 
 
 @dataclass(frozen=True)

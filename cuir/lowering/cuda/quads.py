@@ -14,12 +14,12 @@ from xdsl.ir import Operation, SSAValue
 from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import is_inlined
+from ..ir.ir_types import TileT, dtype_of
 from ..ir.layouts import Fragment
 from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
-from ..ir.types import TileT, dtype_of
 from .elements import Elements
 from .loops import LOOP, Position, positions
-from .operators import strip
+from .operator_text import strip
 from .storage import Storage
 
 SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less the rounding error of the product

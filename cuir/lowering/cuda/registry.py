@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 
 from ...ops import OPERATORS, TABLE
 from ...ops.traits import Traits
-from .operators import TEXTS
+from .operator_text import TEXTS
 
 Print = Callable[..., None]
 F = TypeVar("F", bound=Callable[..., Any])

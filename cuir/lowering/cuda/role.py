@@ -13,16 +13,17 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.base import Effects
 from ...text.diagnostics import CuirError
 from ..analyses.liveness import iterate_leaves
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.types import ScalarT, TileT, is_tile
-from ..ir.walk import last
+from ..ir.ir_types import ScalarT, TileT, is_tile
+from ..ir.ir_walk import last
 from .context import KernelContext
-from .declarations import place_declarations
-from .operators import strip
+from .declaration_text import place_declarations
+from .operator_text import strip
 from .role_scope import RoleScope
 from .storage import Storage
-from .tiles import TileEmitter
+from .tile_printer import TileEmitter
 from .units import emit_unit_loop
 
 FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are

@@ -7,11 +7,12 @@ from xdsl.ir import SSAValue
 from ..analyses.proxy_fences import find_fenced_arrivals
 from ..analyses.stores import stores_by_warps
 from ..analyses.warp_sync import WarpSyncs, find_warp_syncs
-from ..ir import machine, ops
+from ..ir import machine_ops as machine
+from ..ir import ops
 from ..ir.inlining import is_inlined
-from ..ir.types import TileT
+from ..ir.ir_types import TileT
 from .context import KernelContext
-from .scope import Scope
+from .print_scope import Scope
 from .storage import Storage, Storages
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from xdsl.ir import Operation, SSAValue
 
 from ..analyses.variables import Variable, Variables
+from ..ir.ir_types import ScalarT, TileT
 from ..ir.layouts import packed, registers
-from ..ir.types import ScalarT, TileT
 from .dtypes import CTYPE
 from .writer import identifier
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...syntax.types import BOOL, F32
-from ..ir import machine, ops
-from ..ir.types import dtype_of
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_types import dtype_of
 from .role_scope import RoleScope
 
 

@@ -16,11 +16,11 @@ from xdsl.ir import SSAValue
 from ..analyses.multiples import is_multiple
 from ..analyses.pieces import GROUP, find_first_column, varies_by_column
 from ..ir import ops
+from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
 from ..ir.layouts import packed
-from ..ir.types import ElementT, TensorT, TileT, is_scalar
+from .address_sums import stride
 from .loops import Position
-from .operators import wrapping
-from .places import stride
+from .operator_text import wrapping
 from .writer import identifier
 
 if TYPE_CHECKING:

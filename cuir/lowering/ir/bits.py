@@ -13,8 +13,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import BOOL, I32
 from .function import Function
-from .operands import parse_operand, parse_operands, print_operands
-from .types import TileT, dtype_of
+from .ir_types import TileT, dtype_of
+from .operand_access import parse_operand, parse_operands, print_operands
 
 WORD = 32  # bits
 

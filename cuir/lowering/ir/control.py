@@ -17,8 +17,8 @@ from xdsl.utils.exceptions import VerifyException
 from ...syntax.types import I32
 from .accessors import all_operands
 from .declarations import Declaration
-from .operands import parse_operand, parse_operands, print_operands
-from .types import ScalarT, UnitsT, scalar
+from .ir_types import ScalarT, UnitsT, scalar
+from .operand_access import parse_operand, parse_operands, print_operands
 
 
 @all_operands("values")

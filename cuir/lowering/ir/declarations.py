@@ -10,8 +10,8 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_d
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from .operands import parse_operand, print_operands
-from .types import BarrierT, ScalarT, SharedT, TensorT, UnitsT
+from .ir_types import BarrierT, ScalarT, SharedT, TensorT, UnitsT
+from .operand_access import parse_operand, print_operands
 
 
 class Declaration(IRDLOperation):

@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from . import ops
 from .evaluate_workers import Fault, Frame, PhaseWait, UnitsOfCluster, Waiting
-from .machine import HandOut, Queue
+from .machine_ops import HandOut, Queue
 from .meaning import Step
 from .warps import Pinned, WarpIf
 

@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 
-from .operands import parse_operands
+from .operand_access import parse_operands
 
 
 @irdl_op_definition

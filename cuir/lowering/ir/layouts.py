@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...syntax.types import BF16, F16
-from .types import TileT
+from .ir_types import TileT
 
 HALVES = (F16, BF16)  # two to a register in a full tile
 LANES = 32  # of a warp

@@ -28,8 +28,8 @@ from ...ops import entries
 from ...ops.base import Op
 from ...syntax.types import F32, I32
 from .function import Function
-from .operands import parse_operand
-from .types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
+from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
+from .operand_access import parse_operand
 
 if TYPE_CHECKING:
     import torch

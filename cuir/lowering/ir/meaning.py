@@ -19,7 +19,7 @@ from ...ops.base import Effects
 from ...ops.meaning import tiles
 from ...ops.meaning.tiles import HELD
 from ...syntax.types import DType
-from . import types
+from . import ir_types as types
 from .control import Kernel
 from .evaluate_memory import SharedPlace
 from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker

@@ -25,8 +25,8 @@ from ...syntax.types import BOOL, I32, DType
 from .accessors import all_operands, one_result
 from .control import Branch, For, ForUnits, If, Kernel, Loop, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
-from .operands import parse_operand, parse_operands, parse_optional_operand, print_operands
-from .types import ScalarT, is_tile, scalar
+from .ir_types import ScalarT, is_tile, scalar
+from .operand_access import parse_operand, parse_operands, parse_optional_operand, print_operands
 
 Const = int | str | bool
 _NONE = Traits()

@@ -10,7 +10,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 
 from .function import Function
-from .types import TileT, tile
+from .ir_types import TileT, tile
 
 
 @irdl_op_definition

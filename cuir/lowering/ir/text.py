@@ -10,9 +10,10 @@ from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from . import bits, indices, machine, machine_tiles, ops, rows, warps
+from . import bits, indices, machine_tiles, ops, rows, warps
+from . import machine_ops as machine
+from .ir_types import TYPES
 from .ops import Kernel
-from .types import TYPES
 
 
 @functools.cache

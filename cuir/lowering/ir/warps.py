@@ -21,8 +21,8 @@ from xdsl.printer import Printer
 
 from . import ops
 from .function import Function
-from .operands import parse_operand, parse_operands
-from .types import TileT
+from .ir_types import TileT
+from .operand_access import parse_operand, parse_operands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,10 +16,10 @@ from xdsl.ir import Operation, SSAValue, Use
 from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
 from ..ir import make, ops
-from ..ir.machine import note
+from ..ir.ir_types import TileT, dtype_of, tile
+from ..ir.ir_walk import every, last
+from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
-from ..ir.types import TileT, dtype_of, tile
-from ..ir.walk import every, last
 from ..ir.warps import RowBound
 from .affine_tiles import type_of_rows
 from .rewriting import before, insert, replace

@@ -19,9 +19,9 @@ from ..analyses.flow import walk_expression
 from ..analyses.ranges import analyse_ranges
 from ..ir import make, ops
 from ..ir.indices import limit_of
+from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
+from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line
-from ..ir.types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
-from ..ir.walk import every
 from .rewriting import insert, replace
 from .simplify import number
 

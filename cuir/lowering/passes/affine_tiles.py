@@ -16,9 +16,9 @@ from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
 from ..analyses.ranges import analyse_ranges
 from ..ir import make, ops
+from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
-from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
-from ..ir.walk import every
 from . import affine_columns
 from .rewriting import insert, replace
 from .simplify import number

@@ -14,8 +14,8 @@ from ...syntax.types import BOOL, I32
 from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
 from ..ir.bits import WORD, Bits, bits
-from ..ir.types import TileT, dtype_of, element, is_scalar, tile
-from ..ir.walk import every
+from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
+from ..ir.ir_walk import every
 from .affine_columns import is_limit
 from .rewriting import insert, replace
 

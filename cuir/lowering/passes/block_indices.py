@@ -18,8 +18,8 @@ from ..analyses.multiples import is_multiple
 from ..analyses.ranges import Ranges, analyse_ranges
 from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
-from ..ir.types import TileT, element, is_scalar, scalar, tile
-from ..ir.walk import every
+from ..ir.ir_types import TileT, element, is_scalar, scalar, tile
+from ..ir.ir_walk import every
 from .rewriting import insert, replace
 
 

@@ -15,9 +15,9 @@ from xdsl.ir import Operation, SSAValue
 from ...syntax.types import F32, I32
 from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
+from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
+from ..ir.ir_walk import every
 from ..ir.machine_tiles import Exchange, exchange, read_columns
-from ..ir.types import TensorT, TileT, dtype_of, is_scalar, tile
-from ..ir.walk import every
 from . import affine_columns
 from .rewriting import insert, replace
 from .simplify import number

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
-from ..ir import machine, ops
-from ..ir.walk import every, last, operations
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_walk import every, last, operations
 from .rewriting import before, extend_branch, uncarry
 
 

@@ -20,10 +20,10 @@ from ..analyses.flow import find_targets
 from ..analyses.memory import array_of
 from ..analyses.stores import is_panelled
 from ..ir import ops
+from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar
+from ..ir.ir_walk import every
 from ..ir.layouts import LANES
 from ..ir.machine_tiles import DEALT, in_order
-from ..ir.types import SharedT, TileT, dtype_of, is_scalar
-from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Web, find_webs

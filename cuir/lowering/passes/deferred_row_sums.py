@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from ...syntax.types import F32
 from ..analyses.flow import find_targets
 from ..ir import make, ops, rows
-from ..ir.types import TileT, dtype_of, tile
-from ..ir.walk import every
+from ..ir.ir_types import TileT, dtype_of, tile
+from ..ir.ir_walk import every
 from .rewriting import insert, replace
 from .simplify import number
 from .webs import iterate_joins

@@ -16,9 +16,10 @@ from ...syntax.types import BOOL, I32
 from ..analyses.lanes import runs_on_one_lane
 from ..analyses.ranges import analyse_ranges
 from ..analyses.uniformity import Uniformity, analyse_uniformity
-from ..ir import machine, make, ops
-from ..ir.types import is_scalar, scalar
-from ..ir.walk import every, operations
+from ..ir import machine_ops as machine
+from ..ir import make, ops
+from ..ir.ir_types import is_scalar, scalar
+from ..ir.ir_walk import every, operations
 
 
 def run(kernel: ops.Kernel) -> None:

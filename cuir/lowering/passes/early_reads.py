@@ -15,8 +15,8 @@ from xdsl.traits import Pure
 from ..analyses.flow import is_tile_wait
 from ..analyses.uniformity import reads_constant
 from ..ir import make, ops
-from ..ir.types import ScalarT, TileT, is_scalar
-from ..ir.walk import every, operations
+from ..ir.ir_types import ScalarT, TileT, is_scalar
+from ..ir.ir_walk import every, operations
 from .rewriting import before
 
 

@@ -24,8 +24,8 @@ from ...syntax.types import BOOL, F32, I32
 from ..analyses.flow import find_sources, find_targets
 from ..analyses.memory import Array, iterate_accesses
 from ..ir import ops
-from ..ir.types import ScalarT, TileT, dtype_of
-from ..ir.walk import every
+from ..ir.ir_types import ScalarT, TileT, dtype_of
+from ..ir.ir_walk import every
 from .simplify import number
 
 

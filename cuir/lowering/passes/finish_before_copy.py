@@ -15,8 +15,8 @@ from ...ops import TABLE
 from ...ops.base import PRODUCTS
 from ..analyses.variables import Variables
 from ..ir import ops
-from ..ir.machine import note
-from ..ir.walk import every, last
+from ..ir.ir_walk import every, last
+from ..ir.machine_ops import note
 from .rewriting import before
 
 WAIT = next(name for name, entry in TABLE.items() if entry.effects.drains == PRODUCTS)

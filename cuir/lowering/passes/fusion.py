@@ -16,8 +16,8 @@ from ..analyses.pieces import reads_pairs
 from ..ir import ops
 from ..ir.function import Function
 from ..ir.inlining import is_inlined, mark, unmark
-from ..ir.types import TileT, dtype_of, is_scalar, is_tile
-from ..ir.walk import every
+from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
+from ..ir.ir_walk import every
 from ..ir.warps import WarpIf
 from .rewriting import before
 

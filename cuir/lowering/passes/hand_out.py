@@ -8,8 +8,9 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...syntax.types import I32
 from ..analyses.numbers import Numbers, find_element
-from ..ir import machine, ops
-from ..ir.types import dtype_of, scalar
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_types import dtype_of, scalar
 
 
 def build_body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -> Region:

@@ -13,8 +13,8 @@ from xdsl.ir import Block, Region, SSAValue
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
 from ..ir import make, ops
-from ..ir.types import TileT, is_scalar, scalar
-from ..ir.walk import every
+from ..ir.ir_types import TileT, is_scalar, scalar
+from ..ir.ir_walk import every
 from .affine_columns import is_limit, iterate_joined, truth_type
 from .rewriting import before, insert, replace
 

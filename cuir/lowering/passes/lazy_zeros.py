@@ -15,9 +15,9 @@ from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
 from ..analyses.flow import find_targets, is_tile_wait
 from ..ir import ops
+from ..ir.ir_types import TileT, dtype_of
+from ..ir.ir_walk import every
 from ..ir.rows import Nothing
-from ..ir.types import TileT, dtype_of
-from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Companions, Web, find_webs

@@ -12,9 +12,9 @@ from ..analyses.memory import Accessed, iterate_accesses
 from ..analyses.multiples import is_multiple
 from ..analyses.stores import is_panelled
 from ..ir import ops
+from ..ir.ir_types import SharedT, TileT, tile
+from ..ir.ir_walk import every
 from ..ir.layouts import HALVES, LANES
-from ..ir.types import SharedT, TileT, tile
-from ..ir.walk import every
 from .rewriting import insert, replace
 from .widened_loads import find_narrow_load
 

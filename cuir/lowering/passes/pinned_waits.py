@@ -18,8 +18,8 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.function import Function
-from ..ir.types import TileT
-from ..ir.walk import every, operations
+from ..ir.ir_types import TileT
+from ..ir.ir_walk import every, operations
 from ..ir.warps import WarpIf, pinned
 from .rewriting import before
 

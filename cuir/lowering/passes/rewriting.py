@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir import ops
-from ..ir.walk import last, operations
+from ..ir.ir_walk import last, operations
 
 
 def before(op: Operation, new: Operation) -> SSAValue | None:

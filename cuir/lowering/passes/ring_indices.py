@@ -12,8 +12,8 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.traits import SUM
 from ...syntax.types import BOOL, I32
 from ..ir import make, ops
-from ..ir.types import dtype_of, is_scalar, scalar
-from ..ir.walk import every
+from ..ir.ir_types import dtype_of, is_scalar, scalar
+from ..ir.ir_walk import every
 from .rewriting import replace
 from .webs import Companions, Web, find_webs
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ...syntax.types import F32
 from ..ir import ops
+from ..ir.ir_types import TileT
+from ..ir.ir_walk import every
 from ..ir.machine_tiles import LOGARITHM, ONE_OVER, by_rows
-from ..ir.types import TileT
-from ..ir.walk import every
 from .rewriting import insert, replace
 from .simplify import number
 

@@ -16,10 +16,10 @@ from ...syntax.types import F32
 from ..analyses import nans
 from ..analyses.float_ranges import compute_float_range
 from ..ir import ops
-from ..ir.machine import note
+from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
+from ..ir.ir_walk import every
+from ..ir.machine_ops import note
 from ..ir.machine_tiles import LARGEST, SharedTanh, by_reciprocal, can_share, shared_tanh
-from ..ir.types import TileT, dtype_of, is_scalar, is_tile
-from ..ir.walk import every
 from .rewriting import before, insert, replace
 from .simplify import number
 

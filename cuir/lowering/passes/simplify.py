@@ -17,8 +17,8 @@ from ...ops.meaning import DivisionByZero
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, exchange_operands, invert_comparison
 from ...syntax.types import BOOL, F32, I32
 from ..ir import make, ops
-from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar
-from ..ir.walk import last, operations
+from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar
+from ..ir.ir_walk import last, operations
 from .rewriting import before, inline, insert, move_body, replace
 
 Rule = Callable[[ops.Apply], Operation | SSAValue | None]

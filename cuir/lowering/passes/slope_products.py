@@ -20,11 +20,11 @@ from ..analyses.flow import walk_expression
 from ..analyses.liveness import Liveness
 from ..ir import ops
 from ..ir.inlining import is_inlined
+from ..ir.ir_types import TileT, dtype_of
+from ..ir.ir_walk import every
 from ..ir.layouts import HALVES, registers
-from ..ir.machine import note
+from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
-from ..ir.types import TileT, dtype_of
-from ..ir.walk import every
 from . import fusion
 from .rewriting import before, insert
 from .simplify import number

@@ -10,8 +10,9 @@ from xdsl.ir import Block, Operation
 from xdsl.traits import Pure
 
 from ..analyses.uniformity import reads_constant
-from ..ir import machine, ops
-from ..ir.walk import operations
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_walk import operations
 from .rewriting import replace
 
 Key = tuple[object, ...]

@@ -15,8 +15,8 @@ from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
 from ..analyses.flow import walk_expression
 from ..ir import make, ops
-from ..ir.types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
-from ..ir.walk import every, operations
+from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.ir_walk import every, operations
 from ..ir.warps import RowBound, WarpIf
 from .rewriting import before, insert, replace
 from .simplify import is_same_number, number

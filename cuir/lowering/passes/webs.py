@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
-from ..ir.walk import every, last, operations
+from ..ir.ir_walk import every, last, operations
 from .rewriting import carry, extend_branch, set_yield
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ...syntax.types import F16
 from ..analyses.memory import iterate_accesses
 from ..ir import ops
-from ..ir.types import SharedT, TileT, dtype_of
-from ..ir.walk import every
+from ..ir.ir_types import SharedT, TileT, dtype_of
+from ..ir.ir_walk import every
 from .rewriting import insert, replace
 
 

@@ -19,9 +19,10 @@ from ...ops.limits import TARGETS
 from ..analyses.lanes import runs_on_one_lane
 from ..analyses.numbers import DIVISION, LOAD, Number, Numbers
 from ..analyses.uniformity import reads_constant
-from ..ir import machine, ops
-from ..ir.types import is_scalar
-from ..ir.walk import every, last
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.ir_types import is_scalar
+from ..ir.ir_walk import every, last
 from . import hand_out
 
 MOST = 23  # broadcast words; four slots of them and the work item's index fit into resources.RESERVED

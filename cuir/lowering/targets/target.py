@@ -9,7 +9,6 @@ from typing import Any
 from ...ops.limits import Target as Limits
 from ..cuda import accumulators as accumulators  # registers its functions
 from ..cuda import prelude
-from ..cuda import reductions as reductions  # registers its functions
 from ..cuda.registry import Printer, Printers, load_common
 
 

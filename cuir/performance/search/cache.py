@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ...checking.checked import Const
-from ..timing.problem import Shape
 from ...syntax.nodes import Program
 from ...syntax.types import DTYPES
 from ...text.jsontext import append_line
+from ..timing.problem import Shape
 from .space import Consts, defaults, find_violation, from_plain, plain
 
 GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings

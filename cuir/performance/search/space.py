@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...checking.checked import Const
-from ...checking.defaults import consts_as_json, with_defaults
-from ...checking.defaults import label as label
+from ...checking.const_defaults import consts_as_json, with_defaults
+from ...checking.const_defaults import label as label
 from ...syntax.nodes import ConstType, Program
 from ...syntax.types import DTYPES, DType
 from ...text.diagnostics import CuirError, Diagnostic

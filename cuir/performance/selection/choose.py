@@ -13,13 +13,14 @@ from typing import Literal
 
 from ...checking.checked import Const
 from ...checking.checker import pick_kernel
-from ..timing.problem import Shape
 from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Expr, Program
 from ...syntax.types import DType
 from ..search import cache
 from ..search.space import Consts, defaults, find_violation, label
-from . import cost, table
+from ..timing.problem import Shape
+from . import cost
+from . import shipped_table as table
 from .device import Device
 from .work import Work
 

@@ -17,7 +17,7 @@ from ...syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Progra
 from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, names_read, walk
 from ...text.diagnostics import CuirError
-from ...verification.evaluate import Evaluator, collect_kernel_values
+from ...verification.splice_evaluator import Evaluator, collect_kernel_values
 from .strips import Strips
 
 GATHER = 10  # instructions of a read of captured data

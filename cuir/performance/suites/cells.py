@@ -11,12 +11,12 @@ import torch
 
 from ...arguments.binding import TORCH
 from ...checking.checked import Const
-from ..timing.problem import Expectation, Shape, count_kept_pairs
-from ..timing.protocol import Call, describe_error, median_ms, raise_if_lost, time_in_turns
-from ..timing.worker import Tell
 from ...syntax.types import DTYPES
-from ..search.device import PreparedProblem
+from ..search.candidate_runs import PreparedProblem
 from ..search.space import label, plain
+from ..timing.problem import Expectation, Shape, count_kept_pairs
+from ..timing.timing_protocol import Call, describe_error, median_ms, raise_if_lost, time_in_turns
+from ..timing.worker import Tell
 
 if TYPE_CHECKING:
     from .reference import Reference

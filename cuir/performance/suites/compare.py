@@ -12,9 +12,9 @@ import torch
 
 from ...arguments.binding import TORCH
 from ...checking.checked import Checked
-from ..timing.problem import Shape
 from ...text.diagnostics import CuirError
-from ..search.device import PreparedProblem, make_ragged_shape
+from ..search.candidate_runs import PreparedProblem, make_ragged_shape
+from ..timing.problem import Shape
 from .cells import OURS, Cell, measure_cell
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..timing.protocol import Call, describe_error, raise_if_lost, time_in_turns
+from ..timing.timing_protocol import Call, describe_error, raise_if_lost, time_in_turns
 from ..timing.worker import Tell
 from .cells import BUILD_SECONDS, RUN_SECONDS, family
 from .results import Row

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..timing.protocol import Call
+from ..timing.timing_protocol import Call
 
 WORKSPACE = 256 << 20  # bytes, as its documentation demands
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from ..timing.protocol import Call
 from ...spec.specification import Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
-from .intervals import as_functions, kept_runs, window_of
+from ..timing.timing_protocol import Call
+from .key_intervals import as_functions, kept_runs, window_of
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ..timing.problem import make_tensors
-from ..timing.protocol import describe_error
 from ...spec.specification import Specification
+from ..timing.problem import make_tensors
+from ..timing.timing_protocol import describe_error
 from .cells import Cell
 from .peers import COMPILED, contenders
 

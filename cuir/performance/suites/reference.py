@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..timing.protocol import Call
 from ...spec.loading import import_file
 from ...text.diagnostics import CuirError
+from ..timing.timing_protocol import Call
 
 FILE, SET, FAMILY = "bench_ref.py", "golden", "reference"
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...checking.checked import Const
-from ..timing.worker import WorkerLost
 from ...text.diagnostics import CuirError
 from ..search.compiling import BuildResult, Job
 from ..search.space import plain
+from ..timing.worker import WorkerLost
 from .cells import BUILD_SECONDS, Cell
 from .reference import FAMILY
 from .results import Results, Row

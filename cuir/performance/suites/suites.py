@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..timing.problem import Shape
 from ...text.diagnostics import CuirError
+from ..timing.problem import Shape
 from .cells import Cell
 
 TOKENS = 16384  # batch x sequence of every problem
@@ -77,11 +77,11 @@ class Suite:
     def cells(self) -> list[Cell]:
         """Return the cells of the suite."""
         if self.kind == "decode":
-            from .decoding import cells
+            from .decode_suite import cells
 
             return cells()
         if self.kind == "varlen":
-            from .packed import cells
+            from .packed_suite import cells
 
             return cells()
         return [cell(v, m, n) for n in self.lengths for v in self.variants for m in self.models]

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...checking.checked import Checked
-from ...spec.functions import AnySpecification
+from ...spec.function_specification import AnySpecification
 from ...spec.specification import Specification
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError

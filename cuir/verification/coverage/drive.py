@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from ...checking.checked import Checked
-from ...spec.functions import AnySpecification
+from ...spec.function_specification import AnySpecification
 from ...syntax.types import I32
 from ...text.diagnostics import CuirError
 from ..draws import Draw
 from ..problems import Case
+from .condition_ranges import Ranges
 from .observed import Observed
 from .origins import NUMBERS
-from .ranges import Ranges
 from .scalar_program import ScalarProgram, Unknown
+from .size_space import Problem, Space
 from .solve import Search, Solution, choose, solve
-from .space import Problem, Space
 from .targets import Target, list_boundary_targets, list_unseen_remainders, list_unseen_sides
 
 LANES = 32  # CTAs that run as one batch

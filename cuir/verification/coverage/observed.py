@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...checking.checked import Checked
-from ...interp.launch import list_loop_turns
+from ...interp.interpreted_launch import list_loop_turns
 from ...interp.machine import Evaluate, Worker
 from ...interp.watching import Watch, set_watch
 from ...syntax.nodes import Expr, For

@@ -20,7 +20,7 @@ from ...syntax.types import BOOL, F32
 from ...syntax.walk import walk
 from .conditions import DECLARATIONS, WORK, Condition, collect_conditions, list_boundary_numbers
 from .scalar_program import TURNS, Masks, ScalarProgram, Unknown
-from .space import Problem, Space
+from .size_space import Problem, Space
 from .targets import Target, compute_period, trace_names
 
 LONGEST = 131_072  # the largest dim that is tried

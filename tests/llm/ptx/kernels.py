@@ -12,9 +12,9 @@ from cuir.lowering import lower
 from llm.orchestration import Orchestration, compare
 from llm.orchestration_of_program import of_program
 from llm.orchestration_of_source import of_source
-from llm.ptx.compiling import Build, read_compiled
+from llm.ptx.compile_source import Build, read_compiled
 from llm.ptx.module import Entry, read_entry
-from llm.ptx.reading import Compiled
+from llm.ptx.ptx_reading import Compiled
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm.orchestration_of_source import of_source
-from llm.ptx.compiling import Build, read_compiled
+from llm.ptx.compile_source import Build, read_compiled
 from tests.llm.ptx.kernels import needs_nvcc
 
 SOURCE = """

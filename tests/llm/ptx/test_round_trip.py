@@ -16,7 +16,7 @@ from cuir import check, parse
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.syntax.types import DTYPES
-from llm.ptx.compiling import Build, read_compiled
+from llm.ptx.compile_source import Build, read_compiled
 from tests.llm.ptx.kernels import differences, needs_nvcc, read_lowered
 from tests.lowering.conftest import one_file
 from tests.strategies.effort import examples

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from cuir.lowering.analyses.float_ranges import EVERYTHING, compute_float_range
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.ops import Perform
-from cuir.lowering.ir.walk import every
 from tests.lowering.conftest import kernel
 
 INF = math.inf

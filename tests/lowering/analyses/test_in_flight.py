@@ -6,8 +6,8 @@ import pytest
 
 from cuir.lowering.analyses.in_flight import InFlight
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from tests.lowering.conftest import kernel
 

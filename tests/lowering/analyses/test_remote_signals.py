@@ -9,7 +9,7 @@ from cuir import check, parse
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.lowering.analyses.remote_signals import awaits_all_signals
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.syntax.types import F16
 
 TEXT = """\

@@ -16,7 +16,7 @@ from cuir.lowering.analyses.stores import arrays_by_warp, stores_by_warps
 from cuir.lowering.analyses.warp_sync import WarpSyncs, find_warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes import moved_tiles
 from cuir.syntax.parser import parse
 from tests.gpu.join_cases import TEXT

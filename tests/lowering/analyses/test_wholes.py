@@ -6,8 +6,8 @@ import pytest
 
 from cuir.lowering.analyses.wholes import is_integral
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse
-from cuir.lowering.ir.walk import every
 from tests.lowering.passes.lowering import role
 
 BODY = """\

@@ -12,7 +12,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.lowering import lower
 from cuir.lowering.cuda.prelude import COMMON
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
 from cuir.syntax.parser import parse

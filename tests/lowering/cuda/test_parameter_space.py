@@ -9,7 +9,7 @@ from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.cuda.parameter_space import MAP_BYTES, compute_parameter_ends, require_parameter_space
 from cuir.ops.limits import TARGETS
-from cuir.runtime.arguments import ArgumentLayout
+from cuir.runtime.argument_buffer import ArgumentLayout
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 

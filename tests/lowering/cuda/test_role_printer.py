@@ -11,8 +11,8 @@ import pytest
 
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.cuda.frame import KernelPrinter
 from cuir.lowering.analyses import Facts
+from cuir.lowering.cuda.frame import KernelPrinter
 from cuir.syntax.parser import parse
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.tile_ir import cleaned, program

@@ -14,7 +14,7 @@ from cuir.arguments.binding import TORCH, bind
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.evaluate import evaluate
-from cuir.lowering.ir.machine import Queue
+from cuir.lowering.ir.ir_evaluator import evaluate
+from cuir.lowering.ir.machine_ops import Queue
 from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import divisions, lazy_zeros, work_item_values
 from cuir.lowering.validate import validate

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from cuir.lowering.ir import ops, types
-from cuir.lowering.ir.build import build
-from cuir.lowering.ir.evaluate import evaluate
+from cuir.lowering.ir import ir_types as types
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.text import parse, show
 from cuir.syntax.types import BOOL, F32, I32
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
-from tests.lowering.ir.test_evaluate import differing
+from tests.lowering.ir.test_ir_evaluator import differing
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL's parser
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from cuir.checking.checked import Checked
 from cuir.lowering import Cuda
 from cuir.lowering.cuda.frame import KernelPrinter
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import (

@@ -7,8 +7,8 @@ import re
 import torch
 
 from cuir.lowering.ir.bits import Bits
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import affine_columns, bit_words, dead_code
 from tests.lowering.passes.lowering import role
 

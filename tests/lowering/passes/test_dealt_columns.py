@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.machine_tiles import DEALT, InOrder
 from cuir.lowering.ir.ops import Kernel, Perform
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import dealt_columns, warp_branches
 from cuir.lowering.validate import validate
 from cuir.syntax.parser import parse

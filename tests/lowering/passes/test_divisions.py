@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.lowering.ir import machine, ops
+from cuir.lowering.ir import machine_ops as machine
+from cuir.lowering.ir import ops
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import divisions
 

@@ -6,7 +6,7 @@ import re
 
 import cuir
 from cuir.checking.checker import check
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import show
 from cuir.lowering.passes import early_reads
 from tests.lowering.passes.lowering import clean

@@ -12,9 +12,9 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.checking.decisions import entry, expressions
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import exact, value_numbering
 from cuir.syntax.nodes import Literal
 from cuir.syntax.parser import parse as parse_program

@@ -16,10 +16,10 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse as parse_ir
 from cuir.lowering.ir.text import show
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import finish_before_copy
 from cuir.lowering.passes.pipeline import optimise
 from cuir.runtime.nvcc import compile_cuda

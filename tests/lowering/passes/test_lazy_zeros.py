@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.rows import Nothing
-from cuir.lowering.ir.walk import every
 from cuir.lowering.passes import lazy_zeros
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import HEAD, kernel

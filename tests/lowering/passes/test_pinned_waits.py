@@ -6,8 +6,8 @@ import pytest
 
 import cuir
 from cuir.checking.checker import check
-from cuir.lowering.ir.build import build
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.warps import Pinned
 from cuir.lowering.passes import pinned_waits, warp_branches
 from tests.lowering.passes.lowering import clean

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import show
 from cuir.lowering.passes import ring_indices
 from cuir.lowering.validate import validate

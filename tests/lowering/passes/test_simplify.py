@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.ir_walk import every
 from tests.lowering.tile_ir import cleaned, program
 
 TEXT = """

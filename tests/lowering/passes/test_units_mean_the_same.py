@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from xdsl.ir import Block, SSAValue
 
 from cuir.checking.checker import check
-from cuir.lowering.ir import machine, ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir import machine_ops as machine
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.passes import divisions, work_item_values
 from cuir.syntax.parser import parse
 

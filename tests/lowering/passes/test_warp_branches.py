@@ -16,9 +16,9 @@ from cuir import parse
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build import build
-from cuir.lowering.ir.evaluate import evaluate
-from cuir.lowering.ir.walk import every
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_evaluator import evaluate
+from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.warps import RowBound, WarpIf
 from cuir.lowering.passes import simplify, value_numbering, warp_branches
 from cuir.runtime.nvcc import compile_cuda

@@ -8,8 +8,9 @@ import pytest
 from xdsl.utils.exceptions import VerifyException
 
 from cuir.checking.checked import Checked
-from cuir.lowering.ir import machine, ops
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir import machine_ops as machine
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import divisions, work_item_values
 from tests.lowering.kernels import KERNELS

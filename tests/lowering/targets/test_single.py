@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir.lowering import lower
-from cuir.lowering.ir.build import build
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
 from cuir.ops.meaning.tiles import split_operands

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cuir import Program, parse
-from cuir.text.diagnostics import Diagnostic
 from cuir.performance.search.space import Consts, find_violation
+from cuir.text.diagnostics import Diagnostic
 from tests.performance.search.fakes import TEXT
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir import Program, parse, tuned
-from cuir.performance.timing.problem import Shape
 from cuir.performance.search import cache, shape_class
 from cuir.performance.search.cache import Key
+from cuir.performance.timing.problem import Shape
 from tests.performance.search.fakes import TEXT
 
 ARCH = "NVIDIA H200 sm_90 132"

@@ -8,10 +8,10 @@ import pytest
 
 import corpus
 from cuir import CuirError, Program, parse, transfer
-from cuir.spec.loading import as_specification
-from cuir.syntax.types import BF16, F16, F32
 from cuir.performance.search import Space
 from cuir.performance.search.space import defaults, find_violation, from_plain, plain
+from cuir.spec.loading import as_specification
+from cuir.syntax.types import BF16, F16, F32
 from tests.performance.search.fakes import SPACE
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import corpus
 from cuir import parse, transfer
-from cuir.performance.selection.work import Work
 from cuir.performance.search import cache
+from cuir.performance.selection.work import Work
 from cuir.variants import TransferResult
 
 ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")

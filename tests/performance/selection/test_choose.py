@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir import parse
+from cuir.performance.search import cache, shape_class
+from cuir.performance.search.cache import Key
+from cuir.performance.search.space import find_violation
 from cuir.performance.selection import Device, choose, problem_class
 from cuir.performance.selection.choose import round_length
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import BF16, F16, F32
-from cuir.performance.search import cache, shape_class
-from cuir.performance.search.cache import Key
-from cuir.performance.search.space import find_violation
 from tests.performance.selection.conftest import ARCH, adapted, work
 
 AT = Lengths(2, 32, 32, 8192, 8192)

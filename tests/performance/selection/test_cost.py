@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuir.performance.search.space import find_violation
 from cuir.performance.selection import cost
 from cuir.performance.selection.cost import Coefficients, Terms, generate_candidates, predict_milliseconds, rank_candidates
 from cuir.performance.selection.work import Arithmetic
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import BF16
-from cuir.performance.search.space import find_violation
 from tests.performance.selection.conftest import adapted, work
 
 amounts = st.floats(1e-3, 1e3)

@@ -12,7 +12,8 @@ import torch
 
 from benchmarks.defaults import Cell
 from cuir import Specification, transfer
-from cuir.performance.selection import choose, cost, table
+from cuir.performance.selection import choose, cost
+from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.strips import Strips
 from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape

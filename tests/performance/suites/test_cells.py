@@ -10,16 +10,16 @@ import torch
 
 import corpus
 from cuir import check, parse, run, transfer
-from cuir.performance.suites.backward import measure_backward
+from cuir.cli.command_inputs import read_variant
+from cuir.performance.search.candidate_runs import PreparedProblem
+from cuir.performance.suites.backward_suite import measure_backward
 from cuir.performance.suites.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
 from cuir.performance.suites.peers import check_peers, contenders, not_installed
 from cuir.performance.suites.suites import SUITES, VARIANTS, suite
-from cuir.cli.inputs import read_variant
 from cuir.performance.timing.problem import Shape, compute_expectation
 from cuir.spec.specification import Lengths, lengths_of
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.performance.search.device import PreparedProblem
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)
 ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cuir import CuirError, check
+from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import compare as module
 from cuir.performance.suites.compare import compare
-from cuir.cli.inputs import read_variant
 from cuir.variants import TransferResult, transfer
 from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
@@ -21,7 +21,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 1)
     monkeypatch.setattr(module, "HEADS", 2)
     monkeypatch.setattr(module, "LENGTH", 128)
-    monkeypatch.setattr("cuir.performance.search.device.RAGGED", (1, 2, 100, 130))
+    monkeypatch.setattr("cuir.performance.search.candidate_runs.RAGGED", (1, 2, 100, 130))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # what it computes, not how fast
 
 

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.results import Results, markdown, read, summary
 from cuir.performance.suites.running import REPEATS, Planned, Told, run_cells
 from cuir.performance.timing.worker import Worker, WorkerLost
-from cuir.performance.search.compiling import BuildResult
 from tests.performance.suites.test_cells import SETTING, SHAPE
 from tests.performance.suites.test_reference import FILE
 from tests.performance.suites.test_results import CELLS, HEAD, Priming, go, row

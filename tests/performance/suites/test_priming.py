@@ -10,10 +10,10 @@ from concurrent.futures import as_completed
 import pytest
 import torch
 
+from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.priming import SHARE, prime_peers, primed, requests
 from cuir.performance.suites.suites import cell
-from cuir.cli.inputs import read_variant
 from cuir.performance.timing.problem import Shape
 from cuir.performance.timing.worker import WorkerLost
 

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir import CuirError
+from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.plot import plot
 from cuir.performance.suites.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
 from cuir.performance.suites.running import Planned, Told, run_cells
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.worker import WorkerLost
-from cuir.performance.search.compiling import BuildResult
 
 HEAD = {"suite": "smoke", "device": "a GPU", "driver": "1", "torch": "2", "cuda": "13", "date": "2026-01-01", "command": "cuir bench smoke"}
 CELLS = [cell("causal", "llama2-7b", n) for n in (1024, 2048, 4096)]

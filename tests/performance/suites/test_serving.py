@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.performance.suites import decoding, packed, suite
-from cuir.performance.suites.cells import Cell
-from cuir.performance.suites.results import markdown, means, place
 from cuir.cli.measuring import _only
 from cuir.flex.decoding import runs_on_decode_kernel
+from cuir.performance.suites import decode_suite as decoding
+from cuir.performance.suites import packed_suite as packed
+from cuir.performance.suites import suite
+from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.results import markdown, means, place
 from cuir.performance.timing.problem import Shape
 
 

@@ -3,7 +3,7 @@ import pytest
 import cuir
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.text.diagnostics import CuirError
 from cuir.verification.coverage.drive import Driver
 from cuir.verification.coverage.observed import observe

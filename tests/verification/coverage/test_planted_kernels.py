@@ -4,7 +4,7 @@ import pytest
 
 import corpus
 import cuir
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 
 from .planted_kernels import DECODING, REDUCTION, column_sum, decode, decode_sizes
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuir
-from cuir.interp.launch import forget_entered
+from cuir.interp.interpreted_launch import forget_entered
 from cuir.interp.watching import watch_runs
 from cuir.verification.coverage.conditions import collect_conditions
 from cuir.verification.coverage.observed import observe

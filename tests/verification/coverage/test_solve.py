@@ -1,9 +1,9 @@
 import pytest
 
-from cuir.spec.functions import FunctionSpecification
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.verification.coverage.conditions import collect_conditions
+from cuir.verification.coverage.size_space import Space
 from cuir.verification.coverage.solve import Search, choose, solve
-from cuir.verification.coverage.space import Space
 from cuir.verification.coverage.targets import Target, list_unseen_remainders, list_unseen_sides
 
 from .planted import checked_of, doubled

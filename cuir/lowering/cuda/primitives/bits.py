@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...ir.bits import WORD, Bits
-from ...ir.types import TileT
+from ...ir.ir_types import TileT
 from ..loops import Position
-from ..operators import strip
+from ..operator_text import strip
 from ..registry import element_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...ir import ops, rows
-from ...ir.types import TileT
+from ...ir.ir_types import TileT
 from ..loops import index_of
 from ..registry import prints
 

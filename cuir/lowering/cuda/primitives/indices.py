@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...ir import indices
-from ...ir.types import TileT, is_scalar
+from ...ir.ir_types import TileT, is_scalar
 from ..loops import index_of
-from ..operators import strip
+from ..operator_text import strip
 from ..registry import prints
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ....syntax.types import F32
 from ...ir import ops
+from ...ir.ir_types import TileT, dtype_of
 from ...ir.layouts import LANES
 from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, InOrder, Line, Pin, ReadColumns, SharedTanh
-from ...ir.types import TileT, dtype_of
 from .. import quads
 from ..loops import Position
-from ..operators import strip, summand, wrapping
+from ..operator_text import strip, summand, wrapping
 from ..registry import element_of, prints
 
 if TYPE_CHECKING:

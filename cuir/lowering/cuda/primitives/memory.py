@@ -11,13 +11,13 @@ from xdsl.ir import SSAValue
 from ....syntax.types import F32
 from ...analyses.pieces import GROUP, find_first_column, reads_pairs
 from ...ir import ops
+from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ...ir.layouts import packed
 from ...ir.machine_tiles import DEALT
-from ...ir.types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
+from ..address_sums import SharedRef
 from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
-from ..operators import strip, wrapping
-from ..places import SharedRef
+from ..operator_text import strip, wrapping
 from ..registry import prints
 from ..storage import Storage
 from ..wide_stores import find_wide_place, make_alignment_test, store_wide

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...ir import ops, warps
-from ...ir.types import TileT
-from ..operators import strip
+from ...ir.ir_types import TileT
+from ..operator_text import strip
 from ..registry import prints
 from .sync import barrier
 

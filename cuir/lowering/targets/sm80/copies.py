@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import I32
-from ...cuda.places import unsupported
+from ...cuda.address_sums import unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16, F16, F32
-from ...cuda.places import unsupported
+from ...cuda.address_sums import unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.types import SharedT, TileT
+from ...ir.ir_types import SharedT, TileT
 from . import single
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import F32, PANEL_BYTES
-from ...cuda.places import SharedRef, unsupported
+from ...cuda.address_sums import SharedRef, unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.types import SharedT, TileT
+from ...ir.ir_types import SharedT, TileT
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter

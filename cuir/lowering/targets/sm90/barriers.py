@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...cuda.operators import Operation, strip
+from ...cuda.operator_text import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops

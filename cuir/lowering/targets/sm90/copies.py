@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from ....syntax.types import PANEL_BYTES
 from ....text.diagnostics import CuirError
 from ....text.source import Span
-from ...cuda.places import unsupported
+from ...cuda.address_sums import unsupported
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops

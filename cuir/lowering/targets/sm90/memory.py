@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16
-from ...cuda.places import SharedRef
+from ...cuda.address_sums import SharedRef
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.types import TileT
+from ...ir.ir_types import TileT
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, DType
-from ...cuda.operators import strip
-from ...cuda.places import unsupported
+from ...cuda.address_sums import unsupported
+from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.types import SharedT, TileT, is_scalar
+from ...ir.ir_types import SharedT, TileT, is_scalar
 from .operands import Operand
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import BF16
-from ...cuda.places import SharedRef, unsupported
+from ...cuda.address_sums import SharedRef, unsupported
 from ...cuda.registry import Printers
 from ...ir import ops
+from ...ir.ir_types import SharedT, TileT
 from ...ir.layouts import HALVES
 from ...ir.machine_tiles import DEALT
-from ...ir.types import SharedT, TileT
 from ..sm80 import single
 
 if TYPE_CHECKING:

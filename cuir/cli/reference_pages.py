@@ -1,0 +1,188 @@
+"""Reference of the language, from the table of primitives: text, markdown for docs/, data for tools."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ..ops import OPERATORS, TABLE, Op
+
+_HEAD = """\
+# Primitives and operators
+
+Made from the table in `cuir/ops` by `cuir ops --markdown`; do not edit. `cuir ops NAME` prints one entry and the places that give it a meaning.
+How the pieces fit together: [language.md](language.md); what they mean exactly: [semantics.md](semantics.md).
+
+*Threads* is the size of the workers that may call an entry: 32 (a warp) or 128 (a warpgroup). *Late* accesses are done by an engine at any time from issue until retired.
+"""
+
+
+def entries() -> dict[str, Op]:
+    """Return every entry, primitives first, by name."""
+    return {**TABLE, **OPERATORS}
+
+
+def spelling(op: Op) -> str:
+    """Return how an entry is written, with its parameters."""
+    if op.family == "operators":
+        if op.spelling:
+            return op.spelling
+        names = [p.name for p in op.params]
+        if len(names) == 1:
+            return f"{op.name} {names[0]}" if op.name.isalpha() else f"{op.name}{names[0]}"
+        return f" {op.name} ".join(names)
+    parts: list[str] = []
+    star = False
+    for p in op.params:
+        if p.name == "bar" and receiver(op):
+            continue
+        if p.keyword and not star:
+            parts, star = [*parts, "*"], True
+        parts.append(
+            f"{p.name}, ..."
+            if p.variadic
+            else f"{p.name}={p.default if p.default in ('True', 'False') else '...'}"
+            if p.default
+            else p.name
+        )
+    return f"{op.written}({', '.join(parts)})"
+
+
+def receiver(op: Op) -> str:
+    """Return the object of a method in words, to follow its spelling: " of an mbarrier".
+
+    Methods of different barriers are written alike. "" for what is no method.
+    """
+    kind, dot, _ = op.name.partition(".")
+    return f" of {'an' if kind.startswith('m') else 'a'} {kind}" if dot and kind.endswith("barrier") else ""
+
+
+def effects(op: Op) -> list[str]:
+    """Return the effects of an entry in words, a line each."""
+    e, lines = op.effects, []
+    for a in e.accesses:
+        verb = {"read": "reads", "write": "writes", "add": "adds to"}[a.mode]
+        lines.append(f"{'late: ' if a.late else ''}{verb} `{a.arg}` ({a.proxy} proxy)")
+    if e.completes:
+        lines.append(f"retired through the barrier `{e.completes}`")
+    if e.group:
+        lines.append(f"retired through the worker's group `{e.group}`")
+    if e.commits:
+        lines.append(f"closes the worker's open group `{e.commits}`")
+    if e.drains:
+        lines.append(f"waits for the worker's group `{e.drains}`")
+    if e.arrives:
+        lines.append(f"arrives at `{e.arrives}`")
+    if e.waits:
+        lines.append(f"waits for `{e.waits}`")
+    if e.fences:
+        lines.append("orders the worker's ordinary writes before the async proxy")
+    if e.joins:
+        lines.append("joins every worker of the CTA")
+    return lines
+
+
+def traits(op: Op) -> dict[str, Any]:
+    """Return the traits of an entry that hold."""
+    values = ((f.name, getattr(op.traits, f.name), f.default) for f in fields(op.traits))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value, default in values if value != default}
+
+
+def places(name: str) -> dict[str, str]:
+    """Return the places, `file:line` by consumer, that implement an entry.
+
+    Consumers are the interpreter and the lowering.
+    """
+    from ..lowering.cuda.registry import IN_THE_IR
+    from ..lowering.ir.build_ir import build
+    from ..lowering.targets import find_emitter
+
+    lowered = find_emitter(name) or (build if name in IN_THE_IR else None)
+    by_consumer = {"interpreter": interpreter_places().get(name), "lowering": _where(lowered) if lowered is not None else None}
+    return {consumer: place for consumer, place in by_consumer.items() if place is not None}
+
+
+@functools.cache
+def interpreter_places() -> dict[str, str]:
+    """Return the place of `runs(NAME, ...)` for each name.
+
+    It is read from the text of cuir/interp/ops: importing it would load PyTorch.
+    """
+    package = Path(__file__).parent.parent
+    places_by_name = {}
+    for file in sorted((package / "interp" / "ops").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "runs":
+                place = f"{file.relative_to(package.parent).as_posix()}:{node.lineno}"
+                places_by_name.update({str(name.value): place for name in node.args if isinstance(name, ast.Constant)})
+    return places_by_name
+
+
+def _where(function: Any) -> str:
+    """Return the place of a function, `file:line`."""
+    function = inspect.unwrap(function)
+    file = Path(inspect.getsourcefile(function) or "")
+    package = Path(__file__).parent.parent.parent
+    return f"{file.relative_to(package) if file.is_relative_to(package) else file.name}:{inspect.getsourcelines(function)[1]}"
+
+
+def as_json(op: Op) -> dict[str, Any]:
+    """Return an entry as data."""
+    return {
+        "name": op.name,
+        "written": spelling(op),
+        "family": op.family,
+        "parameters": [
+            {"name": p.name, "what": p.description, "default": p.default or None, "keyword": p.keyword, "variadic": p.variadic}
+            for p in op.params
+        ],
+        "doc": op.doc,
+        "effects": effects(op),
+        "traits": traits(op),
+        "archs": list(op.archs),
+        "where": op.where,
+        "threads": list(op.workers),
+    }
+
+
+def markdown() -> str:
+    """Return the whole reference as one page."""
+    parts = [_HEAD]
+    for family, ops in families().items():
+        parts.append(f"## {family.capitalize()}\n")
+        parts.extend(_entry(op) for op in ops)
+    return "\n".join(parts)
+
+
+_ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
+_WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "anywhere"}
+
+
+def _entry(op: Op) -> str:
+    """Return an entry as markdown."""
+    lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
+    for p in op.params:
+        default = f"; left out: {p.default}" if p.default else ""
+        lines.append(f"* `{p.name}`: {p.description}{', by name' if p.keyword else ''}{default}")
+    facts = [_WHERE[op.where], "threads " + " or ".join(map(str, op.workers)), ", ".join(op.archs)]
+    lines.append(f"* {'; '.join(facts)}")
+    lines.extend(f"* {line}" for line in effects(op))
+    return "\n".join(lines) + "\n"
+
+
+def families() -> dict[str, list[Op]]:
+    """Return entries by family, in the order of the pages."""
+    by_family: dict[str, list[Op]] = {}
+    for op in entries().values():
+        by_family.setdefault(op.family, []).append(op)
+    return dict(sorted(by_family.items(), key=lambda item: _ORDER.index(item[0])))
+
+
+def in_short(op: Op) -> str:
+    """Return the first sentence of an entry's documentation."""
+    return re.split(r"(?<=[^\s.])\. (?=[A-Z])", op.doc, maxsplit=1)[0].rstrip(".") + "."

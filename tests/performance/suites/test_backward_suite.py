@@ -1,0 +1,56 @@
+"""Cells of backward passes on a CPU: ours in the interpreter beside PyTorch's, gradients checked, the clock given; the suites as the command asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuir.cli.command_inputs import read_variant
+from cuir.performance.suites import Results
+from cuir.performance.suites import backward_suite as backward
+from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.results import markdown, ratios
+from cuir.performance.suites.running import run_calls
+from cuir.performance.timing.gradient_problem import compute_expected_gradients
+from cuir.performance.timing.problem import Shape, make_tensors
+
+CELL = Cell("causal", {}, "small", Shape(1, 2, 1, 60, 60, 64))
+
+
+def call_once(call: Callable[[], Any]) -> float:
+    call()
+    return 1e-4
+
+
+def test_a_row_of_ours_and_of_a_peer(tmp_path: Path) -> None:
+    row = backward.measure_backward(CELL, read_variant("causal", ()), "f16", ["dense", "deterministic"], 2, device="cpu", measure=call_once)
+    assert list(row["contenders"]) == ["cuir", "deterministic", "dense"]
+    assert all("wrong" not in c and 0 < c["error"] <= row["bound"] and c["rounds"] == 2 for c in row["contenders"].values())
+    assert row["flops"] == 10 * 64 * 2 * (60 * 61 // 2) and ratios(row) == {"deterministic": 1.0, "dense": 1.0}
+    results = Results(tmp_path / "r.jsonl", {"suite": "backward", "pass": "backward", "date": "today"})
+    asked: list[Any] = []
+
+    def ask(request: Any, seconds: float) -> Any:
+        asked.append(request)
+        return row
+
+    assert run_calls([CELL], results, ask, do="backward", dtype="f16", peers=["dense"], rounds=2, limit=9.0, tell=lambda told: None)
+    assert asked[0]["do"] == "backward" and asked[0]["peers"] == ["dense"] and not results.missing([CELL], ["dense"])
+    assert "(10 x head dim each), backward;" in markdown(results.head, results.rows)
+
+
+def test_wrong_gradients_are_told() -> None:
+    problem = make_tensors(CELL.shape, torch.float16, "cpu")
+    given = [problem[n].requires_grad_() for n in "QKV"]
+    q, k, v = given
+    do = torch.ones_like(q)
+    expected = compute_expected_gradients(read_variant("causal", ()), q, k, v, do, 0.125)
+    s = (q.double() @ k.double().mT * 0.125).masked_fill(~torch.ones(60, 60).tril().bool(), -torch.inf)
+    right = list(torch.autograd.grad(s.softmax(-1) @ v.double(), given, do.double()))
+    assert not expected.judge(right)
+    for i, name in enumerate(("dQ", "dK", "dV")):
+        assert f"relative error of {name}" in expected.judge([1.01 * x if i == j else x for j, x in enumerate(right)])
+    assert expected.judge([right[0], right[1] * torch.nan, right[2]])
