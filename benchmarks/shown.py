@@ -18,7 +18,7 @@ from benchmarks import float32, head_dims, lifted, of_structures, transformers
 from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
-from benchmarks.rules import table as rules_table
+from benchmarks.rules import rules_table
 from cuir.performance.suites import results
 from cuir.performance.suites.plot import plot as plot_suite
 from cuir.text.figures import load_pyplot, save_figure

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ..checking.checker import pick_kernel
 from ..syntax.nodes import Program
 from ..syntax.printer import show
-from . import resource_faults as resources  # noqa: F401 - they enter their operators
+from . import resource_faults, synchronisation_faults, value_faults  # noqa: F401 - they enter their operators
 from .mutation_operators import OPERATORS, Mutant
 from .sites import Places
 

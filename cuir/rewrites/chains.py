@@ -10,7 +10,7 @@ from ..checking.checker import pick_kernel
 from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from . import expression_rewrites as expressions  # noqa: F401 - they enter their kinds
+from . import expression_rewrites, function_rewrites, renaming, statements  # noqa: F401 - they enter their kinds
 from .facts import Facts
 from .rewrites_table import KINDS, Rewrite
 

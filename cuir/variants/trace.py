@@ -41,6 +41,7 @@ from . import lookups as lookups  # likewise
 from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
+from . import traced_functions as traced_functions  # likewise
 from .answers import TRACE, Constant, Tracing
 from .arrays import CONSTANT, Array, array
 from .attributes import attributes_of, has_attributes, slots_of

@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
         seen.append(at)
         return choose(program, fixed, at, **more)
 
-    monkeypatch.setattr(cuir.choice, "choose", counted)
+    monkeypatch.setattr(cuir.performance.selection, "choose", counted)
     return seen
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...ops.limits import Target as Limits
 from ..cuda import accumulators as accumulators  # registers its functions
 from ..cuda import prelude
+from ..cuda import reduction_text as reduction_text  # registers its functions
 from ..cuda.registry import Printer, Printers, load_common
 
 
