@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "bridging": ("bridge",),
-    "calls.binding": ("bind",),
+    "arguments.binding": ("bind",),
     "checking.checked": ("Checked",),
     "checking.checker": ("check",),
     "flex": ("attention", "attention_with_kv_cache", "create_block_mask", "flex_attention", "varlen_attention"),
     "interp": ("run",),
     "lowering": ("lower",),
     "runtime.public_compile": ("compile",),
-    "spec.dropout": ("Dropout", "draw_dropout_seed", "dropout_mask"),
-    "spec.functions": ("FunctionSpecification",),
+    "spec.dropout_hash": ("Dropout", "draw_dropout_seed", "dropout_mask"),
+    "spec.function_specification": ("FunctionSpecification",),
     "spec.specification": ("Lengths", "Specification"),
     "syntax.annotations": ("Global", "Scratch", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
     "syntax.frontend": ("func", "kernel", "load"),
@@ -51,7 +51,7 @@ _HOME = {
     "syntax.parser": ("parse",),
     "syntax.printer": ("show",),
     "text.diagnostics": ("CuirError", "Diagnostic"),
-    "tuning": ("tuned",),
+    "performance.search": ("tuned",),
     "variants": ("transfer",),
     "verification": ("verify",),
 }
