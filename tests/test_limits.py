@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cuir import check, load, parse
 from cuir.arguments.binding import assume_consts
-from cuir.cli.run_command import make_arguments
+from cuir.cli.kernel_run import make_arguments
 from cuir.interp import run
 from cuir.interp.step_budget import limit_seconds
 from cuir.runtime.launchable import require_launchable

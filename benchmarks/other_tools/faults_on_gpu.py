@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cuir.checking.checker import check
-from cuir.cli.verifying_gpu import around, find_sanitizer
+from cuir.cli.gpu_stage import around, find_sanitizer
 from cuir.lowering import lower
 from cuir.performance.timing.worker import Worker, WorkerLost
 from cuir.runtime.nvcc import compile_cuda

@@ -27,8 +27,8 @@ from ..verification.special_plan import SPECIAL
 from ..verification.underflowing_sums import KIND as UNDERFLOW
 from .command_defaults import EXPERT
 from .command_inputs import expert_for, read_numbers, suggestion
+from .gpu_stage import Verified
 from .output import print_json, stdout
-from .verifying_gpu import Verified
 
 Number = int | float | bool
 _WHY = {

@@ -21,7 +21,7 @@ from ..syntax.types import DTYPES
 from ..variants import TransferResult, transfer
 from ..verification.on_gpu import Launching
 from .command_inputs import read_program, read_variant
-from .verifying_gpu import Verified
+from .gpu_stage import Verified
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker_process")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cuir.cli import run as run_command
+from tests.cli.programs import GOOD
 
 
 @dataclass
@@ -38,3 +40,11 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return shown
 
     return call
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A right program in a file."""
+    path = tmp_path / "copy.cuir"
+    path.write_text(GOOD, encoding="utf-8")
+    return path

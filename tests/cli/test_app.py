@@ -1,4 +1,4 @@
-"""The commands about programs and the language, and what holds for all commands: exit codes, --json, help."""
+"""What holds for all commands: exit codes, --json, help, wrong calls, interruptions."""
 
 from __future__ import annotations
 
@@ -15,90 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from cuir import parse, show
 from cuir.cli import reference_pages as reference
 from cuir.cli import run as run_command
+from tests.cli.programs import GOOD
 
 ROOT = Path(__file__).parent.parent.parent
-GOOD = """\
-@kernel(arch="sm_90a")
-def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
-    work = tiles(cdiv(M, 64))
-    with role("all", warpgroups=1):
-        for t in work:
-            store(Y[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]))
-"""
 COMMANDS = ("check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge")
-
-
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    path = tmp_path / "copy.cuir"
-    path.write_text(GOOD, encoding="utf-8")
-    return path
-
-
-def test_check_says_what_it_found(cuir: Callable, good: Path) -> None:
-    shown = cuir("check", good, "-c", "T=f16")
-    assert shown.code == 0 and shown.out.startswith("ok") and "all: 1 x 128 threads" in shown.out
-    data = cuir("check", good, "-c", "T=f16", "--json").json
-    assert data["ok"] and data["kernel"]["consts"] == {"T": "f16"} and data["kernel"]["roles"][0]["threads"] == 128
-
-
-def test_check_takes_names_of_the_corpus(cuir: Callable) -> None:
-    assert cuir("check", "flash_fwd_sm90", "-c", "T=f16,D=64").code == 0
-
-
-def test_check_shows_errors_with_place_and_caret(cuir: Callable, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.cuir"
-    path.write_text(GOOD.replace("load(", "laod("), encoding="utf-8")
-    shown = cuir("check", path, "-c", "T=f16")
-    assert shown.code == 1 and not shown.out
-    assert f"{path}:6:47: error[N105]" in shown.err and "^^^^" in shown.err and "did you mean `load`?" in shown.err
-    found = cuir("check", path, "-c", "T=f16", "--json")
-    assert found.code == 1 and not found.err
-    assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in found.json["diagnostics"]] == [("N105", 6, 47)]
-
-
-def test_show_prints_the_canonical_text(cuir: Callable, good: Path) -> None:
-    assert cuir("show", good).out == show(parse(GOOD))
-    assert cuir("show", good, "--json").json["text"] == show(parse(GOOD))
-
-
-def test_show_diff(cuir: Callable, good: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.cuir"
-    other.write_text(GOOD.replace("warpgroups=1", "warpgroups=2"), encoding="utf-8")
-    lines = cuir("show", good, "--diff", other).out.splitlines()
-    assert [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")] == [
-        '-    with role("all", warpgroups=1):',
-        '+    with role("all", warpgroups=2):',
-    ]
-    assert "equal" in cuir("show", good, "--diff", good).out
-    assert cuir("show", good, "--diff", good, "--json").json["equal"] is True
-
-
-def test_ops_lists_and_prints_entries(cuir: Callable) -> None:
-    assert "mma_async" in cuir("ops").out
-    assert "write `exp2(x * 1.4426950408889634)`" in cuir("ops", "exp").out
-    one = cuir("ops", "mbarrier.wait").out
-    assert "bar.wait(parity)" in one and "interpreter: cuir/interp/" in one and "lowering: cuir/lowering/" in one
-    assert {e["name"] for e in cuir("ops", "copy_async", "--json").json["entries"]} == {"copy_async.bulk", "copy_async.cp"}
-    assert cuir("ops", "--markdown").out == (ROOT / "docs/reference.md").read_text(encoding="utf-8")
-
-
-def test_explain(cuir: Callable) -> None:
-    assert "different dtypes" in cuir("explain", "t111").out
-    assert cuir("explain", "--json").json["codes"]
-    assert cuir("explain", "--markdown").out == (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-
-
-def test_corpus_lists_what_is_there(cuir: Callable) -> None:
-    data = cuir("corpus", "--json").json
-    said = [text for shelf in data.values() if isinstance(shelf, dict) for text in shelf.values()]
-    assert len(said) > 40 and all(text.endswith(".") and ". " not in text for text in said), "each is told in one whole sentence"
-    assert "flash_fwd_sm90" in data["kernels"] and "gemm" in data["programs"] and "prefix_lm" in data["variants"]
-    assert all(about for shelf in ("kernels", "programs", "variants", "cuda") for about in data[shelf].values())
-    assert "prefix_lm" in cuir("corpus").out
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -134,17 +56,6 @@ def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str, hint
 def test_an_unknown_option_names_no_far_ones(cuir: Callable, option: str) -> None:
     shown = cuir("check", "gemm", option)
     assert shown.code == 2 and "--json" not in shown.err and "--kernel" not in shown.err
-
-
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [("R999", "R401"), ("r4o1", "R401"), ("T1111", "`T111`"), ("T999", "T101"), ("Z1", "R (races)"), ("", "R (races)")],
-)
-def test_an_unknown_code_names_codes_of_its_letter(cuir: Callable, code: str, hint: str) -> None:
-    shown = cuir("explain", code, "--json")
-    assert shown.code == 2
-    (found,) = shown.json["diagnostics"]
-    assert hint in found["hint"] and (code[:1] == "U" or "U999" not in found["hint"])
 
 
 @pytest.mark.parametrize("command", ["check", "show", "lower", "verify"])
@@ -236,7 +147,7 @@ INTERRUPTED = [
     (("transfer", "flash_fwd_sm90", "--to", "prefix_lm", "--out", "OUT"), "cuir.verification.verify", "verify"),
     (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.judging.verify", "mutant 1"),
     (("tune", "causal", "--dry-run"), "cuir.performance.search.tune", ""),
-    (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.run_command.bind", ""),
+    (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.kernel_run.bind", ""),
     (("lower", "gemm"), "cuir.lowering.lower", ""),
     (("check", "gemm"), "cuir.checking.checker.check", ""),
 ]  # fmt: skip
@@ -261,3 +172,12 @@ def test_the_running_step_reads_interrupted(
         )
     found = cuir(*words, "--json")
     assert found.code == 130 and found.json["interrupted"] is True and found.json["ok"] is False and (found.json["step"] or "") == step
+
+
+def test_every_command_has_a_file_of_its_name() -> None:
+    from cuir.cli.app import app
+
+    named = {(c.name or c.callback.__name__): c.callback.__module__ for c in app.registered_commands}  # type: ignore[union-attr]
+    assert named == {name: f"cuir.cli.commands.{name}" for name in named}
+    assert set(named) == {p.stem for p in (ROOT / "cuir/cli/commands").glob("*.py")} - {"__init__"}
+    assert set(named) == {p.stem.removeprefix("test_") for p in (ROOT / "tests/cli/commands").glob("test_*.py")}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cuir.cli.gpu_stage import Verified
 from cuir.cli.one_problem import replayed
-from cuir.cli.verifying_gpu import Verified
 from cuir.text.diagnostics import Diagnostic, Note
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def test_memory_that_runs_out_all_the_same_is_told(cuir: Callable, monkeypatch: 
     def runs_out(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr("cuir.cli.run_command.run_kernel", runs_out)
+    monkeypatch.setattr("cuir.cli.kernel_run.run_kernel", runs_out)
     shown = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
     assert shown.code == 2 and "error[U125]" in shown.err
 

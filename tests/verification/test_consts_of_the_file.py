@@ -16,7 +16,7 @@ from cuir.checking.checker import check, pick_kernel
 from cuir.checking.const_defaults import fill_consts
 from cuir.cli import run as run_command
 from cuir.cli.command_inputs import known_consts, read_origin, read_program, read_program_consts
-from cuir.cli.verifying_gpu import verified_of
+from cuir.cli.gpu_stage import verified_of
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
@@ -132,7 +132,7 @@ def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() 
 
 def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped table of tiles is for calls that bring no file; only what the user has tuned replaces a default."""
-    from cuir.cli import run_command as running
+    from cuir.cli import kernel_run as running
     from cuir.performance.selection import Device
     from cuir.performance.selection.shipped_table import list_shipped_devices
 

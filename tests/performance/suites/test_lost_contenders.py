@@ -71,7 +71,7 @@ def test_what_is_lost_though_left_out_is_not_asked_for_without_end(tmp_path: Pat
 SMALL = """
 import functools, sys
 from cuir.performance.suites import cells
-from cuir.cli import worker
+from cuir.cli import worker_process as worker
 from tests.performance.suites.test_cells import interpreted, on_cpu
 
 cells.BUILD_SECONDS, cells.RUN_SECONDS = 2.0, 60.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..performance.timing.problem import Shape
     from ..syntax.nodes import Program
     from ..variants import TransferResult
-    from .asking import Asking
+    from .model_options import Asking
 
 
 def tune_programs(
@@ -62,8 +62,8 @@ def tune_programs(
     from ..performance.search.candidate_runs import RemoteDevice
     from ..performance.timing.worker import Worker
     from ..variants import transfer
-    from .asking_view import Conversations
     from .command_inputs import agreeing, output_folder, read_consts, read_program, read_variant
+    from .conversations_view import Conversations
     from .worker_process import COMMAND
 
     load = partial(read_variant, variant, tuple(param))
@@ -238,7 +238,7 @@ def _data(
     files: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the results as JSON data."""
-    from .asking import as_data, drift
+    from .model_outcome import as_data, drift
 
     return {
         "diagnostics": [],
@@ -264,7 +264,7 @@ def _print(
     tuned: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
     """Print the programs that were verified, refused answers, and the best."""
-    from .asking import print_drift
+    from .model_outcome import print_drift
     from .tables import print_diff, print_table
 
     console = stdout()

@@ -24,7 +24,7 @@ SHOWN = 8  # candidates of a table
 SILENCE = 5.0  # seconds after which a further line is printed, where no line can change
 
 
-class _View:
+class ProgressLine:
     """Line that changes on a terminal; elsewhere a line for each notable event."""
 
     def __init__(self, title: str, quiet: bool):
@@ -67,7 +67,7 @@ class _View:
             console.print(f"  {text}", soft_wrap=True)
 
 
-class TuneView(_View):
+class TuneView(ProgressLine):
     """View of a search."""
 
     best = ""
@@ -84,7 +84,7 @@ class TuneView(_View):
             self.note(f"best so far {best.median:.4f} ms: {self.best}")
 
 
-class BenchView(_View):
+class BenchView(ProgressLine):
     """View of a benchmark."""
 
     def __call__(self, progress: Told) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cuir import CuirError
 from cuir.checking.checker import check
-from cuir.cli.verifying_gpu import SANITIZED_CASES, Verified, find_sanitizer, gpu_stage
+from cuir.cli.gpu_stage import SANITIZED_CASES, Verified, find_sanitizer, gpu_stage
 from cuir.interp import run
 from cuir.lowering import lower
 from cuir.syntax.nodes import Program

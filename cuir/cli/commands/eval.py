@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..text.diagnostics import CuirError
-from .asking import MODEL, Attempts, Money, Temperature, Timeout, Tokens
-from .command_defaults import EXPERT
-from .completion import complete_specification
-from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Origin, _level, _one_thread
-from .measuring_view import _View
-from .output import print_json, stderr, stdout
+from ...text.diagnostics import CuirError
+from ..command_defaults import EXPERT
+from ..completion import complete_specification
+from ..measurement_views import ProgressLine
+from ..model_options import MODEL, Attempts, Money, Temperature, Timeout, Tokens
+from ..options import Consts, GivenDtype, HeadDim, Json, Level, Origin, read_level
+from ..output import print_json, stderr, stdout
+from ..process_setup import configure_process
 
 if TYPE_CHECKING:
     from llm.apart import Apart
@@ -91,9 +92,9 @@ def evaluate(
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
 
-    from .command_inputs import results_file
-    from .interruption import goes_on_from
-    from .option_conflicts import not_beside
+    from ..command_inputs import results_file
+    from ..interruption import goes_on_from
+    from ..option_conflicts import not_beside
 
     if show:
         if out is None:
@@ -144,7 +145,7 @@ def evaluate(
         "timeout",
         "cache",
     )
-    _one_thread()
+    configure_process()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = results_file(out or Path("benchmarks") / "results" / f"eval-{today}.jsonl")
     with Apart() as processes:
@@ -157,7 +158,7 @@ def evaluate(
                 dtype,
                 head_dim,
                 list(const or ()),
-                _level(level),
+                read_level(level),
                 attempts,
                 temperature,
                 timeout,
@@ -196,8 +197,8 @@ class _Asked:
     _tasks: dict[str, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from ..checking.checker import pick_kernel
-        from .command_inputs import computed, known_consts, read_kernel_consts, read_program
+        from ...checking.checker import pick_kernel
+        from ..command_inputs import computed, known_consts, read_kernel_consts, read_program
 
         self.program = read_program(self.origin)
         picked = pick_kernel(self.program, None)
@@ -215,7 +216,7 @@ class _Asked:
         from llm.client import library
         from llm.evaluate import Cell
 
-        from .asking import configured
+        from ..model_options import configured
 
         names = list(variants) or [v for v in corpus.variants() if v != self.known]
         model_names = list(models) or [configured(None)]
@@ -228,7 +229,7 @@ class _Asked:
         """Return the head of the results file."""
         from llm.prompting import prompts_hash
 
-        from ..performance.search.space import plain
+        from ...performance.search.space import plain
 
         return {
             "pass": "transfer",
@@ -249,7 +250,7 @@ class _Asked:
 
     def written(self, variant: str) -> dict[str, Any]:
         """Return a task as transcripts hold it."""
-        from ..performance.search.space import plain
+        from ...performance.search.space import plain
 
         return {
             "pass": "transfer",
@@ -297,8 +298,8 @@ def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Tran
     """
     from llm.passes.transfer import Job, Transfer
 
-    from ..performance.search.space import from_plain
-    from .command_inputs import read_program, read_specification
+    from ...performance.search.space import from_plain
+    from ..command_inputs import read_program, read_specification
 
     load = partial(read_specification, task["to"], tuple(task["parameters"]))
     origin_specification = read_specification(task["from"], ()) if task["from"] is not None else None
@@ -329,7 +330,7 @@ def _recorded(folder: Path, variants: Sequence[str], processes: Apart, seconds: 
     return of, list(of.cells), head
 
 
-class _EvalView(_View):
+class _EvalView(ProgressLine):
     """View of an evaluation."""
 
     def __call__(self, progress: Told) -> None:
@@ -358,7 +359,7 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
     from llm.score_figures import plot
     from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, drift, entries, markdown, scores, why_failed
 
-    from .tables import print_table
+    from ..tables import print_table
 
     model_scores, missing = scores(rows), ""
     page, picture = path.with_suffix(".md"), path.with_suffix(".svg")

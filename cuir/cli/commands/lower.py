@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..text.diagnostics import CuirError
-from .completion import complete_program
-from .jobs import Consts, Json, KernelName
-from .option_conflicts import asked_for, not_beside, only_with
-from .output import print_errors, print_json, stderr, stdout
+from ...text.diagnostics import CuirError
+from ..completion import complete_program
+from ..option_conflicts import asked_for, not_beside, only_with
+from ..options import Consts, Json, KernelName
+from ..output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
-    from ..checking.checked import Checked
-    from ..lowering import Cuda, Stage
+    from ...checking.checked import Checked
+    from ...lowering import Cuda, Stage
 
 Number = int | float | bool
 OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
@@ -56,12 +56,12 @@ def lower(
     as_json: Json = False,
 ) -> int:
     """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
-    from ..checking.checker import check
-    from ..checking.const_defaults import consts_as_json
-    from ..lowering import lower as run_lower
-    from ..runtime.launchable import describe_spills
-    from ..runtime.nvcc import compile_cuda
-    from .command_inputs import kept, read_numbers, read_program, read_program_consts
+    from ...checking.checker import check
+    from ...checking.const_defaults import consts_as_json
+    from ...lowering import lower as run_lower
+    from ...runtime.launchable import describe_spills
+    from ...runtime.nvcc import compile_cuda
+    from ..command_inputs import kept, read_numbers, read_program, read_program_consts
 
     only_with(context, "validate", "seed", "dim")
     only_with(context, "passes", "markdown")
@@ -127,8 +127,8 @@ def _optional(names: Iterable[str]) -> set[str]:
 
     Raises CuirError for an unknown name, or that of a pass without which nothing can be printed.
     """
-    from ..lowering.passes.pipeline import PASSES, optional_passes
-    from .command_inputs import suggestion
+    from ...lowering.passes.pipeline import PASSES, optional_passes
+    from ..command_inputs import suggestion
 
     pass_names = {p.name for p in PASSES}
     for name in names:
@@ -147,15 +147,17 @@ def _optional(names: Iterable[str]) -> set[str]:
 
 def _list_passes(markdown: bool, as_json: bool) -> int:
     """Print the passes; return the exit code."""
-    from . import passes
-    from .tables import print_table
+    from ..passes_page import as_json as list_as_json
+    from ..passes_page import kind, numbered
+    from ..passes_page import markdown as make_page
+    from ..tables import print_table
 
     if markdown:
-        print(passes.markdown(), end="")
+        print(make_page(), end="")
     elif as_json:
-        print_json({"ok": True, "diagnostics": [], "passes": passes.as_json()})
+        print_json({"ok": True, "diagnostics": [], "passes": list_as_json()})
     else:
-        rows = [(f"{n:02} {p.name}", passes.kind(p), p.purpose) for n, p in passes.numbered()]
+        rows = [(f"{n:02} {p.name}", kind(p), p.purpose) for n, p in numbered()]
         print_table("", ("pass", "", "purpose"), rows)
     return 0
 
@@ -168,8 +170,8 @@ def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple
     """
     import torch
 
-    from ..lowering.validate import ctas_for, random_arguments
-    from .command_inputs import suggestion
+    from ...lowering.validate import ctas_for, random_arguments
+    from ..command_inputs import suggestion
 
     torch.set_num_threads(1)
     lengths: dict[str, int] = {}
@@ -190,8 +192,8 @@ def _stages(
     Returns the stages with the error that names the first pass to blame for other results on `arguments`, or with the
     kernel's CUDA.
     """
-    from ..lowering import Lowering
-    from ..lowering.ir.evaluate_workers import Fault
+    from ...lowering import Lowering
+    from ...lowering.ir.evaluate_workers import Fault
 
     if folder is not None:
         _clear(folder)
@@ -240,7 +242,7 @@ def _clear(folder: Path) -> None:
 
 def _print_stages(stages: Collection[Stage], folder: Path | None, validated: bool) -> None:
     """Print the table of stages."""
-    from .tables import print_table
+    from ..tables import print_table
 
     head = ["pass", "operations", "seconds", *(["results"] if validated else []), "purpose"]
     rows = []

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..text.diagnostics import CuirError
-from .completion import complete_program, complete_specification
-from .interruption import Interrupted
-from .jobs import Consts, GivenDtype, Json, KernelName, Level, Parameters, _level, _one_thread
-from .output import plain, print_json, stderr, stdout
+from ...text.diagnostics import CuirError
+from ..completion import complete_program, complete_specification
+from ..interruption import Interrupted
+from ..options import Consts, GivenDtype, Json, KernelName, Level, Parameters, read_level
+from ..output import plain, print_json, stderr, stdout
+from ..process_setup import configure_process
 
 if TYPE_CHECKING:
-    from ..mutation import Judged, MutateReport
+    from ...mutation import Judged, MutateReport
 
 
 def mutate(
@@ -59,14 +60,14 @@ def mutate(
     as_json: Json = False,
 ) -> None:
     """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
-    from ..checking.checker import pick_kernel
-    from ..checking.const_defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
-    from ..mutation import FAULTS, Job, MutateReport, chosen, mutants, run
-    from ..syntax.printer import show
-    from .command_inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
-    from .interruption import goes_on_from
+    from ...checking.checker import pick_kernel
+    from ...checking.const_defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
+    from ...mutation import FAULTS, Job, MutateReport, chosen, mutants, run
+    from ...syntax.printer import show
+    from ..command_inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
+    from ..interruption import goes_on_from
 
-    _one_thread()
+    configure_process()
     wrong = [f for f in fault or () if f not in FAULTS]
     if wrong:
         raise CuirError.of(
@@ -79,7 +80,7 @@ def mutate(
     variant = against or (corpus_entry[1].specification if corpus_entry is not None else "")
     load = partial(read_specification, variant, tuple(param or ()))
     consts = read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(program, picked))
-    job = Job(load, picked.name, consts, _level(level), seconds)
+    job = Job(load, picked.name, consts, read_level(level), seconds)
     specialised = with_defaults(picked, consts)
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with (
@@ -96,9 +97,9 @@ def mutate(
 
 def _print(report: MutateReport, consts: str) -> None:
     """Print the table of mutants, and those that no stage refuses."""
-    from ..mutation import FAULTS
-    from ..mutation.mutation_report import SHORT
-    from .tables import print_diff, print_table
+    from ...mutation import FAULTS
+    from ...mutation.mutation_report import SHORT
+    from ..tables import print_diff, print_table
 
     rows = report.rows()
     columns = [

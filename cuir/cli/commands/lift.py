@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..ops.limits import list_architectures
-from ..text.diagnostics import CuirError
-from .asking import (
+from ...ops.limits import list_architectures
+from ...text.diagnostics import CuirError
+from ..completion import complete_cuda
+from ..model_options import (
     Asking,
     Attempts,
     Cache,
@@ -25,13 +26,12 @@ from .asking import (
     Temperature,
     Timeout,
     Tokens,
-    as_data,
     asked,
-    print_drift,
 )
-from .completion import complete_cuda
-from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
-from .output import print_errors, print_json, stderr, stdout
+from ..model_outcome import as_data, print_drift
+from ..options import Consts, GivenDtype, HeadDim, Json, Level, Parameters, read_level
+from ..output import print_errors, print_json, stderr, stdout
+from ..process_setup import configure_process
 
 if TYPE_CHECKING:
     from llm.expert_source import ExpertSource
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from llm.ptx.compile_source import Build
     from llm.reading import Reading
 
-    from ..checking.checked import Const
-    from ..spec.function_specification import AnySpecification
+    from ...checking.checked import Const
+    from ...spec.function_specification import AnySpecification
 
 
 def lift(
@@ -127,12 +127,12 @@ def lift(
     """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
     from llm.ptx.compile_source import Build
 
-    from ..checking.const_defaults import parenthesise_consts
-    from ..performance.search.space import plain as plain_consts
-    from .command_inputs import output_folder, read_attention, read_specification
+    from ...checking.const_defaults import parenthesise_consts
+    from ...performance.search.space import plain as plain_consts
+    from ..command_inputs import output_folder, read_attention, read_specification
 
-    _one_thread()
-    effort, consts = _level(level), read_attention(dtype, head_dim, const or ())
+    configure_process()
+    effort, consts = read_level(level), read_attention(dtype, head_dim, const or ())
     expert, place = _source(source)
     build = Build(
         arch or (expert.arch if expert is not None else list_architectures(*_NEEDS.values())[0]),
@@ -210,7 +210,7 @@ def _source(name: str) -> tuple[ExpertSource | None, Path]:
     import corpus
     from llm.expert_source import description_of, read_expert_source
 
-    from .command_inputs import suggestion
+    from ..command_inputs import suggestion
 
     if name in corpus.cuda():
         expert = read_expert_source(corpus.launch_of(name))
@@ -327,7 +327,7 @@ class _View:
 
     def step(self, step: Step) -> None:
         """Begin a step."""
-        from .asking_view import Conversations
+        from ..conversations_view import Conversations
 
         self.close()
         self.view = Conversations(f"{self.title}: {step.title}", quiet=self.quiet)
@@ -347,8 +347,8 @@ def _beside(
     lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
 ) -> dict[str, Any] | None:
     """Compare the lifted kernel with the source on a GPU, if there is one; else return why not."""
-    from ..performance.timing.gpu import explain_missing_gpu
-    from ..spec.specification import Specification
+    from ...performance.timing.gpu import explain_missing_gpu
+    from ...spec.specification import Specification
 
     verdict = lifted.last.verdict
     if not lifted.ok or verdict is None or verdict.program is None:
@@ -376,7 +376,7 @@ def _written(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dic
     """Write the programs of all steps, the annotated source and the reports; a wrong program is named so."""
     from llm.orchestration_of_source import explained
 
-    from ..text.jsontext import to_json
+    from ...text.jsontext import to_json
 
     texts = {f"{name}.annotated.cu": explained(annotated)}
     for number, (_, outcome) in enumerate(lifted.steps, 1):
@@ -399,7 +399,7 @@ def _print(
     lifted: Lifted, reading_note: str, asking: Asking, folder: Path, files: Mapping[str, str], comparison: Mapping[str, Any] | None
 ) -> None:
     """Print attempts, verification, orchestration and the comparison with the source."""
-    from .tables import print_table
+    from ..tables import print_table
 
     console, verdict = stdout(), lifted.last.verdict
     rows = [

@@ -78,7 +78,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
     monkeypatch.setattr("cuir.performance.search.cache.device", lambda: ("a formula", 1))
-    monkeypatch.setattr("cuir.cli.proposing._compiler", lambda jobs, optional: lambda *of: BuildResult(registers=168))
+    monkeypatch.setattr("cuir.cli.program_tuning._compiler", lambda jobs, optional: lambda *of: BuildResult(registers=168))
     monkeypatch.setattr(tune_pass, "verify", lambda *of, **options: type("Report", (), {"stages": []})())
     (tmp_path / "space.json").write_text('{"axes": [{"STAGES": [2, 3]}], "starts": [{"STAGES": 2}]}', encoding="utf-8")
     return tmp_path

@@ -116,7 +116,7 @@ def explore_or_replay(
     from ..arguments.binding import bind
     from ..checking.checker import check
     from ..explore import explore, read_schedule
-    from .run_command import make_arguments
+    from .kernel_run import make_arguments
 
     written = read_schedule(file) if file is not None else None
     if written is not None and file is not None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cuir.cli.evaluating import _command
+from cuir.cli.commands.eval import _command
 from cuir.text.diagnostics import Diagnostic
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message

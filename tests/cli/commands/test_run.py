@@ -1,147 +1,18 @@
-"""The commands that run things: bridge, verify, lower, run. The steps have tests of their own; here is what the commands promise."""
+"""`cuir run`: results, traces, schedules, and `--loader` with what is not there."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from cuir import parse, show
-
-KERNEL = (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-SMALL = ("-c", "BM=64,BN=64", "--head-dim", "64")
-
-
-def changed(path: Path, old: str, new: str) -> Path:
-    assert KERNEL.count(old) >= 1
-    path.write_text(KERNEL.replace(old, new, 1), encoding="utf-8")
-    return path
-
-
-def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    shown = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
-    assert shown.code == 0 and not shown.err
-    report = shown.json
-    assert [(s["name"], s["status"]) for s in report["steps"]] == [
-        ("transfer", "done"), ("check", "done"), ("verify", "done"), ("lower", "done"), ("compile", "skipped"), ("run", "skipped"),
-    ]  # fmt: skip
-    assert {p.name for p in out.iterdir()} == set(report["files"])
-    assert {
-        "origin.cuir",
-        "prefix_lm.cuir",
-        "prefix_lm.diff",
-        "prefix_lm.cu",
-        "verification.md",
-        "verification.json",
-        "summary.json",
-    } <= set(report["files"])
-    assert json.loads((out / "summary.json").read_text()) == report
-    assert report["verification"]["ok"] and report["consts"]["D"] == 64 and report["consts"]["T"] == "f16"
-    program = (out / "prefix_lm.cuir").read_text()
-    assert "(k < prefix) | (k <= q)" in program and show(parse(program)) == program
-    assert (out / "origin.cuir").read_text() == show(parse(KERNEL))
-    assert "+    return (k < prefix) | (k <= q)" in (out / "prefix_lm.diff").read_text()
-
-
-def test_bridge_takes_your_own_specification_and_says_what_is_missing(
-    cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    Path("mine.py").write_text("def mine(b, h, q_idx, kv_idx, *, prefix=256):\n    return (kv_idx < prefix) | (kv_idx <= q_idx)\n")
-    shown = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
-    assert shown.code == 0 and "mine: verified" in shown.out
-    assert "nvcc is needed to compile" in shown.out and "CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
-    assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
-
-
-@needs_nvcc
-def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
-    report = cuir("bridge", "causal", "--head-dim", "64", "--compile", "--no-run", "--out", tmp_path, "--json").json
-    assert report["ok"] and (tmp_path / "causal.cubin").read_bytes()[:4] == b"\x7fELF"
-    assert report["resources"]["registers"] > 0 and json.loads((tmp_path / "resources.json").read_text()) == report["resources"]
-
-
-def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
-    origin = changed(
-        tmp_path / "origin.cuir",
-        "                        mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)",
-        "                        v_empty[u].arrive(cluster=True)\n                        mma_wait(acc)",
-    )
-    shown = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
-    report = shown.json
-    assert shown.code == 1 and not report["ok"] and report["steps"][-1]["status"] == "failed" and report["steps"][-1]["name"] == "verify"
-    assert report["diagnostics"][0]["code"] == "R401"
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["ok"] is False
-    text = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out")
-    assert text.code == 1 and "causal: failed" in text.out and "@@" not in text.out
-    place = tmp_path / "out" / "causal.cuir"
-    named = next(line for line in text.err.splitlines() if "error[R401]" in line)
-    line = int(named.removeprefix(f"{place}:").split(":")[0])
-    shown = text.err.splitlines()[text.err.splitlines().index(named) + 1]
-    assert shown == f"{line:5d} | {place.read_text().splitlines()[line - 1]}"
-
-
-def test_verify_a_variant(cuir: Callable) -> None:
-    shown = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
-    assert shown.code == 0 and shown.json["verification"]["ok"]
-
-
-def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
-    for command, first, second in (
-        (("verify", "causal"), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
-        (("bridge", "causal", "--out", tmp_path), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
-    ):  # BN = 8 ends both at the check
-        assert first in cuir(*command, "-c", "BN=8").err
-        assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
-
-
-def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
-    path = changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
-    shown = cuir("verify", path, "--against", "causal", *SMALL, "--json")
-    d = shown.json["diagnostics"][0]
-    line = KERNEL.splitlines().index("    return k <= q + (N - M)") + 1
-    assert shown.code == 1 and d["code"] == "V107" and abs(d["span"]["line"] - line) <= 1
-    assert cuir("verify", path, "--against", "causal", *SMALL).code == 1
-
-
-def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable, tmp_path: Path) -> None:
-    path = changed(
-        tmp_path / "k.cuir", "mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)", "v_empty[u].arrive(cluster=True)"
-    )
-    shown = cuir("verify", path, "--against", "causal", *SMALL)
-    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: cuir verify" in line)
-    again = cuir(*shlex.split(command)[1:])
-    code = shown.err.split("error[")[1][:4]
-    assert again.code == 1 and f"error[{code}]" in again.err
-
-
-def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
-    argv = ("lower", "flash_fwd_sm90", "-c", "T=f16,D=64")
-    source = cuir(*argv).out
-    assert "__global__" in source and cuir(*argv, "--json").json["source"] == source
-    assert cuir(*argv, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text() == source
-    assert cuir(*argv, "-o", tmp_path / "k.cu" / "no").code == 2
-    nowhere = cuir(*argv, "-o", tmp_path / "nowhere" / "k.cu")
-    assert nowhere.code == 2 and "U108" in nowhere.err and not (tmp_path / "nowhere").exists(), "no folder is made for a file"
-
-
-@needs_nvcc
-def test_lower_compiles(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
-    assert shown.code == 0 and "registers" in shown.out and (tmp_path / "k.cubin").stat().st_size > 1000
+from cuir.runtime.pycuda_loader import import_pycuda
 
 
 def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
@@ -216,25 +87,6 @@ def test_another_ending_of_a_trace_is_refused_before_the_run(cuir: Callable, tmp
     assert cuir(*argv, tmp_path / "trace.json").code == 0
 
 
-def test_progress_on_a_terminal(tmp_path: Path) -> None:
-    """On a terminal the steps are shown live, and the summary stands at the end."""
-    ours, theirs = os.openpty()
-    argv = [sys.executable, "-m", "cuir", "bridge", "causal", *SMALL, "--no-compile", "--no-run", "--out", str(tmp_path)]
-    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = bytearray()
-    try:
-        while data := os.read(ours, 4096):
-            shown += data
-    except OSError:  # the other side is closed: the command has ended
-        pass
-    os.close(ours)
-    assert process.wait(timeout=30) == 0
-    text = shown.decode(errors="replace")
-    assert "verify" in text and "\x1b[" in text and "causal: verified" in text and "Traceback" not in text
-
-
 def test_run_under_every_schedule(cuir: Callable) -> None:
     good = cuir("run", "gemm", "-c", "T=f16,BN=64,BM=64", "-d", "M=70,N=72,K=64", "--schedule", "all", "--json")
     assert good.code == 0 and "runs under different schedules" in good.json["events"]
@@ -301,3 +153,46 @@ def test_a_kernel_without_consts_and_rings_is_described_without_empty_texts(cuir
 def test_the_hint_for_an_unknown_schedule_of_run_has_all(cuir: Callable) -> None:
     (found,) = cuir("run", "gemm", "-d", "M=64,N=64,K=64", "--schedule", "foo", "--json").json["diagnostics"]
     assert found["code"] == "U111" and found["hint"].endswith(", all") and "in_order" in found["hint"]
+
+
+RUN = ("run", "gemm", "-d", "M=64,N=64,K=64")
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
+    import_pycuda.cache_clear()
+    monkeypatch.setitem(sys.modules, "pycuda", None)
+    yield
+    import_pycuda.cache_clear()
+
+
+def test_without_pycuda_the_command_says_what_to_install(cuir: Callable, absent: None) -> None:
+    for on in ((), ("--on", "gpu")):
+        shown = cuir(*RUN, "--loader", "pycuda", *on, "--json")
+        (found,) = shown.json["diagnostics"]
+        assert shown.code == 2 and found["code"] == "U510" and "cubridge[pycuda]" in found["hint"]
+
+
+def test_an_unknown_loader_is_refused_before_a_gpu_is_looked_for(cuir: Callable) -> None:
+    (found,) = cuir(*RUN, "--loader", "cupy", "--json").json["diagnostics"]
+    assert found["code"] == "U512"
+
+
+@pytest.mark.parametrize(
+    "other", [("--on", "interpreter"), ("--schedule", "in_order"), ("--grid", "1"), ("--trace", "t.json"), ("--exhaustive",)]
+)
+def test_a_loader_is_refused_beside_what_runs_no_compiled_kernel(cuir: Callable, other: tuple[str, ...]) -> None:
+    shown = cuir(*RUN, "--loader", "driver", *other, "--json")
+    (found,) = shown.json["diagnostics"]
+    assert shown.code == 2 and found["code"] == "U100" and "--loader" in found["message"]
+
+
+@pytest.mark.parametrize("typed", [("--loader", "pycuda"), ("--loader", "driver"), ("--on", "gpu"), ("--on", "gpu", "--loader", "pycuda")])
+def test_without_a_gpu_that_is_said_first_with_the_options_to_leave_out(
+    cuir: Callable, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
+    shown = cuir(*RUN, *typed, "--json")
+    (found,) = shown.json["diagnostics"]
+    assert shown.code == 2 and found["code"] == "U501" and found["hint"].startswith(f"leave out {' '.join(typed)} to run it")

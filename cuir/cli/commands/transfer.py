@@ -1,122 +1,44 @@
-"""Command `transfer`, and the options of all commands that ask a model.
-
-The options name the model, what it may spend, and where exchanges are kept. The passes are in llm/.
-"""
+"""Command `transfer`: a kernel adapted to a specification by rules, or by a model. The pass is llm/passes/transfer.py."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..text.diagnostics import CuirError, Diagnostic
-from .completion import complete_kernel, complete_program, complete_specification
-from .jobs import Consts, GivenDtype, HeadDim, Json, Level, Parameters, _level, _one_thread
-from .output import exit_code, print_errors, print_json, stderr, stdout
+from ...text.diagnostics import CuirError, Diagnostic
+from ..completion import complete_kernel, complete_program, complete_specification
+from ..model_options import (
+    MODEL,
+    Asking,
+    Attempts,
+    Cache,
+    Model,
+    Money,
+    Record,
+    Replay,
+    Samples,
+    Temperature,
+    Timeout,
+    Tokens,
+    asked,
+    configured,
+)
+from ..model_outcome import as_data, print_drift
+from ..options import Consts, GivenDtype, HeadDim, Json, Level, Parameters, read_level
+from ..output import exit_code, print_errors, print_json, stderr, stdout
+from ..process_setup import configure_process
 
 if TYPE_CHECKING:
-    from llm.budget import Budget
     from llm.loop import Outcome, Verdict
-    from llm.messages import Asks
-    from llm.transcript import Recorder
 
-    from ..checking.checked import Const
-    from ..spec.function_specification import AnySpecification
-    from ..syntax.nodes import Program
-
-
-def _more_than_nothing(usd: float | None) -> float | None:
-    """Check a budget. Raises CuirError U100 unless it is positive."""
-    if usd is not None and not usd > 0:
-        raise CuirError.of(
-            "U100", f"--budget is more than 0 US dollars, found {usd:g}: nothing could be asked", hint="leave --budget out for no limit"
-        )
-    return usd
-
-
-MODEL = "CUIR_MODEL"  # the variable that names the model to ask where --model does not
-Model = Annotated[
-    str | None,
-    typer.Option("--model", help=f"the model to ask, as litellm names it (PROVIDER/NAME); else the variable {MODEL}", show_default=False),
-]
-Samples = Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations that are led side by side")]
-Attempts = Annotated[int, typer.Option("--attempts", min=1, help="answers of one conversation: the first and its repairs")]
-Money = Annotated[
-    float | None, typer.Option("--budget", min=0, help="US dollars to spend, more than 0", show_default=False, callback=_more_than_nothing)
-]
-Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="tokens to spend, asked and answered", show_default=False)]
-Temperature = Annotated[
-    float | None, typer.Option("--temperature", min=0, max=2, help="of the model (left out: the provider's)", show_default=False)
-]
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="seconds to wait for one answer")]
-Record = Annotated[Path | None, typer.Option("--record", help="write every exchange to this file", show_default=False)]
-Replay = Annotated[
-    Path | None, typer.Option("--replay", help="take the answers from a file that --record wrote, not from a model", show_default=False)
-]
-Cache = Annotated[Path | None, typer.Option("--cache", help="a folder for answers: the same request is asked once", show_default=False)]
-
-
-@dataclass(frozen=True)
-class Asking:
-    """Source of answers, its budget, and the recorder of exchanges."""
-
-    asks: Asks
-    budget: Budget
-    recorder: Recorder | None
-
-
-def asked(
-    task: Mapping[str, Any],
-    model: str | None,
-    record: Path | None,
-    replay: Path | None,
-    cache: Path | None,
-    temperature: float | None,
-    timeout: float,
-    money: float | None,
-    tokens: int | None,
-    withheld: bool = False,
-) -> Asking:
-    """Return the model of --model or CUIR_MODEL, or a transcript.
-
-    `task` describes the request for the record, which has only hashes of it if `withheld`. Raises CuirError U601, U606.
-    """
-    from llm.budget import Budget
-    from llm.client import Client, library
-    from llm.transcript import Recorder, Replayed
-
-    from .command_inputs import kept
-
-    asks: Asks
-    if record is not None:
-        kept(record, [replay])
-    if replay is not None:
-        if model is not None:
-            raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
-        asks = Replayed(replay, task=task)
-    else:
-        asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
-        library()  # raises early if it is not installed
-    recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
-    return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
-
-
-def configured(model: str | None) -> str:
-    """Return the model's name. Raises CuirError U601, which says how to name one."""
-    name = model or os.environ.get(MODEL)
-    if not name:
-        raise CuirError.of(
-            "U601",
-            "no model is configured",
-            hint=f"--model PROVIDER/NAME or the variable {MODEL}, for example anthropic/claude-sonnet-4-5, with the provider's key in the environment "
-            "(ANTHROPIC_API_KEY, OPENAI_API_KEY, ...); a model of your own at an address: --model openai/NAME and OPENAI_API_BASE",
-        )
-    return name
+    from ...checking.checked import Const
+    from ...spec.function_specification import AnySpecification
+    from ...syntax.nodes import Program
 
 
 def transfer(
@@ -164,12 +86,12 @@ def transfer(
     as_json: Json = False,
 ) -> int:
     """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
-    from ..checking.checker import pick_kernel
-    from ..performance.search.space import plain as plain_consts
-    from .command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
+    from ...checking.checker import pick_kernel
+    from ...performance.search.space import plain as plain_consts
+    from ..command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
 
-    _one_thread()
-    effort = _level(level)
+    configure_process()
+    effort = read_level(level)
     program = read_program(origin)
     picked = pick_kernel(program, kernel)
     name, consts = picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(origin, picked))
@@ -229,11 +151,11 @@ def _by_rules(
     title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
 ) -> int:
     """Run the deterministic transfer and verify it. Raises _NoRule if it cannot express the target."""
-    from ..bridging import Step, bridge
-    from ..spec.specification import Specification
-    from ..variants import transfer as by_rules
-    from .progress_bar import Steps
-    from .report_view import print_bridge
+    from ...bridging import Step, bridge
+    from ...spec.specification import Specification
+    from ...variants import transfer as by_rules
+    from ..progress_bar import Steps
+    from ..report_view import print_bridge
 
     if not isinstance(target, Specification):
         raise _NoRule(
@@ -245,7 +167,7 @@ def _by_rules(
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
             raise _NoRule(error.diagnostics) from error
         raise
-    from ..checking.const_defaults import parenthesise_consts
+    from ...checking.const_defaults import parenthesise_consts
 
     with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(consts)}", quiet=as_json) as steps:
 
@@ -283,9 +205,9 @@ def _by_model(
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 
-    from ..checking.const_defaults import parenthesise_consts
-    from .asking_view import Conversations
-    from .command_inputs import read_specification
+    from ...checking.const_defaults import parenthesise_consts
+    from ..command_inputs import read_specification
+    from ..conversations_view import Conversations
 
     _cannot(why_not, as_json)
     origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None
@@ -303,54 +225,12 @@ def _by_model(
     return 0 if outcome.ok else 1
 
 
-def drift(asks: Asks) -> str:
-    """Describe a replay whose requests are not those on record; "" if they are, or a model was asked."""
-    from llm.transcript import Replayed
-
-    return asks.drift() if isinstance(asks, Replayed) else ""
-
-
-def print_drift(asks: Asks) -> None:
-    """Print a note on the drift of a replay, if there is any."""
-    if note := drift(asks):
-        stdout().print(f"note: {note}", soft_wrap=True)
-
-
-def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
-    """Return the outcome of a loop for --json."""
-    verdict = outcome.verdict
-    return {
-        "ok": outcome.ok,
-        "diagnostics": [d.as_json() for d in verdict.diagnostics] if verdict else [],
-        "why": outcome.why,
-        "stage": verdict.stage if verdict else None,
-        "attempts": [
-            {
-                "sample": a.sample,
-                "attempt": a.number,
-                "stage": a.verdict.stage,
-                "codes": [d.code for d in a.verdict.diagnostics],
-                "tokens": a.answer.tokens,
-                "cost_usd": a.answer.cost_usd,
-                "seconds": round(a.answer.seconds, 3),
-                "cached": a.answer.cached,
-            }
-            for s in outcome.samples
-            for a in s.attempts
-        ],
-        "spent": outcome.spent,
-        "requests_that_drifted": getattr(asks, "drifted", 0),
-        "drift": drift(asks) or None,
-        "extra": verdict.extra if verdict else {},
-    }
-
-
 def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
     """Write the program of the best attempt and its reports; a wrong program is named so."""
     import difflib
 
-    from ..syntax.printer import show
-    from ..text.jsontext import to_json
+    from ...syntax.printer import show
+    from ...text.jsontext import to_json
 
     files: dict[str, str] = {}
     if verdict is None or verdict.program is None:
@@ -377,7 +257,7 @@ def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, f
 
 def _print(outcome: Outcome, asking: Asking, folder: Path, files: Mapping[str, str]) -> None:
     """Print the attempts, the verification and the difference."""
-    from .tables import print_diff, print_table
+    from ..tables import print_diff, print_table
 
     verdict, console = outcome.verdict, stdout()
     rows = [

@@ -11,14 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from cuir.cli import passes as page
+from cuir.cli import passes_page as page
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import pipeline
 from cuir.syntax.types import F32
+from tests.cli.programs import needs_nvcc
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ARGV = ("lower", "flash_fwd", "-c", "T=f16,D=64,BN=64")
 SMALL = ("-d", "B=1,H=1,HK=1,M=40,N=70")
 DEADLOCK = str(files("corpus") / "faulty" / "D401_swapped_parity.cuir")
@@ -48,6 +49,22 @@ def untyped(kernel: ops.Kernel) -> None:
     """A pass that makes a name that the table does not have."""
     op = next(op for op in every(kernel) if isinstance(op, ops.Apply))
     op.properties["primitive"] = type(op.primitive)("nothing_of_this_name")
+
+
+def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
+    argv = ("lower", "flash_fwd_sm90", "-c", "T=f16,D=64")
+    source = cuir(*argv).out
+    assert "__global__" in source and cuir(*argv, "--json").json["source"] == source
+    assert cuir(*argv, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text() == source
+    assert cuir(*argv, "-o", tmp_path / "k.cu" / "no").code == 2
+    nowhere = cuir(*argv, "-o", tmp_path / "nowhere" / "k.cu")
+    assert nowhere.code == 2 and "U108" in nowhere.err and not (tmp_path / "nowhere").exists(), "no folder is made for a file"
+
+
+@needs_nvcc
+def test_lower_compiles(cuir: Callable, tmp_path: Path) -> None:
+    shown = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
+    assert shown.code == 0 and "registers" in shown.out and (tmp_path / "k.cubin").stat().st_size > 1000
 
 
 @pytest.fixture

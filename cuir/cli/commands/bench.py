@@ -1,0 +1,261 @@
+"""Command `bench`: suites of kernels and calls, timed beside other libraries."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...text.diagnostics import CuirError
+from ..command_defaults import EXPERT
+from ..completion import SUITES, complete_suite
+from ..options import Consts, Dtype, Fresh, Jobs, Json, Limit, Origin
+from ..tuning_targets import read_target
+
+if TYPE_CHECKING:
+    from ...checking.checked import Const
+    from ...performance.suites.reference import Reference
+
+
+def bench(
+    context: typer.Context,
+    suite: Annotated[str, typer.Argument(help=f"{', '.join(SUITES[:-1])} or {SUITES[-1]}", autocompletion=complete_suite)] = "smoke",
+    origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, fa4, cudnn_flex, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
+    limit: Limit = 3600.0, jobs: Jobs = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/SUITE-DEVICE-DATE.jsonl)", show_default=False)] = None,
+    show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
+    fresh: Fresh = False, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked."""
+    from ...bridging import attention_consts
+    from ...performance.suites import Results
+    from ...performance.suites import suite as find_suite
+    from ...performance.suites.peers import check_peers, not_installed
+    from ...performance.suites.reference import Reference
+    from ...performance.suites.results import read
+    from ...performance.timing.gpu import require_gpu, versions
+    from ..command_inputs import agreeing, expert_for, read_consts, results_file
+    from ..interruption import goes_on_from
+    from ..measurement_views import finish_bench
+    from ..option_conflicts import not_beside
+
+    chosen = find_suite(suite)
+    attention_consts(dtype, 128)
+    origin = expert_for(origin, dtype)
+    kind = chosen.kind
+    absent = {} if peer else {n: why for n in chosen.peers if (why := not_installed(n, kind))}
+    peers = tuple(peer) if peer else tuple(n for n in chosen.peers if n not in absent)
+    check_peers(peers, kind)
+    if kind != "forward":
+        not_beside(context, "suite", "times what a call gets", "origin", "const", "reference", "jobs")
+    if show:
+        if out is None:
+            raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
+        not_beside(
+            context, "show", "measures nothing", "origin", "dtype", "const", "only", "peer", "reference", "rounds", "limit", "jobs", "fresh"
+        )
+        head, rows = read(out)
+        if head["suite"] != suite:
+            raise CuirError.of(
+                "U119",
+                f"{out} holds results of the suite {head['suite']}, not of {suite}",
+                hint=f"cuir bench {head['suite']} --show --out {out}",
+            )
+        return finish_bench(head, rows, out, True, as_json, anew=False)
+    cells = _only(chosen.cells(), only or ())
+    named_consts = read_consts(const or ())
+    for cell in cells:
+        agreeing(attention_consts(dtype, cell.shape.D), named_consts, f"--dtype {dtype} and the problem {cell.shape} of the suite")
+    outside = Reference(reference) if reference is not None else None
+    if out is not None:
+        results_file(out)
+    require_gpu(
+        "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
+    )
+    device_versions = versions()
+    path = results_file(
+        out or Path("benchmarks") / "results" / f"{suite}-{_slug(device_versions['device'])}-{device_versions['date']}.jsonl"
+    )
+    of = {"origin": origin} if kind == "forward" else {"pass": kind}
+    head = {"suite": suite, **device_versions, "dtype": dtype, **of, "command": _command(sys.argv[1:])}
+    results = Results(path, head, fresh)
+    if results.head["suite"] != suite:
+        raise CuirError.of(
+            "U119",
+            f"{path} holds results of the suite {results.head['suite']}, not of {suite}",
+            hint="--out names another file, --fresh starts it anew",
+        )
+    with goes_on_from(path, fresh):
+        left_out = [f"{name} is left out: {why}; {needs}" for name, (why, needs) in absent.items()]
+        if kind != "forward":
+            complete = _bench_calls(kind, cells, results, dtype, peers, left_out, rounds or chosen.rounds, limit, as_json)
+        else:
+            complete = _bench_cells(
+                cells,
+                results,
+                origin,
+                dtype,
+                list(const or ()),
+                peers,
+                left_out,
+                reference,
+                outside,
+                rounds or chosen.rounds,
+                limit,
+                jobs,
+                as_json,
+            )
+    return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=not as_json)
+
+
+def _bench_cells(
+    cells: Any,
+    results: Any,
+    origin: str,
+    dtype: str,
+    const: list[str],
+    peers: Sequence[str],
+    left_out: Sequence[str],
+    folder: Path | None,
+    reference: Reference | None,
+    rounds: int,
+    limit: float,
+    jobs: int | None,
+    as_json: bool,
+) -> bool:
+    """Time cells of kernels; return whether all are done.
+
+    Settings of a cell are those of the command line, else what a call gets; where nothing is known of such calls, every
+    start of the kernel's space. `left_out`: see `_bench_calls`.
+    """
+    from ...bridging import attention_consts
+    from ...performance.search import compile_all
+    from ...performance.search.compiling import default_jobs
+    from ...performance.selection import choose
+    from ...performance.suites.priming import primed, requests
+    from ...performance.suites.running import Planned, run_cells
+    from ...performance.timing.worker import Worker
+    from ..command_inputs import read_consts
+    from ..measurement_views import BenchView
+    from ..worker_process import COMMAND, transferred
+
+    named_consts = read_consts(const)
+    space = read_target(origin, origin, None)[2] if not named_consts else None
+
+    def plan(cell: Any) -> Planned:
+        """Return the settings of a cell."""
+        result = transferred(cell.variant, tuple(cell.arguments), origin)
+        base = attention_consts(dtype, cell.shape.D)
+        if named_consts:
+            settings = [named_consts]
+        else:
+            near = space.restrict(result.program, result.kernel).narrow({"DV": cell.shape.DV, **base}) if space else None
+            starts: list[dict[str, Const]] = [dict(s) for s in near.starts] if near else [{}]
+            exact = near is not None and near.exact
+            chosen = choose(
+                result.program,
+                base,
+                cell.shape.lengths,
+                numbers=result.numbers,
+                mask=result.mask,
+                starts=starts,
+                exact=exact,
+                kernel=result.kernel,
+            )
+            settings = starts if chosen.source == "start" else [chosen.setting]
+        return Planned(cell, result.text, result.kernel, tuple({**base, **s} for s in settings))
+
+    processes, place = jobs or default_jobs(), str(folder) if folder else None
+
+    def prime(missing: Sequence[Any]) -> Any:
+        """Prepare peers and references for cells."""
+        plain = {(c.shape.D, c.variant == "causal") for c in missing if c.variant in ("full", "causal")}
+        names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and dtype == "f16" else []
+        return primed(requests(missing, dtype, peers, place, names, processes), lambda: Worker(COMMAND), processes)
+
+    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        for line in left_out:
+            view.note(line)
+        return run_cells(
+            cells,
+            results,
+            plan,
+            lambda work: compile_all(work, jobs),
+            prime,
+            lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
+            dtype=dtype,
+            peers=peers,
+            reference=place,
+            rounds=rounds,
+            limit=limit,
+            tell=view,
+        )
+
+
+def _bench_calls(
+    kind: str, cells: Any, results: Any, dtype: str, peers: Sequence[str], left_out: Sequence[str], rounds: int, limit: float, as_json: bool
+) -> bool:
+    """Time suites in which ours is a call; return whether all are done.
+
+    `left_out` are notes on contenders that are left out.
+    """
+    from ...performance.suites.running import run_calls
+    from ...performance.timing.worker import Worker
+    from ..measurement_views import BenchView
+    from ..worker_process import COMMAND
+
+    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        for line in left_out:
+            view.note(line)
+        return run_calls(
+            cells,
+            results,
+            lambda request, seconds: worker.ask(request, seconds),
+            do=kind,
+            dtype=dtype,
+            peers=peers,
+            rounds=rounds,
+            limit=limit,
+            tell=view,
+        )
+
+
+def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
+    """Return the cells that fit every kind of word (variant, model, length) of which one is given."""
+    kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.N) for c in cells}]
+    unknown = [w for w in words if not any(w in kind for kind in kinds)]
+    if unknown:
+        raise CuirError.of(
+            "U100",
+            f"--only is a variant, a model or a length of the suite, found `{unknown[0]}`",
+            hint="; ".join(", ".join(sorted(k)) for k in kinds),
+        )
+    selected = [kind & set(words) or kind for kind in kinds]
+    return [c for c in cells if all(x in w for x, w in zip((c.variant, c.model, str(c.shape.N)), selected))]
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command line without options that do not matter to the figures.
+
+    These are output files and formats, and the place of a reference.
+    """
+    relevant: list[str] = []
+    for word, before in zip(words, ("", *words)):
+        if before == "--reference" or word.startswith("--reference="):
+            relevant += ["DIR"] if before == "--reference" else ["--reference", "DIR"]
+        elif word not in ("--out", "--fresh", "--json") and not word.startswith("--out=") and before != "--out":
+            relevant.append(word)
+    return shlex.join(["cuir", *relevant])
+
+
+def _slug(device: str | None) -> str:
+    """Return a device's name as part of a file name."""
+    return (device or "gpu").lower().replace("nvidia", "").strip().replace(" ", "-")

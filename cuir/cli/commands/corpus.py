@@ -1,0 +1,36 @@
+"""Command `corpus`: the kernels, programs, variants and CUDA sources that are shipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..options import Json
+from ..output import print_json
+
+
+def corpus(as_json: Json = False) -> None:
+    """What is there to adapt: kernels, programs, variants, what programs compute that is none, and expert CUDA to lift."""
+    import corpus as shipped
+
+    from ..tables import print_table
+
+    shelves: dict[str, Any] = {
+        "kernels": shipped.kernels(),
+        "programs": shipped.programs(),
+        "variants": shipped.variants(),
+        "functions": shipped.functions(),
+        "cuda": shipped.cuda(),
+    }
+    listing = {shelf: {name: shipped.about(place) for name, place in places.items()} for shelf, places in shelves.items()}
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], **listing})
+        return
+    uses = {
+        "kernels": "expert kernels that `cuir bridge` adapts (--origin)",
+        "programs": "programs of the language: cuir show NAME, cuir verify NAME",
+        "variants": "attention variants: cuir bridge NAME",
+        "functions": "what other programs compute: cuir verify PROGRAM --against NAME",
+        "cuda": "expert CUDA: cuir lift NAME",
+    }
+    for shelf, items in listing.items():
+        print_table(f"{shelf}: {uses[shelf]}", ("name", "what it is"), list(items.items()))

@@ -1,0 +1,276 @@
+"""Command `tune`: the fastest settings of a kernel, or with a model faster programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...text.diagnostics import CuirError
+from ..command_defaults import EXPERT
+from ..completion import complete_target
+from ..model_options import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
+from ..options import Consts, Fresh, GivenDtype, Jobs, Json, Origin, Parameters
+from ..output import print_json, stderr
+from ..tuning_targets import read_target, transfer_origin
+
+if TYPE_CHECKING:
+    from ...checking.checked import Const
+    from ...performance.search import Outcome, TuneReport
+    from ...performance.search.cache import Key
+    from ...performance.timing.problem import Shape
+
+SECONDS = 600.0  # of a search, if nobody says otherwise
+
+
+def tune(
+    targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", autocompletion=complete_target, show_default=False)],
+    variant: Annotated[list[str] | None, typer.Option("--variant", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
+    shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192 with the file's D, else 128")] = None,
+    param: Parameters = None, origin: Origin = EXPERT, dtype: GivenDtype = None, const: Consts = None,
+    space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
+    limit: Annotated[float | None, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
+    jobs: Jobs = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
+    choice: Annotated[bool, typer.Option("--choice", help="only say which setting a call of each shape gets, and why")] = False,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="with --choice: a GPU that is not here, as its maker calls it", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
+    fresh: Fresh = False, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
+    temperature: Temperature = None, timeout: Timeout = 600,
+    proposal: Annotated[list[str] | None, typer.Option("--proposal", help="a program to time beside the kernel, as a model's would be; several allowed", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="with --model: folder for programs (left out: out/TARGET-tuned)", show_default=False)] = None,
+    record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
+) -> int:  # fmt: skip
+    """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
+    from ...checking.const_defaults import USUAL_DTYPE
+    from ...performance.timing.gpu import explain_missing_gpu
+    from ...performance.timing.problem import Shape as ShapeType
+    from ..command_inputs import expert_for
+    from ..model_options import asked
+    from ..program_tuning import tune_programs
+
+    shapes = [ShapeType.parse(s) for s in shape or ()]
+    missing = "" if dry_run else explain_missing_gpu()
+    if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
+        named = f"`{' '.join(targets)}`" + (f" and --origin {origin}" if origin != EXPERT else "")
+        raise CuirError.of(
+            "U100", f"with --variant one kernel is adapted, found {named}", hint=f"cuir tune {targets[0]} --variant {variant[0]}"
+        )
+    origin = expert_for(origin, dtype or USUAL_DTYPE)
+    kernel = targets[0] if variant else origin
+    if model is not None or replay is not None or proposal:
+        tuned_targets = variant or targets
+        if len(tuned_targets) != 1 or len(shapes) > 1 or dry_run or exhaustive:
+            raise CuirError.of(
+                "U100",
+                "programs are tuned for one target and one shape, without --dry-run and --exhaustive",
+                hint="--model, --replay and --proposal stand for another search",
+            )
+        variant_name, source, known_space = read_target(tuned_targets[0], kernel, space, bool(variant))
+        shapes, dtype = _problems(source, shapes, dtype)
+        task = {
+            "pass": "tune",
+            "target": tuned_targets[0],
+            "variant": variant_name,
+            "parameters": list(param or ()),
+            "origin": source,
+            "shape": list(shapes[0].as_tuple()),
+            "dtype": dtype,
+            "const": list(const or ()),
+        }
+        asking = (
+            asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+            if model is not None or replay is not None
+            else None
+        )
+        if asking is not None:
+            asking.budget.seconds = limit
+        return tune_programs(
+            tuned_targets[0],
+            variant_name,
+            source,
+            known_space,
+            shapes[0],
+            list(param or ()),
+            dtype,
+            list(const or ()),
+            rounds,
+            jobs,
+            missing,
+            list(proposal or ()),
+            asking,
+            samples,
+            attempts,
+            out if out is not None else Path("out") / f"{Path(tuned_targets[0]).stem}-tuned",
+            as_json,
+        )
+    if record is not None or cache is not None or out is not None:
+        raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
+    if choice or gpu is not None:
+        from ..choice_view import show_choices
+
+        if not choice:
+            raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
+        for target in variant or targets:
+            variant_name, source, known_space = read_target(target, kernel, space, bool(variant))
+            problems, of = _problems(source, shapes, dtype)
+            show_choices(target, variant_name, source, problems, list(param or ()), of, list(const or ()), gpu, known_space, as_json)
+        return 0
+    reports = []
+    for target in variant or targets:
+        problems, of = _problems(read_target(target, kernel, space, bool(variant))[1], shapes, dtype)
+        for problem in problems:
+            reports.append(
+                _tune_one(
+                    target,
+                    problem,
+                    list(param or ()),
+                    kernel,
+                    bool(variant),
+                    of,
+                    list(const or ()),
+                    space,
+                    SECONDS if limit is None else limit,
+                    jobs,
+                    rounds,
+                    exhaustive,
+                    dry_run or bool(missing),
+                    fresh,
+                    as_json,
+                )
+            )
+    if as_json:
+        print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
+    elif missing:
+        stderr().print(
+            f"left out: {missing}. A Hopper GPU would compile the candidates that fit, check each against float64, time them and keep the best.",
+            soft_wrap=True,
+        )
+    return 0 if all(r["ok"] for r in reports) else 1
+
+
+def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[list[Shape], str]:
+    """Return shapes and dtype of the command line.
+
+    Without shapes it is one shape, with the head dim and the dtype that the file's kernel has by default.
+    """
+    from ...checking.const_defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
+    from ...performance.timing.problem import Shape as ShapeType
+    from ...verification.problems import is_attention
+    from ..command_inputs import read_program
+
+    kernels = [k for k in read_program(source).kernels().values() if is_attention(k)]
+    kernel_defaults = with_defaults(kernels[0], {}) if kernels else {}
+    D = kernel_defaults.get("D", USUAL_HEAD_DIM)
+    assert isinstance(D, int)
+    return list(shapes) or [ShapeType(2, 32, 32, 8192, 8192, D)], dtype or str(kernel_defaults.get("T", USUAL_DTYPE))
+
+
+def _tune_one(
+    target: str,
+    shape: Shape,
+    param: list[str],
+    origin: str,
+    adapts: bool,
+    dtype: str,
+    const: list[str],
+    space_file: Path | None,
+    limit: float,
+    jobs: int | None,
+    rounds: int,
+    exhaustive: bool,
+    static: bool,
+    fresh: bool,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Search the settings of one target and shape; return the report as JSON data."""
+    from ...bridging import attention_consts
+    from ...performance.search import compile_all, shape_class
+    from ...performance.search import tune as search
+    from ...performance.search.cache import Journal, Key, device, store_best
+    from ...performance.search.candidate_runs import RemoteDevice
+    from ...performance.search.space import plain
+    from ...performance.timing.worker import Worker
+    from ..command_inputs import agreeing, read_consts, read_program
+    from ..interruption import goes_on_from
+    from ..measurement_views import TuneView, print_tuned
+    from ..worker_process import COMMAND
+
+    variant, source, space = read_target(target, origin, space_file, adapts)
+    transferred = transfer_origin(variant, param, source)
+    space.check_names(read_program(source), transferred.kernel)
+    space = space.restrict(transferred.program, transferred.kernel)
+    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    arch, sms = device()
+    key = Key.of(arch, transferred.program, dtype, shape, fixed)
+    journal = Journal(None) if static else Journal.of(key, shape)
+    if fresh:
+        journal.clear()
+    job = {
+        "variant": variant,
+        "parameters": param,
+        "origin": source,
+        "kernel": transferred.kernel,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+    }
+
+    def compiled(settings: Sequence[Any]) -> Any:
+        """Compile settings."""
+        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs)
+
+    def keep_best(best: Outcome) -> None:
+        """Store the best setting in the cache."""
+        from ...performance.timing.gpu import versions
+
+        record = {
+            "consts": plain(best.consts),
+            "milliseconds": best.median,
+            "shape": list(shape.as_tuple()),
+            "target": target,
+            **versions(),
+        }
+        store_best(key, shape_class(shape, sms), record)
+
+    with goes_on_from(journal.path, fresh), TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
+        report = search(
+            transferred.program,
+            transferred.kernel,
+            fixed,
+            space,
+            None if static else RemoteDevice(worker, job),
+            compiled,
+            journal=journal,
+            limit=limit,
+            rounds=rounds,
+            exhaustive=exhaustive,
+            tell=view,
+            keep=None if static else keep_best,
+        )
+    if not as_json:
+        print_tuned(report, static)
+    return _tuned_json(target, shape, dtype, fixed, key, report, static)
+
+
+def _tuned_json(
+    target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
+) -> dict[str, Any]:
+    """Return a report as JSON data."""
+    from ...checking.const_defaults import consts_as_json
+
+    fits = report.count("fits") if static else report.count("timed")
+    return {
+        "ok": fits > 0,
+        "target": target,
+        "shape": list(shape.as_tuple()),
+        "dtype": dtype,
+        "consts": consts_as_json(fixed),
+        "device": key.arch or None,
+        "complete": report.complete,
+        "seconds": round(report.seconds, 1),
+        "best": report.best.as_json() if report.best else None,
+        "candidates": [o.as_json() for o in report.outcomes],
+    }

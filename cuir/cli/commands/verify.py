@@ -1,0 +1,186 @@
+"""Command `verify`: is a program well-formed, right under many schedules, and what it should be?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...text.diagnostics import CuirError
+from ..command_defaults import EXPERT
+from ..completion import complete_specification, complete_target
+from ..option_conflicts import asked_for, not_beside, one_of, only_with
+from ..options import (
+    Budget,
+    Consts,
+    GivenDtype,
+    HeadDim,
+    Json,
+    KernelName,
+    Level,
+    Origin,
+    Parameters,
+    Replay,
+    Seconds,
+    Written,
+    read_level,
+)
+from ..output import exit_code, print_errors, print_json
+from ..process_setup import configure_process
+
+
+def verify(
+    context: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="a variant, which is transferred first; or a program, with --against", autocompletion=complete_target, show_default=False
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            "--spec",
+            help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)",
+            autocompletion=complete_specification,
+            show_default=False,
+        ),
+    ] = None,
+    param: Parameters = None,
+    origin: Origin = EXPERT,
+    kernel: KernelName = None,
+    dtype: GivenDtype = None,
+    head_dim: HeadDim = None,
+    const: Consts = None,
+    level: Level = "quick",
+    quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
+    schedules: Annotated[
+        int | None,
+        typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False),
+    ] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")
+    ] = False,
+    tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
+    blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
+    gpu: Annotated[bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter")] = False,
+    sanitizer: Annotated[
+        str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)
+    ] = None,
+    seconds: Seconds = 600,
+    out: Written = None,
+    replay: Replay = None,
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64", show_default=False)
+    ] = None,
+    inputs: Annotated[str, typer.Option("--inputs", help="with --problem: how inputs are drawn")] = "normal",
+    data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="with --problem: of the inputs")] = 0,
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")
+    ] = "in_order",
+    grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
+    budget: Budget = 20,
+    as_json: Json = False,
+) -> int:
+    """Is a program well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?"""
+    import corpus
+
+    from ...bridging import Step
+    from ...checking.checker import pick_kernel
+    from ...checking.const_defaults import parenthesise_consts, select_main_consts
+    from ...interp.step_budget import limit_seconds
+    from ...spec.user_calls import limit_calls
+    from ...syntax.types import DType
+    from ...verification import verify as run_verify
+    from ..command_inputs import kept, programs, read_consts
+    from ..gpu_stage import gpu_stage, verified_of
+    from ..one_problem import replayed, run_problem
+    from ..progress_bar import Steps
+    from ..report_view import print_verification
+
+    configure_process()
+    only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")
+    only_with(context, "problem", "inputs", "data_seed", "schedule", "grid")
+    one_of(context, "problem", "exhaustive", "replay", "gpu")
+    for job, why in (
+        ("problem", "runs one problem once"),
+        ("exhaustive", "explores every schedule"),
+        ("replay", "runs the schedule of the file"),
+    ):
+        not_beside(context, job, why, "schedules", "level", "quick")
+    if out is not None:
+        kept(out, [target])
+    effort = read_level(level, quick)
+    is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
+    if against is not None and target in corpus.variants() and target not in programs() and not Path(target).exists():
+        raise CuirError.of(
+            "U100",
+            f"`{target}` is a variant, which is transferred and verified against itself",
+            hint="leave out --against, or name a program",
+        )
+    if is_program and asked_for(context, "origin"):
+        raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
+    with limit_calls(budget):
+        verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
+        specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
+    tool = _gpu_wanted(gpu, sanitizer)
+    if problem is not None:
+        with limit_seconds(budget), limit_calls(budget):
+            return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
+    title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
+    if replay is not None or exhaustive:
+        from ...checking.checker import check
+        from ...verification.problems import is_attention
+        from ..schedule_exploration import explore_variant, replay_variant
+
+        if replay is not None:
+            named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
+            named |= {n for n, value in consts.items() if dtype is not None and isinstance(value, DType)}
+            return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json)
+        checked = check(program, kernel, consts)
+        if not is_attention(checked.origin):
+            for option in asked_for(context, "tiles", "blocks"):
+                message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
+                raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
+        return explore_variant(title, program, checked, specification, tiles, blocks, seconds, out, as_json)
+    step = Step("verify")
+    with Steps(title, quiet=as_json) as steps:
+
+        def tell(message: str) -> None:
+            step.detail = message
+            steps(step)
+
+        tell("")
+        report = run_verify(
+            program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules, budget=budget
+        )
+        if gpu and report.ok:
+            report.stages.append(gpu_stage(verified, sanitizer, tell, sanitizer=tool))
+        step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
+        step.seconds = sum(stage.seconds for stage in report.stages)
+        steps(step)
+    diagnostics = replayed(report.diagnostics, verified, consts)
+    if as_json:
+        print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in diagnostics], "verification": report.as_json()})
+    else:
+        print_verification(report)
+        print_errors(diagnostics, False)
+    return 0 if report.ok else exit_code(diagnostics)
+
+
+def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
+    """Return the path of the sanitizer, "" without one.
+
+    Raises CuirError for what is missing, before anything runs.
+    """
+    from ...performance.timing.gpu import require_gpu
+    from ..gpu_stage import find_sanitizer
+
+    if sanitizer is not None and not gpu:
+        raise CuirError.of("U100", "--sanitizer is for a run on a GPU", hint="--gpu --sanitizer memcheck")
+    if not gpu:
+        return ""
+    require_gpu("leave out --gpu to verify on the CPU alone")
+    return find_sanitizer(sanitizer) if sanitizer is not None else ""

@@ -1,0 +1,107 @@
+"""Options of commands that ask a model: its name, what it may spend, and where exchanges are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..text.diagnostics import CuirError
+
+if TYPE_CHECKING:
+    from llm.budget import Budget
+    from llm.messages import Asks
+    from llm.transcript import Recorder
+
+
+def _more_than_nothing(usd: float | None) -> float | None:
+    """Check a budget. Raises CuirError U100 unless it is positive."""
+    if usd is not None and not usd > 0:
+        raise CuirError.of(
+            "U100", f"--budget is more than 0 US dollars, found {usd:g}: nothing could be asked", hint="leave --budget out for no limit"
+        )
+    return usd
+
+
+MODEL = "CUIR_MODEL"  # the variable that names the model to ask where --model does not
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help=f"the model to ask, as litellm names it (PROVIDER/NAME); else the variable {MODEL}", show_default=False),
+]
+Samples = Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations that are led side by side")]
+Attempts = Annotated[int, typer.Option("--attempts", min=1, help="answers of one conversation: the first and its repairs")]
+Money = Annotated[
+    float | None, typer.Option("--budget", min=0, help="US dollars to spend, more than 0", show_default=False, callback=_more_than_nothing)
+]
+Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="tokens to spend, asked and answered", show_default=False)]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, max=2, help="of the model (left out: the provider's)", show_default=False)
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, help="seconds to wait for one answer")]
+Record = Annotated[Path | None, typer.Option("--record", help="write every exchange to this file", show_default=False)]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="take the answers from a file that --record wrote, not from a model", show_default=False)
+]
+Cache = Annotated[Path | None, typer.Option("--cache", help="a folder for answers: the same request is asked once", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Source of answers, its budget, and the recorder of exchanges."""
+
+    asks: Asks
+    budget: Budget
+    recorder: Recorder | None
+
+
+def asked(
+    task: Mapping[str, Any],
+    model: str | None,
+    record: Path | None,
+    replay: Path | None,
+    cache: Path | None,
+    temperature: float | None,
+    timeout: float,
+    money: float | None,
+    tokens: int | None,
+    withheld: bool = False,
+) -> Asking:
+    """Return the model of --model or CUIR_MODEL, or a transcript.
+
+    `task` describes the request for the record, which has only hashes of it if `withheld`. Raises CuirError U601, U606.
+    """
+    from llm.budget import Budget
+    from llm.client import Client, library
+    from llm.transcript import Recorder, Replayed
+
+    from .command_inputs import kept
+
+    asks: Asks
+    if record is not None:
+        kept(record, [replay])
+    if replay is not None:
+        if model is not None:
+            raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
+        asks = Replayed(replay, task=task)
+    else:
+        asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
+        library()  # raises early if it is not installed
+    recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
+    return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
+
+
+def configured(model: str | None) -> str:
+    """Return the model's name. Raises CuirError U601, which says how to name one."""
+    name = model or os.environ.get(MODEL)
+    if not name:
+        raise CuirError.of(
+            "U601",
+            "no model is configured",
+            hint=f"--model PROVIDER/NAME or the variable {MODEL}, for example anthropic/claude-sonnet-4-5, with the provider's key in the environment "
+            "(ANTHROPIC_API_KEY, OPENAI_API_KEY, ...); a model of your own at an address: --model openai/NAME and OPENAI_API_BASE",
+        )
+    return name

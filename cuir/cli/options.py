@@ -1,0 +1,65 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..text.diagnostics import CuirError
+from .completion import complete_dtype, complete_kernel, complete_level, complete_program, complete_variant
+
+File = Annotated[
+    str,
+    typer.Argument(
+        help="a .cuir or .py file, a name out of `cuir corpus`, or - for standard input",
+        autocompletion=complete_program,
+        show_default=False,
+    ),
+]
+Variant = Annotated[
+    str,
+    typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", autocompletion=complete_variant, show_default=False),
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("-p", "--param", help="a parameter of the variant: -p prefix=256", show_default=False)
+]
+KernelName = Annotated[
+    str | None,
+    typer.Option("-k", "--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+]
+Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
+Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype)]
+GivenDtype = Annotated[
+    str | None, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype, show_default="the file's, else f16")
+]
+HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="the file's, else 128")]
+Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full", autocompletion=complete_level)]
+Origin = Annotated[
+    str,
+    typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program),
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
+Written = Annotated[
+    Path | None, typer.Option("--out", help="with --exhaustive: write the shortest failing schedule found there", show_default=False)
+]
+Budget = Annotated[float, typer.Option("--budget", min=0.001, help="seconds of processor time that one run in the interpreter may take")]
+Replay = Annotated[
+    Path | None, typer.Option("--replay", help="run the schedule in this file, which --exhaustive wrote, with data", show_default=False)
+]
+Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
+
+
+def read_level(level: str, quick: bool = False) -> Any:
+    """Check the level of verification. Raises CuirError U100."""
+    if quick and level != "quick":
+        raise CuirError.of("U100", f"--quick says --level quick, found --level {level} beside it")
+    if level not in ("quick", "full"):
+        raise CuirError.of("U100", f"--level is quick or full, found `{level}`")
+    return level

@@ -1,0 +1,58 @@
+"""Targets of tuning: variant, kernel to start from, and the space of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..text.diagnostics import CuirError
+
+if TYPE_CHECKING:
+    from ..performance.search import Space
+    from ..variants import TransferResult
+
+
+def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> tuple[str, str, Space]:
+    """Return variant, kernel to start from, and space of a target: a variant, or a kernel as it stands.
+
+    `adapts`: it is a variant for sure. Raises CuirError.
+    """
+    import corpus
+
+    from ..performance.search import Space
+    from .command_inputs import read_program
+
+    is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
+    source = name if is_kernel else origin
+    if space_file is not None:
+        place: Any = space_file
+    elif source in corpus.spaces():
+        place = corpus.spaces()[source]
+    else:
+        place = Path(source).with_suffix(".tune.json")
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        read_program(source)  # a missing file is reported rather than its missing space
+        raise CuirError.of(
+            "U115",
+            f"nothing says which values are worth trying for {source}: {place.name} cannot be read",
+            hint="--space names a file; docs/tuning.md shows one",
+        ) from None
+    space = Space.parse(text, place.name)
+    if is_kernel and not space.computes:
+        raise CuirError.of(
+            "U115",
+            f"{place.name} does not say which variant {name} computes",
+            hint='"computes": "causal", or give the variant and --origin',
+        )
+    return (space.computes if is_kernel else name), source, space
+
+
+def transfer_origin(variant: str, param: Sequence[str], origin: str) -> TransferResult:
+    """Transfer a kernel to a variant."""
+    from ..variants import transfer
+    from .command_inputs import read_program, read_variant
+
+    return transfer(read_program(origin), read_variant(variant, param))

@@ -1,0 +1,109 @@
+"""`cuir bridge`: the folder it fills, what it says is missing, and progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cuir import parse, show
+from tests.cli.programs import KERNEL, SMALL, changed, needs_nvcc
+
+
+def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shown = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
+    assert shown.code == 0 and not shown.err
+    report = shown.json
+    assert [(s["name"], s["status"]) for s in report["steps"]] == [
+        ("transfer", "done"), ("check", "done"), ("verify", "done"), ("lower", "done"), ("compile", "skipped"), ("run", "skipped"),
+    ]  # fmt: skip
+    assert {p.name for p in out.iterdir()} == set(report["files"])
+    assert {
+        "origin.cuir",
+        "prefix_lm.cuir",
+        "prefix_lm.diff",
+        "prefix_lm.cu",
+        "verification.md",
+        "verification.json",
+        "summary.json",
+    } <= set(report["files"])
+    assert json.loads((out / "summary.json").read_text()) == report
+    assert report["verification"]["ok"] and report["consts"]["D"] == 64 and report["consts"]["T"] == "f16"
+    program = (out / "prefix_lm.cuir").read_text()
+    assert "(k < prefix) | (k <= q)" in program and show(parse(program)) == program
+    assert (out / "origin.cuir").read_text() == show(parse(KERNEL))
+    assert "+    return (k < prefix) | (k <= q)" in (out / "prefix_lm.diff").read_text()
+
+
+def test_bridge_takes_your_own_specification_and_says_what_is_missing(
+    cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
+    Path("mine.py").write_text("def mine(b, h, q_idx, kv_idx, *, prefix=256):\n    return (kv_idx < prefix) | (kv_idx <= q_idx)\n")
+    shown = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
+    assert shown.code == 0 and "mine: verified" in shown.out
+    assert "nvcc is needed to compile" in shown.out and "CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
+    assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
+
+
+@needs_nvcc
+def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
+    report = cuir("bridge", "causal", "--head-dim", "64", "--compile", "--no-run", "--out", tmp_path, "--json").json
+    assert report["ok"] and (tmp_path / "causal.cubin").read_bytes()[:4] == b"\x7fELF"
+    assert report["resources"]["registers"] > 0 and json.loads((tmp_path / "resources.json").read_text()) == report["resources"]
+
+
+def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
+    origin = changed(
+        tmp_path / "origin.cuir",
+        "                        mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)",
+        "                        v_empty[u].arrive(cluster=True)\n                        mma_wait(acc)",
+    )
+    shown = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
+    report = shown.json
+    assert shown.code == 1 and not report["ok"] and report["steps"][-1]["status"] == "failed" and report["steps"][-1]["name"] == "verify"
+    assert report["diagnostics"][0]["code"] == "R401"
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["ok"] is False
+    text = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out")
+    assert text.code == 1 and "causal: failed" in text.out and "@@" not in text.out
+    place = tmp_path / "out" / "causal.cuir"
+    named = next(line for line in text.err.splitlines() if "error[R401]" in line)
+    line = int(named.removeprefix(f"{place}:").split(":")[0])
+    shown = text.err.splitlines()[text.err.splitlines().index(named) + 1]
+    assert shown == f"{line:5d} | {place.read_text().splitlines()[line - 1]}"
+
+
+def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
+    for command, first, second in (
+        (("verify", "causal"), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
+        (("bridge", "causal", "--out", tmp_path), "(T=f16, D=128, BN=8)", "(T=bf16, D=64, BN=8)"),
+    ):  # BN = 8 ends both at the check
+        assert first in cuir(*command, "-c", "BN=8").err
+        assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """On a terminal the steps are shown live, and the summary stands at the end."""
+    ours, theirs = os.openpty()
+    argv = [sys.executable, "-m", "cuir", "bridge", "causal", *SMALL, "--no-compile", "--no-run", "--out", str(tmp_path)]
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:  # the other side is closed: the command has ended
+        pass
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode(errors="replace")
+    assert "verify" in text and "\x1b[" in text and "causal: verified" in text and "Traceback" not in text

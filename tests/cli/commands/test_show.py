@@ -1,0 +1,26 @@
+"""`cuir show`: the canonical text, and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cuir import parse, show
+from tests.cli.programs import GOOD
+
+
+def test_show_prints_the_canonical_text(cuir: Callable, good: Path) -> None:
+    assert cuir("show", good).out == show(parse(GOOD))
+    assert cuir("show", good, "--json").json["text"] == show(parse(GOOD))
+
+
+def test_show_diff(cuir: Callable, good: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.cuir"
+    other.write_text(GOOD.replace("warpgroups=1", "warpgroups=2"), encoding="utf-8")
+    lines = cuir("show", good, "--diff", other).out.splitlines()
+    assert [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")] == [
+        '-    with role("all", warpgroups=1):',
+        '+    with role("all", warpgroups=2):',
+    ]
+    assert "equal" in cuir("show", good, "--diff", good).out
+    assert cuir("show", good, "--diff", good, "--json").json["equal"] is True

@@ -1,0 +1,101 @@
+"""`cuir tune` without a GPU: candidates that fit, what is missing, and how it ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
+
+
+def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
+    shown = cuir(
+        "tune", "prefix_lm", "--shape", "1,8,8,512,512,128", "-c", "BM=128,DYNAMIC=false,PINGPONG=false,L2=1", "--dry-run", "--json"
+    )
+    assert shown.code == 0 and not shown.err
+    (report,) = shown.json["tuned"]
+    status = {(c["consts"]["BN"], c["consts"]["QBUF"], c["consts"]["STAGES"]): c["status"] for c in report["candidates"]}
+    assert set(status.values()) == {"fits", "pruned"} and shown.json["missing"] is None
+    assert all("M301" in c["why"] for c in report["candidates"] if c["status"] == "pruned")
+    assert all("BM" not in c["consts"] for c in report["candidates"]), "what is given is not a candidate"
+
+
+def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.cli.measurement_views.SILENCE", 0.0)
+    shown = cuir(
+        "tune",
+        "full",
+        "--shape",
+        "1,8,8,512,512,64",
+        "-c",
+        "BM=64,QBUF=1,STAGES=2,STAGED=true,AHEAD=true,DYNAMIC=false,PINGPONG=false",
+        "--dry-run",
+    )
+    assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
+    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in shown.err.splitlines()[1:])
+    assert re.search(r"^\d+ fit", shown.out)
+
+
+def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*of: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupted)
+    shown = cuir("tune", "causal", "--dry-run")
+    assert shown.code == 130 and shown.err.endswith("\ninterrupted\n")
+
+
+def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Callable) -> None:
+    shown = cuir("tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1")
+    assert shown.code == 0 and "BN=64" in shown.out
+    assert "a Hopper GPU would" in " ".join(shown.err.split()).replace("A Hopper", "a Hopper")
+
+
+@pytest.mark.parametrize(("call", "code"), [
+    (("tune", "causal", "--shape", "1,2,3"), "U116"),
+    (("tune", "causal", "--shape", "1,2,2,64,64,264"), "U110"),
+    (("tune", "causal", "--dtype", "i32"), "U109"),
+    (("tune", "nothing_of_that_name"), "U102"),
+    (("tune", "nothing.cuir"), "U201"),
+    (("tune", "causal", "--origin", "nothing"), "U101"),
+    (("tune", "causal", "--origin", "gemm"), "U115"),
+    (("tune", "flash_fwd_sm90", "--variant", "nothing_of_that_name", "--dry-run"), "U102"),
+    (("tune", "flash_fwd_sm90", "--variant", "flash_fwd_sm90", "--dry-run"), "U102"),
+    (("tune", "flash_fwd_sm90", "flash_fwd_sm80", "--variant", "causal", "--dry-run"), "U100"),
+    (("tune", "flash_fwd_sm90", "--origin", "flash_fwd", "--variant", "causal", "--dry-run"), "U100"),
+    (("tune", "causal", "--space", "nothing.json"), "U115"),
+    (("tune", "causal", "--jobs", "0", "--dry-run"), "U100"),
+    (("tune", "causal", "-c", "D=64", "--dry-run"), "U103"),
+    (("tune", "causal", "-c", "T=bf16", "--dry-run"), "U103"),
+])  # fmt: skip
+def test_wrong_calls_of_tune(cuir: Callable, call: tuple[str, ...], code: str) -> None:
+    shown = cuir(*call, "--json")
+    assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]] == [code]
+
+
+def test_a_space_of_ones_own(cuir: Callable, tmp_path: Path) -> None:
+    space = tmp_path / "own.json"
+    space.write_text('{"axes": [{"BM": [64, 128]}]}', encoding="utf-8")
+    shown = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
+    assert [c["consts"] for c in shown.json["tuned"][0]["candidates"]] == [{"BM": 64}, {"BM": 128}]
+    assert (
+        cuir("tune", "flash_fwd_sm90", "--space", space, "--json").json["diagnostics"][0]["code"] == "U115"
+    )  # it does not say what the kernel computes
+
+
+def test_a_kernel_is_tuned_for_variants(cuir: Callable, tmp_path: Path) -> None:
+    """Kernel first, or variant first: one meaning."""
+    space = tmp_path / "own.json"
+    space.write_text('{"axes": [{"BM": [64, 128]}]}', encoding="utf-8")
+    rest = ("--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
+    shown = cuir("tune", "flash_fwd", "--variant", "causal", "--variant", "alibi", *rest).json
+    other = cuir("tune", "causal", "alibi", "--origin", "flash_fwd", *rest).json
+    assert [t["target"] for t in shown["tuned"]] == ["causal", "alibi"]
+    assert all(len(t["candidates"]) == 2 for t in shown["tuned"])
+    for t in (*shown["tuned"], *other["tuned"]):
+        t["seconds"] = 0
+    assert shown == other

@@ -1,0 +1,29 @@
+"""Programs and options that tests of several commands use."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+GOOD = """\
+@kernel(arch="sm_90a")
+def copy(X: Global[T, M, 64], Y: Global[T, M, 64], *, T: const):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            store(Y[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]))
+"""
+KERNEL = (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
+SMALL = ("-c", "BM=64,BN=64", "--head-dim", "64")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+
+
+def changed(path: Path, old: str, new: str) -> Path:
+    assert KERNEL.count(old) >= 1
+    path.write_text(KERNEL.replace(old, new, 1), encoding="utf-8")
+    return path
