@@ -28,6 +28,7 @@ COMPUTED_IMPORTS = {
     "cuir/lowering/cuda/registry.py",
     "cuir/lowering/lowered.py",  # `lowered.pycuda()`, a door to the runtime
     "cuir/lowering/targets/__init__.py",
+    "cuir/verification/__init__.py",
     "corpus/__init__.py",
 }
 USER_IMPORTS = {"cuir/spec/loading.py"}

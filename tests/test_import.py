@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import json
 import subprocess
@@ -46,6 +47,22 @@ def test_commands_about_programs_load_no_pytorch() -> None:
     codes, loaded = json.loads(shown.rpartition("LOADED ")[2])
     assert codes == [2 if "nothing" in argv else 0 for argv in commands]
     assert loaded == []
+
+
+def test_flex_loads_neither_compiler_nor_verification() -> None:
+    """A second process launches cached kernels: it needs none of what makes or judges them."""
+    code = "import sys, cuir.flex\nprint(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    unneeded = ("xdsl", "cuir.interp", "cuir.explore", "cuir.lowering.compiler", "cuir.lowering.ir", "cuir.verification.stages")
+    assert "cuir.flex.front" in loaded and not loaded & set(unneeded)
+
+
+@pytest.mark.parametrize("package", ["cuir.lowering", "cuir.verification"])
+def test_lazy_packages_have_their_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) is not None for name in module.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = module.chekc
 
 
 def test_dir_holds_the_public_names_alone() -> None:

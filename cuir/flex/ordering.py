@@ -18,7 +18,6 @@ import torch
 
 from ..checking.checked import Checked
 from ..checking.checker import check
-from ..interp import run
 from ..runtime.launch import get_capture_id
 from ..syntax.parser import parse
 from ..variants.captured_arguments import state_of
@@ -61,6 +60,8 @@ def _ranked(lengths: torch.Tensor) -> torch.Tensor:
     if lengths.device.type == "cuda":
         order: torch.Tensor = _compiled()(LENGTHS=lengths)
     else:
+        from ..interp import run
+
         order = torch.empty_like(lengths)
         run(_checked(), {"LENGTHS": lengths, "ORDER": order})
     return order

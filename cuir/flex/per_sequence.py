@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ..checking.checked import Const
-from ..interp import run
 from ..spec.specification import Lengths, requested_lengths
 from ..text.diagnostics import CuirError
 from ..variants import TransferResult
@@ -187,6 +186,8 @@ def launch_attention(
             check_gradient(name, p.value)
     attention.check_heads(data, replace(at, B=sequences))
     if backend == "interpret":
+        from ..interp import run
+
         consts = attention.settings.untuned(at)
         device_arguments = attention.arguments(data, at, device, consts)
         arguments = launch_arguments(inputs, consts)

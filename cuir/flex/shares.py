@@ -16,7 +16,6 @@ import torch
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
-from ..interp import run
 from ..syntax.parser import parse
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def join_shares(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts
         lse: torch.Tensor
         _, lse = _compiled(tuple(settings.items()))(PO=parts, PL=sums, O=o)
         return lse
+    from ..interp import run
+
     lse = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
     run(_checked(tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
     return lse

@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 
 from ..checking.checked import Checked, Const
-from ..lowering import Cuda, lower
+from ..lowering import Cuda
 from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from .compiled_kernel import CompiledKernel
-from .launchable import require_launchable
 from .loader import DRIVER, PYCUDA, require_loader
 from .nvcc import Compiled, Run, compile_cuda
 
@@ -31,11 +30,16 @@ def compile(
     build, wrap = _choose_loader(require_loader(loader))
     if run is not None:
         build = functools.partial(compile_cuda, run=run)
-    if isinstance(program, (Checked, Cuda)):
-        return wrap(build(lower(program) if isinstance(program, Checked) else program), None)
+    if isinstance(program, Checked):
+        from ..lowering import lower
+
+        return wrap(build(lower(program)), None)
+    if isinstance(program, Cuda):
+        return wrap(build(program), None)
     program = program_of(program, "compile")
     from ..checking.checker import check
     from . import kernel_cache
+    from .launchable import require_launchable
 
     entry = kernel_cache.make_entry_path(program, kernel, consts, loader)
     compiled = kernel_cache.load(entry)

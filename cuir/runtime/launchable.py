@@ -10,7 +10,7 @@ import contextlib
 from ..arguments.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
-from ..lowering import Cuda, lower
+from ..lowering import Cuda
 from ..text.diagnostics import CuirError
 from .nvcc import Resources, cached_resources, compile_cuda
 
@@ -22,6 +22,8 @@ def require_launchable(checked: Checked) -> Cuda:
 
     Raises CuirError L0xx for what the lowering refuses.
     """
+    from ..lowering import lower
+
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # only these lengths may divide by zero
         count_tiles(checked, dict.fromkeys(checked.dims, 1), scalars)

@@ -26,7 +26,7 @@ def no_work(*_: object, **__: object) -> None:
 def test_the_second_compilation_neither_checks_nor_lowers(pretend: Pretend, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = pretend()
     first = cuir.runtime.compiled.compile(parse(TEXT), consts={"C": 5})
-    monkeypatch.setattr(cuir.runtime.compiled, "lower", no_work)
+    monkeypatch.setattr("cuir.lowering.compiler.lower", no_work)
     monkeypatch.setattr(cuir.runtime.compiled, "compile_cuda", no_work)
     second = cuir.runtime.compiled.compile(parse(TEXT), consts={"C": 5})
     assert calls() == 1
