@@ -9,8 +9,10 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 VARIANT ?= prefix_lm
 OUT ?= out
 export OMP_NUM_THREADS ?= 1
+# Bytecode is kept, whatever the shell says: workers and the processes that tests start read it.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test peer-tests reports lint format docs picture bench clean
+.PHONY: help setup demo test thorough peer-tests reports lint format docs picture bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -35,8 +37,11 @@ demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM ke
 	@echo "      cuir bridge mine.py:my_mask    # a mask_mod or score_mod of your own, as for FlexAttention"
 	@echo "      docs/verification.md says what was tested, docs/flex.md how to call the kernel from PyTorch"
 
-test: $(STAMP)   ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
+test: $(STAMP)   ## the test suite; of sweeps a seeded third (PYTEST="--durations=20" adds options)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(PYTEST)
+
+thorough: $(STAMP) ## every test: sweeps in whole, and what takes long (PYTEST="--thorough=rest": only what `make test` leaves out)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --thorough=all $(PYTEST)
 
 peer-tests: $(STAMP) ## the scenarios of PyTorch's FlexAttention tests and of attention-gym, interpreted: counts (PEER="--backend native -j 8" on a GPU)
 	@$(BIN)/python -m tests.peer --tables --out $(OUT)/peer.jsonl $(PEER)

@@ -1,13 +1,21 @@
-"""Settings of the whole suite: one thread a worker, Hypothesis without deadlines, `gpu` tests skipped without a Hopper GPU."""
+"""Settings of the whole suite.
+
+One thread a worker, Hypothesis without deadlines, `gpu` tests skipped without a Hopper GPU, `nvcc` tests without a compiler, `thorough` ones and most of
+each sweep in a plain run; each test within its budget of CPU seconds.
+"""
 
 from __future__ import annotations
 
 import functools
 import gc
+import shutil
+from collections.abc import Generator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, measure_cpu
 
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
@@ -27,6 +35,11 @@ def _no_gpu() -> str:
     return "" if major == 9 else f"needs compute capability 9.0 (Hopper), found {major}.{minor}"
 
 
+@functools.cache
+def _has_nvcc() -> bool:
+    return shutil.which("nvcc") is not None
+
+
 def pytest_collection_finish() -> None:
     """What is there by now stays: collections of garbage need not walk through it again and again."""
     gc.collect()
@@ -40,8 +53,72 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("selection")
+    group.addoption(
+        "--thorough",
+        choices=("none", "all", "rest"),
+        default="none",
+        help="`thorough` tests and whole sweeps, too; or what a plain run leaves out",
+    )
+    group.addoption("--sweep-seed", type=int, default=0, help="seed of the cases of sweeps that a plain run takes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reason = _no_gpu()
     for item in items:
         if reason and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("nvcc") and not _has_nvcc():
+            item.add_marker(pytest.mark.skip(reason="no nvcc on the PATH"))
+    wanted = config.getoption("--thorough")
+    left_out = find_left_out(items, config.getoption("--sweep-seed")) if wanted != "all" else {}
+    if wanted == "rest":
+        others = [item for item in items if item.nodeid not in left_out]
+        items[:] = [item for item in items if item.nodeid in left_out]
+        config.hook.pytest_deselected(items=others)
+        return
+    for item in items:
+        if item.nodeid in left_out and not is_named(item, config.args):
+            item.add_marker(pytest.mark.skip(reason=left_out[item.nodeid]))
+
+
+# ---- the budget
+_SPENT = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    item.stash[_SPENT] = -measure_cpu()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the CPU seconds to the report of a test, and fail one that is far over the budget without being `thorough`."""
+    report = yield
+    if report.when == "call" and _SPENT in item.stash and not item.get_closest_marker("thorough"):
+        seconds = item.stash[_SPENT] + measure_cpu()
+        report.user_properties.append((PROPERTY, round(seconds, 1)))
+        if report.passed and seconds > OVERRUN * BUDGET:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{seconds:.1f} CPU seconds; a test has {BUDGET:.0f}: make its kernel or its problem smaller, or mark it `thorough`"
+            )
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests over the budget, the longest first."""
+    seconds = {
+        report.nodeid: spent
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, spent in report.user_properties
+        if name == PROPERTY and spent > BUDGET
+    }
+    if seconds:
+        terminalreporter.section(f"over the budget of {BUDGET:.0f} CPU seconds a test")
+        for name, spent in sorted(seconds.items(), key=lambda pair: -pair[1]):
+            terminalreporter.write_line(f"{spent:6.1f} s  {name}")

@@ -38,7 +38,7 @@ def test_the_distribution_and_its_extras() -> None:
 
 
 @pytest.mark.parametrize(("target", "part"), [
-    ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("lint", "ruff"), ("docs", "ops --markdown"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
+    ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("thorough", "--thorough=all"), ("lint", "ruff"), ("docs", "ops --markdown"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
 ])  # fmt: skip
 def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -> None:
     shown = subprocess.run(["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -67,3 +67,4 @@ def test_ci_runs_tests_and_lint() -> None:
     assert os.access(script, os.X_OK)
     text = script.read_text(encoding="utf-8")
     assert "make test" in text and "make lint" in text and "set -euo pipefail" in text
+    assert text.index("make lint") < text.index("make thorough") and "--durations=20" in text

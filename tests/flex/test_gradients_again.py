@@ -13,7 +13,7 @@ import torch
 
 from cuir.arguments.guards import make_call_guard
 from cuir.checking.checked import Checked
-from cuir.flex import gradients as module
+from cuir.flex import autograd as module
 from cuir.flex.kernels import attention
 from cuir.interp import run
 from cuir.spec import Specification

@@ -1,0 +1,51 @@
+"""Selection of tests: all but `thorough` ones, a seeded share of each sweep; and the CPU seconds that each may take.
+
+`--thorough=all` runs everything, `--thorough=rest` what a plain run leaves out. A test that is named by its id always runs.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+
+import pytest
+
+SHARE = 3  # one case in so many of a sweep is run
+BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
+OVERRUN = 2.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not twofold
+PROPERTY = "cpu_seconds"
+
+
+def choose_cases(ids: Iterable[str], seed: int) -> set[str]:
+    """The share of a sweep's cases that a plain run takes: at least one, the same in every process."""
+    ranked = sorted(ids, key=lambda name: zlib.crc32(f"{seed}:{name}".encode()))
+    return set(ranked[: -(-len(ranked) // SHARE)])
+
+
+def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
+    """The ids of the tests that a plain run leaves out, each with the reason."""
+    reasons: dict[str, str] = {}
+    sweeps: dict[str, list[str]] = {}
+    for item in items:
+        if marker := item.get_closest_marker("thorough"):
+            reasons[item.nodeid] = f"thorough{': ' if marker.args else ''}{' '.join(marker.args)}; `make thorough` runs it"
+        elif item.get_closest_marker("sweep"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
+    for ids in sweeps.values():
+        kept = choose_cases(ids, seed)
+        reasons.update(
+            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), `make thorough` runs all") for name in ids if name not in kept
+        )
+    return reasons
+
+
+def is_named(item: pytest.Item, args: Iterable[str]) -> bool:
+    """Whether the command line names this test, or its function, by its id."""
+    return any("::" in arg and item.nodeid.startswith(arg.removeprefix("./")) for arg in args)
+
+
+def measure_cpu() -> float:
+    """User and system seconds of this process and of its finished children."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system

@@ -1,0 +1,76 @@
+"""Which tests a plain run takes, and what one may cost: tests/strategies/selection.py and the hooks of tests/conftest.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.strategies.selection import SHARE, choose_cases
+
+ROOT = Path(__file__).parent.parent
+CASES = """
+import time, pytest
+
+def test_plain(): pass
+
+@pytest.mark.thorough("it is long")
+def test_long(): pass
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("i", range(9))
+def test_sweep(i): pass
+
+def test_costs():
+    end = time.process_time() + 0.4
+    while time.process_time() < end: pass
+"""
+CONFTEST = """
+import tests.strategies.selection as selection
+selection.BUDGET = 0.1
+from tests.conftest import *
+"""
+
+
+def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers = gpu\n  nvcc\n  thorough\n  sweep\naddopts = -rsf -p no:cacheprovider -p no:xdist --import-mode=importlib\n"
+    )
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(CASES)
+    shown = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return shown.returncode, shown.stdout + shown.stderr
+
+
+def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
+    code, text = run_pytest(tmp_path)
+    assert code == 1 and "1 failed, 4 passed, 7 skipped" in text
+    assert "thorough: it is long; `make thorough` runs it" in text and "a sweep: a case in 3 runs (--sweep-seed=0)" in text
+    assert "test_it.py::test_costs: 0." in text or "CPU seconds; a test has 0" in text
+    assert "over the budget" in text and "s  test_it.py::test_costs" in text
+
+
+def test_the_rest_is_what_a_plain_run_leaves_out(tmp_path: Path) -> None:
+    code, text = run_pytest(tmp_path, "--thorough=rest")
+    assert code == 0 and "7 passed, 5 deselected" in text
+
+
+def test_a_test_that_is_named_runs(tmp_path: Path) -> None:
+    code, text = run_pytest(tmp_path, "test_it.py::test_long", "test_it.py::test_sweep")
+    assert code == 0 and "10 passed" in text
+
+
+def test_every_case_of_a_sweep_is_taken_under_some_seed() -> None:
+    ids = [f"case {i}" for i in range(31)]
+    taken = [choose_cases(ids, seed) for seed in range(40)]
+    assert all(len(t) == -(-31 // SHARE) for t in taken) and set().union(*taken) == set(ids)
+    assert choose_cases(ids, 1) == choose_cases(reversed(ids), 1) != choose_cases(ids, 2)
+    assert choose_cases(["alone"], 5) == {"alone"}
