@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from . import debug
     from .arguments.binding import bind
     from .bridging import bridge
     from .checking.checked import Checked
@@ -79,6 +80,7 @@ __all__ = [
     "compile",
     "const",
     "create_block_mask",
+    "debug",
     "draw_dropout_seed",
     "dropout_mask",
     "f16",
@@ -108,6 +110,8 @@ class _Package(ModuleType):
 
             self.__version__ = version("cubridge")
             return self.__version__
+        if name == "debug":
+            return importlib.import_module("cuir.debug")
         home = _MODULE_OF.get(name)
         if home is None:
             raise AttributeError(f"module 'cuir' has no attribute '{name}'")

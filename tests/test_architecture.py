@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("cuir", "corpus", "llm")
 LINES = 550  # of code: docstrings do not count
 # `performance` stands in the order by its folders: flex asks the selection, the suites time flex.
-ROOMS = ("text", "syntax", "ops", "checking", "arguments", "interp", "explore", "spec", "variants", "lowering", "runtime", "performance/timing",
+ROOMS = ("text", "caching", "syntax", "ops", "checking", "arguments", "interp", "explore", "spec", "variants", "lowering", "runtime", "performance/timing",
          "performance/search", "verification", "mutation", "rewrites", "performance/selection", "flex", "integrations", "performance/suites",
          "cli")  # fmt: skip
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.

@@ -6,13 +6,13 @@ resources.py, rules of a primitive in its entry of the table.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..caching import memoize
 from ..ops import TABLE
 from ..ops.base import Effects
 from ..ops.expressions import get_called_op
@@ -77,7 +77,7 @@ def check(program: Program | str | os.PathLike[str], kernel: str | None = None, 
     return _check_cached(IdentityKey(program), IdentityKey(picked), tuple((name, type(value), value) for name, value in values.items()))
 
 
-@functools.lru_cache(maxsize=64)  # a caller that finds a setting which fits runs it or lowers it next
+@memoize(64)  # a caller that finds a setting which fits runs it or lowers it next
 def _check_cached(program: IdentityKey, kernel: IdentityKey, consts: tuple[tuple[str, type, Const], ...]) -> Checked:
     assert isinstance(program.tree, Program) and isinstance(kernel.tree, Kernel)
     try:

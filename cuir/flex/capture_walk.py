@@ -26,6 +26,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ..caching import memoize
 from ..variants.attributes import EMPTY as _UNBOUND
 from ..variants.attributes import attributes_of, slot_names, slot_of
 from ..variants.methods import globals_read
@@ -516,7 +517,7 @@ def foreign_module(module: types.ModuleType) -> bool:
     return foreign_file(name)
 
 
-@functools.lru_cache(4096)  # code may be made anew for each call
+@memoize(4096)  # code may be made anew for each call
 def reads_elsewhere(code: types.CodeType) -> bool:
     """Return True if a function, or one inside of it, reads what the walk cannot visit.
 
@@ -530,7 +531,7 @@ def reads_elsewhere(code: types.CodeType) -> bool:
     return bool(named) or any(reads_elsewhere(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
 
-@functools.lru_cache(4096)
+@memoize(4096)
 def attributes_read(code: types.CodeType) -> frozenset[str]:
     """Return the names of attributes that a function, or one inside of it, reads."""
     names = _REFLECTION_NAMES & set(code.co_names)
@@ -545,7 +546,7 @@ def attributes_read(code: types.CodeType) -> frozenset[str]:
     return names.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
-@functools.lru_cache(4096)
+@memoize(4096)
 def _sorted_globals(code: types.CodeType) -> tuple[str, ...]:
     return tuple(sorted(globals_read(code)))
 

@@ -6,16 +6,17 @@ them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..caching import Memo
 from .call_inputs import capturing
 
-LIMIT = 128
-_CACHE: OrderedDict[tuple[Any, ...], torch.Tensor] = OrderedDict()
+_CACHE: Memo[tuple[Any, ...], torch.Tensor] = Memo(
+    "flex.constants", key="function that makes it, sizes, dtype, device", invalidation="never: nobody writes to them", limit=128
+)
 
 
 def constant(make: Callable[..., torch.Tensor], *sizes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -29,8 +30,6 @@ def constant(make: Callable[..., torch.Tensor], *sizes: int, dtype: torch.dtype,
         tensor = make(*sizes, dtype=dtype, device=device)
         if not capturing():
             _CACHE[key] = tensor
-            while len(_CACHE) > LIMIT:
-                _CACHE.popitem(last=False)
     return tensor
 
 

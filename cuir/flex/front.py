@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
+from ..caching import Memo
 from ..spec.dropout_hash import Dropout
 from ..spec.specification import Normalize, Specification, lengths_of
 from ..syntax.plain_numbers import plain_number
@@ -105,10 +105,28 @@ class WarmCalls:
     last: tuple[Any, Ready] | None = None  # options of the last call, and its prepared launch
 
 
-_KNOWN: OrderedDict[Any, KnownAttention] = OrderedDict()  # by capture key of the mods; a hit saves tracing
-_TRACED: dict[Any, Attention] = {}  # by the text of the traces; a hit saves the transfer
-# by ids of the mods and a sink; a hit saves all checks but the guard
-_WARM: OrderedDict[tuple[int, int, int], WarmCalls] = OrderedDict()
+# a hit saves tracing
+_KNOWN: Memo[Any, KnownAttention] = Memo(
+    "flex.known_attentions",
+    key="structure and numbers of the mods' capture key, dtype, head dims, kernel, level of verification",
+    invalidation="never: captured tensors are taken from each call's capture key",
+    limit=KNOWN_MODS,
+)
+# a hit saves the transfer
+_TRACED: Memo[Any, Attention] = Memo(
+    "flex.transferred_attentions",
+    key="text of the traces, their parameters, structure of the mods, dtype, head dims, kernel, level of verification",
+    invalidation="never: a pure function of its key",
+    limit=KNOWN_MODS,
+)
+# a hit saves all checks but the guard
+_WARM: Memo[tuple[int, int, int], WarmCalls] = Memo(
+    "flex.warm_calls",
+    key="ids of the mods and of a sink; within an entry shapes, strides, dtypes and options of the call",
+    invalidation="its guard: a mod died, or something that a mod captures was replaced or written to",
+    limit=KNOWN_MODS,
+    counted=False,
+)
 # six times as fast as a query by device
 _ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _LOCK = threading.RLock()
@@ -360,7 +378,7 @@ def _warm(
         if result is None:
             return None
         mask_mod, mask = result
-        cache = _WARM.get((id(mask_mod), id(score_mod), id(sink)))
+        cache = dict.get(_WARM, (id(mask_mod), id(score_mod), id(sink)))
         if cache is None or not cache.guard.holds(mask_mod, score_mod, sink):
             return None
         options = _options(query.dtype, mask, scale, enable_gqa, backend, verify, weights)
@@ -529,8 +547,6 @@ def _keep_warm(ready: Ready, capture_key: CaptureKey, mods: tuple[Any, Any, Any]
         warm.calls.clear()
     warm.calls[signature] = ready
     _WARM[key] = warm
-    while len(_WARM) > KNOWN_MODS:
-        _WARM.popitem(last=False)
 
 
 def lookup_attention(
@@ -572,8 +588,6 @@ def lookup_attention(
         entry = KnownAttention(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
         if capture_key.comparable and whole:
             _KNOWN[signature] = entry
-            while len(_KNOWN) > KNOWN_MODS:
-                _KNOWN.popitem(last=False)
     return entry
 
 
@@ -592,15 +606,15 @@ def _attention(spec: Specification, traced: Traced, capture_key: CaptureKey, for
     )
     parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     key = texts, parameters, capture_key.structure, form, level
-    if key not in _TRACED:
-        if len(_TRACED) >= KNOWN_MODS:
-            _TRACED.pop(next(iter(_TRACED)))
+    attention = _TRACED.get(key)
+    if attention is None:
         with Progress(spec.name).step("transfer to the expert kernel"):
             dims = form.head_dim, form.value_dim
-            _TRACED[key] = make_attention(
+            attention = make_attention(
                 spec, capture_key, dtype_of(form.dtype), dims, consts=dict(form.consts), level=level, traced=traced, kind=form.kind
             )
-    return _TRACED[key]
+        _TRACED[key] = attention
+    return attention
 
 
 def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:

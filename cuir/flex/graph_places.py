@@ -6,27 +6,26 @@ Diagnostics of a mod that became a graph point there, not at the text of the gra
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ..caching import Memo
 from ..text.diagnostics import CuirError
 from ..text.source import Span
 from ..text.user_code import line_span
 
-KNOWN_GRAPHS = 256
-# by the file name of a graph's code: where its values come from, by their names
-_PLACES: OrderedDict[str, dict[str, str]] = OrderedDict()
+# where the values of a graph come from, by their names
+_PLACES: Memo[str, dict[str, str]] = Memo(
+    "flex.graph_places", key="file name of a graph's code", invalidation="a new graph of this file name", limit=256
+)
 
 
 def remember_places(graph: Any) -> None:
     """Note where the values of a graph come from."""
     _PLACES[graph.forward.__func__.__code__.co_filename] = {n.name: n.stack_trace for n in graph.graph.nodes if n.stack_trace}
-    while len(_PLACES) > KNOWN_GRAPHS:
-        _PLACES.popitem(last=False)
 
 
 def name_in_code(placeholder: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import COPY_ALIGNMENT
+from ..caching import Memo, WeakValueMemo
 from ..checking.checked import Checked, Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Specification, lengths_of
@@ -216,9 +216,10 @@ class Ready:
         return self
 
 
+# launches that captured CUDA graphs read: they live as long as the process, since no one tells when a graph dies
 _PINNED: dict[int, Ready] = {}
 _NAMES = itertools.count()
-ATTENTIONS: weakref.WeakValueDictionary[str, Attention] = weakref.WeakValueDictionary()  # by handle
+ATTENTIONS: WeakValueMemo[str, Attention] = WeakValueMemo("flex.attentions", key="handle in a graph", invalidation="it died")
 
 
 class Attention:
@@ -635,8 +636,6 @@ def make_attention(
             start_settings = (space.starts, space.exact) if space is not None else ((), False)
             settings = Settings(transferred.program, fixed, *start_settings, transferred.mask)
         settings.checked(settings.start)
-        if len(_SETTINGS) >= KNOWN_PROGRAMS:
-            _SETTINGS.pop(next(iter(_SETTINGS)))
         _SETTINGS[key] = settings
     return Attention(
         transferred,
@@ -660,9 +659,8 @@ def traced_with(spec: Specification, capture_key: CaptureKey) -> Traced:
     return traced
 
 
-KNOWN_PROGRAMS = 256
-# by program, fixed consts, level and structure of the mods: shared by mods with other data
-_SETTINGS: dict[Any, Settings] = {}
+# shared by mods with other data
+_SETTINGS: Memo[Any, Settings] = Memo("flex.settings", key="program, consts, level, structure of mods", invalidation="never", limit=256)
 
 
 def name_of(mod: object) -> str:

@@ -20,6 +20,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._mode_utils import no_dispatch
 
+from ..caching import WeakValueMemo
 from ..spec.specification import Specification, lengths_of
 from ..text.diagnostics import CuirError
 from ..variants.captured_arguments import memory_of, state_of
@@ -127,10 +128,11 @@ class Handled:
         return () if plain else (*weights, True) if self.dropout_p else weights
 
 
+# a graph that torch.compile made may call its handle at any later time: both grow with the mods that were compiled
 _HANDLED: dict[str, Handled] = {}
 _BY_MODS: dict[Any, str] = {}
 # tensors that a mod holds, by id
-_STEADY: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+_STEADY: WeakValueMemo[int, torch.Tensor] = WeakValueMemo("flex.steady_tensors", key="id of the tensor", invalidation="the tensor died")
 _PREPARE: list[Slow] = []  # `prepare` of front.py, registered to avoid a circular import
 
 

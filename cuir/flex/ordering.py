@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..caching import Memo
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..runtime.launch import get_capture_id
@@ -36,7 +37,10 @@ class _CachedOrder:
     order: torch.Tensor
 
 
-_CACHE: dict[torch.device, _CachedOrder] = {}  # the last order only: a step of serving has one tensor of lengths
+# the last order only: a step of serving has one tensor of lengths
+_CACHE: Memo[torch.device, _CachedOrder] = Memo(
+    "flex.longest_first", key="device", invalidation="other lengths, a write to them, another stream or capture", limit=64
+)
 
 
 def longest_first(lengths: torch.Tensor) -> torch.Tensor:

@@ -5,13 +5,13 @@ A query sees the keys of its own sequence; the mods of a sequence become those o
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from ..caching import Memo
 from ..spec.specification import requested_lengths
 from ..variants.captured_arguments import memory_of, state_of
 from ..variants.pairs import Translate, translate_pairs
@@ -26,7 +26,6 @@ from .per_sequence import is_causal, rule
 from .symbolic_sizes import is_known
 
 Mod = Callable[..., Any]
-KNOWN_PLACES = 8
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,10 @@ class Tables:
 TABLES = 9  # number of tensors
 
 # The layers of a model share bounds, and with the same tables as captured data their masks hit every cache.
-_KNOWN: OrderedDict[Any, tuple[Tables, Strangers, tuple[object, ...]]] = OrderedDict()  # with the bounds' memory
+# An entry holds the bounds' memory, so that no other tensor gets its address.
+_KNOWN: Memo[Any, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
+    "flex.packed_tables", key="states of the bounds' tensors, counts of tokens, stream", invalidation="a write to the bounds", limit=8
+)
 
 
 def differentiable_attention(
@@ -304,8 +306,6 @@ def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], to
     tables = _made_tables(starts, ends, tokens)
     if key is not None and not capturing():  # tensors made in a capture have data in replays only
         _KNOWN[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
-        while len(_KNOWN) > KNOWN_PLACES:
-            _KNOWN.popitem(last=False)
         return _KNOWN[key][:2]
     return tables, None
 

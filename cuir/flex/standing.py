@@ -8,7 +8,6 @@ needs no table.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from ..caching import WeakKeyMemo
 from ..spec.specification import Lengths, lengths_of
 from ..variants import Traced
 from ..variants.captured_arguments import State, memory_of, state_of, unchanged
@@ -74,7 +74,9 @@ class InspectedMask:
         return self.chosen.get(last[1])
 
 
-_STANDING: weakref.WeakKeyDictionary[Any, InspectedMask] = weakref.WeakKeyDictionary()
+_STANDING: WeakKeyMemo[Any, InspectedMask] = WeakKeyMemo(
+    "flex.inspected_masks", key="the BlockMask object", invalidation="it died, or one of its fields was replaced or written to"
+)
 
 
 def is_materialised(block_mask: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
 
 from ..arguments.requirements import COPY_ALIGNMENT
+from ..caching import Memo
 from ..spec.specification import Lengths, Normalize
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
@@ -360,10 +360,10 @@ def _places(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return _ends(x._offsets, x._lengths)
 
 
-_ALIKE: OrderedDict[Any, tuple[object, ...]] = (
-    OrderedDict()
-)  # pairs of places that were found equal, by their states, with their memory, which is held
-KNOWN_PAIRS = 64
+# An entry holds the memory of offsets that were found equal, so that no other tensor gets its address.
+_ALIKE: Memo[Any, tuple[object, ...]] = Memo(
+    "flex.equal_offsets", key="states of the offsets of key and value", invalidation="a write to the offsets", limit=64
+)
 
 
 def _check_alike(key: Any, value: Any) -> None:
@@ -395,8 +395,6 @@ def _check_alike(key: Any, value: Any) -> None:
         )
     if None not in states:
         _ALIKE[pair] = tuple(map(memory_of, described))
-        while len(_ALIKE) > KNOWN_PAIRS:
-            _ALIKE.popitem(last=False)
 
 
 def _learns(x: torch.Tensor) -> bool:

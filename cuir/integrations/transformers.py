@@ -6,7 +6,6 @@ nothing; no tensor of all pairs is made.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from ..caching import memoize
 from ..flex import create_block_mask, flex_attention
 from ..flex.call_inputs import check_options, wrong
 from ..flex.kernels import Level
@@ -230,7 +230,7 @@ def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod |
     return score_mod
 
 
-@functools.lru_cache(maxsize=64)
+@memoize(64)
 def _capped(cap: float) -> Mod:
     """Return the one mod of a soft cap: calls with cached mods are the fast ones."""
     return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)

@@ -7,10 +7,11 @@ by stubs. Callers fall back to the original headers if nvcc refuses the rest.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
+
+from ..caching import memoize
 
 # headers of structs with one instruction each
 _PRUNED = (
@@ -119,7 +120,7 @@ def _make_headers(text: str, include: str) -> Mapping[str, str] | None:
     return headers if known_names == names else None
 
 
-@functools.lru_cache(maxsize=8)
+@memoize(8)
 def _split(include: str, name: str) -> tuple[tuple[tuple[str | None, str], ...], Mapping[str, str]]:
     """Split a header into its parts in order, and its structs by name.
 
@@ -136,7 +137,7 @@ def _split(include: str, name: str) -> tuple[tuple[tuple[str | None, str], ...],
     return (*parts, (content[at:], "")), structs
 
 
-@functools.lru_cache(maxsize=4)
+@memoize(4)
 def _make_log(include: str) -> str:
     """Make a header of functions that log nothing, as CuTe's own do unless enabled."""
     used = sorted({name for header in _LOGGING for name in _LOG.findall((Path(include) / header).read_text(encoding="utf-8"))})

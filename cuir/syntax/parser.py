@@ -15,6 +15,7 @@ from lark import Lark, Token
 from lark.exceptions import UnexpectedInput
 from lark.indenter import DedentError, PythonIndenter
 
+from ..caching import memoize
 from ..text.diagnostics import CuirError, Sink
 from ..text.source import Source, Span
 from .build import Builder
@@ -78,7 +79,7 @@ def parse(text: str, name: str = "<text>", first_line: int = 1) -> Program:
 
 
 # Trees are immutable, and the candidates of a search, or the mutants of a kernel, parse one text again and again.
-@functools.lru_cache(maxsize=128)
+@memoize(128)
 def _parse_cached(name: str, text: str, first_line: int) -> Program:
     return parse_source(Source(name, text, first_line))
 

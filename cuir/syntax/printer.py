@@ -5,11 +5,11 @@ Showing the text again changes nothing, comments included.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Sequence
 
+from ..caching import memoize
 from .given import program_of
 from .nodes import (
     BINDS,
@@ -155,7 +155,7 @@ def _show_statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...
     return _show_statement_cached(IdentityKey(s), indent, keyword)
 
 
-@functools.lru_cache(maxsize=4096)  # edits of a tree share all unchanged parts
+@memoize(4096)  # edits of a tree share all unchanged parts
 def _show_statement_cached(itself: IdentityKey, indent: str, keyword: str) -> tuple[str, ...]:
     s = itself.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)

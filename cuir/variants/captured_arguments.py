@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..arguments.guards import make_number_key
+from ..caching import Memo
 from ..checking.checked import Const
 from ..checking.const_defaults import with_defaults
 from ..spec.specification import LENGTHS, Lengths, Specification
@@ -187,11 +187,16 @@ def sources_of(captured: Iterable[Parameter], spec: Specification, lengths: Leng
     return {p.name: p.value if p.value is not None else values[p.key or p.name] for p in captured}
 
 
-@dataclass
 class Cache:
     """Arguments of the last few problems, valid while their sources stay the same."""
 
-    entries: OrderedDict[Hashable, tuple[dict[str, tuple[Value, State, Any]], dict[str, Value]]] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self.entries: Memo[Hashable, tuple[dict[str, tuple[Value, State, Any]], dict[str, Value]]] = Memo(
+            "variants.captured_arguments",
+            key="lengths, device and kind of the arguments",
+            invalidation="a source with another value",
+            limit=_PROBLEMS,
+        )
 
     def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
         """Return the result of `make` for this key and these sources, from the cache if possible."""
@@ -204,8 +209,6 @@ class Cache:
         arguments = make()
         self.entries.pop(key, None)
         self.entries[key] = source_states, arguments
-        while len(self.entries) > _PROBLEMS:
-            self.entries.popitem(last=False)
         return arguments
 
 

@@ -7,11 +7,11 @@ and proxy.py.
 from __future__ import annotations
 
 import dis
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
+from ..caching import memoize
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 
@@ -57,7 +57,7 @@ def class_of(x: Any) -> type:
     return original
 
 
-@functools.lru_cache(4096)  # code may be made anew for each call
+@memoize(4096)  # code may be made anew for each call
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Return the global names that a function or a function inside it reads."""
     # NAME: in the body of a class

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
+from ..caching import memoize
 from ..ops import TABLE
 from ..spec.specification import LENGTHS
 from ..syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
@@ -55,7 +54,7 @@ def names_of(program: Program) -> set[str]:
     return set(_names_of(IdentityKey(program)))
 
 
-@functools.lru_cache(maxsize=16)
+@memoize(16)
 def _names_of(key: IdentityKey) -> frozenset[str]:
     names: set[str] = set()
     program = key.tree

@@ -7,7 +7,6 @@ tiles in tiles.py, the values of parameters in arguments.py.
 from __future__ import annotations
 
 import difflib
-import functools
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..caching import memoize
 from ..checking.checked import Const
 from ..spec.loading import as_specification
 from ..spec.specification import Lengths, Normalize, Specification
@@ -374,7 +374,7 @@ def _dressed(func: Func, old: Func) -> Func:
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 
 
-@functools.lru_cache(maxsize=256)  # a transfer reads the origin's names four times, and the next one those of the same origin
+@memoize(256)  # a transfer reads the origin's names four times, and the next one those of the same origin
 def _names_read(item: IdentityKey) -> frozenset[str]:
     return frozenset(names_read(item.tree))
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..caching import memoize
 from ..ops import build_calls as build
 from ..ops.expressions import is_where
 from ..spec.specification import SINK, Lengths, Specification, keyword_parameters, requested_lengths
@@ -502,7 +503,7 @@ def foreign(function: types.FunctionType) -> bool:
     return foreign_file(function.__code__.co_filename) and not function.__closure__
 
 
-@functools.lru_cache(4096)
+@memoize(4096)
 def foreign_file(name: str) -> bool:
     """Return True for a file of Python, PyTorch, NumPy or this package.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -33,5 +34,5 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, type(getattr(front, name))())
+        monkeypatch.setattr(front, name, OrderedDict())
     yield found

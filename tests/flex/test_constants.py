@@ -7,6 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
+from cuir.caching import Memo
 from cuir.flex import constants
 from cuir.flex.constants import constant
 
@@ -25,8 +26,7 @@ def test_what_a_captured_graph_would_write_is_nobody_elses(monkeypatch: pytest.M
 
 
 def test_other_sizes_and_dtypes_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "_CACHE", OrderedDict())
-    monkeypatch.setattr(constants, "LIMIT", 2)
+    monkeypatch.setattr(constants, "_CACHE", Memo("test.constants", key="any", invalidation="never", limit=2))
     ones = constant(torch.ones, 1, 3, 1, dtype=torch.float32, device=torch.device("cpu"))
     assert ones.shape == (1, 3, 1) and ones.dtype == torch.float32
     assert constant(torch.ones, 1, 2, 1, **CPU).dtype == torch.int32

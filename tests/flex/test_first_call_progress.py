@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +72,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, type(getattr(front, name))())
+        monkeypatch.setattr(front, name, OrderedDict())
     q, k, v = (torch.randn(1, 2, 40, 64).half() for _ in range(3))
 
     def overlapping(b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,9 +198,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
-    monkeypatch.setattr(front, "_KNOWN", type(front._KNOWN)())
+    monkeypatch.setattr(front, "_KNOWN", OrderedDict())
     monkeypatch.setattr(front, "_TRACED", {})
-    monkeypatch.setattr(front, "_WARM", type(front._WARM)())
+    monkeypatch.setattr(front, "_WARM", OrderedDict())
     yield made
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+import weakref
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -27,8 +28,8 @@ DOCUMENTS = torch.arange(64) // 20
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, type(getattr(front, name))())
-    monkeypatch.setattr(standing, "_STANDING", type(standing._STANDING)())
+        monkeypatch.setattr(front, name, OrderedDict())
+    monkeypatch.setattr(standing, "_STANDING", weakref.WeakKeyDictionary())
 
 
 def pair(window: int = 30) -> tuple[Callable[..., Any], Callable[..., Any]]:
