@@ -61,7 +61,7 @@ def launch_nothing() -> None:
             return True
 
     kernels.need_hopper = lambda device: None
-    cache.device = lambda: GPU  # type: ignore[assignment]
+    cache.device = lambda: GPU
     launch.require_device = lambda checked, device: device  # type: ignore[assignment,return-value]
     launch.Launcher = NoLauncher  # type: ignore[assignment,misc]
 
