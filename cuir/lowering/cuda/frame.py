@@ -24,6 +24,7 @@ from .dtypes import CTYPE, MEMORY
 from .elements import Elements
 from .operator_text import strip
 from .parameter_space import require_parameter_space
+from .prelude import QUALIFIERS
 from .print_scope import Scope
 from .role import RolePrinter
 from .writer import Writer, identifier, symbol
@@ -69,7 +70,7 @@ class KernelPrinter(KernelContext):
         if consts:
             top.line(f"// {consts}")
         top.line(self.target.all_headers)
-        top.line("\n#define DEV static __device__ __forceinline__\n#define DEV_MEMBER __device__ __forceinline__")
+        top.line(f"\n{QUALIFIERS}")
         for line in self.target.all_openings:
             top.line(line)
         top.line(f"namespace cuir {{\n{prelude}\n}}  // namespace cuir\n")

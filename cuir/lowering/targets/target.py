@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...ops.limits import Target as Limits
-from ..cuda import accumulators as accumulators  # registers its functions
 from ..cuda import prelude
-from ..cuda import reduction_text as reduction_text  # registers its functions
 from ..cuda.registry import Printer, Printers, load_common
 
 
@@ -22,7 +20,7 @@ class Target:
 
     limits: Limits
     printers: Printers
-    parts: prelude.Parts = field(default_factory=prelude.Parts)
+    parts: Mapping[str, prelude.Part] = field(default_factory=dict)
     headers: str = ""
     opening: str = ""  # follows the headers
     phrases: Mapping[str, str] = field(default_factory=dict)  # statements of the frame as format strings

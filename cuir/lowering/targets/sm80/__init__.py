@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ....ops.limits import TARGETS
+from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
 from ..target import Target
 from . import copies, memory, products, single
-from .functions import PARTS
+
+INCLUDE = Path(__file__).parent / "include"
 
 TARGET = Target(
     TARGETS["sm_80"],
     Printers.join(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, single.PRINTERS),
-    PARTS,
-    "#include <cute/arch/copy_sm75.hpp>\n#include <cute/arch/copy_sm80.hpp>\n#include <cute/arch/mma_sm80.hpp>",
+    read_parts(INCLUDE, "matrices", "products_f32", "async_copies"),
+    read_lines(INCLUDE, "#include <"),
 )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ....ops.limits import TARGETS
+from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
 from .. import sm80
 from ..target import Target
 from . import barriers, copies, memory, products, widened
-from .functions import PARTS
 
-HEADERS = """#include <cute/arch/mma_sm90_gmma.hpp>
-#include <cute/arch/mma_sm90_gmma_ext.hpp>
-#include <cute/arch/copy_sm90.hpp>
-#include <cute/arch/copy_sm90_tma.hpp>
-#include <cute/arch/copy_sm90_desc.hpp>
-#include <cute/arch/cluster_sm90.hpp>
-#include <cutlass/arch/barrier.h>
-#include <cutlass/arch/reg_reconfig.h>"""
+INCLUDE = Path(__file__).parent / "include"
 
 # Statements of the frame: barriers and tensor maps, dispatch of warps, registers of a warpgroup, end of a cluster.
 PHRASES = {
@@ -34,9 +29,9 @@ PHRASES = {
 TARGET = Target(
     TARGETS["sm_90a"],
     Printers.join(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
-    PARTS,
-    HEADERS,
-    "namespace GMMA = cute::SM90::GMMA;",
+    read_parts(INCLUDE, "floats_8bit", "mbarriers", "matrix_stores", "chunks", "fences", "descriptors", "queues", "products_8bit"),
+    read_lines(INCLUDE, "#include <"),
+    read_lines(INCLUDE, "namespace "),
     PHRASES,
     sm80.TARGET,
 )

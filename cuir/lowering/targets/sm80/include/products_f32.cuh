@@ -1,48 +1,13 @@
-"""Device functions that sm_80 brings: ldmatrix, cp.async."""
+// Products of f32 operands by TF32 instructions.
+#pragma once
+#include "headers.cuh"
+#include "../../../include/addresses.cuh"
 
-from __future__ import annotations
+namespace cuir {
 
-from ...cuda.prelude import Parts
+//@ section matrices
 
-PARTS = Parts()
-part = PARTS.section("matrices")
-part(
-    "beyond",
-    """
-// A place `row` rows, a multiple of 8, and `byte` bytes, a multiple of 32, behind one that `at` gave: the permutation is that of the first row, so one xor does, and constants go into the instruction
-template <int ROWS> DEV uint32_t beyond(uint32_t place, int row, int byte) { return (place ^ (byte & 96)) + (byte >> 7) * (ROWS * 128) + row * 128; }""",
-    "at",
-)
-part(
-    "load_matrix",
-    """
-// 8 x 8 blocks of 16 bits, four a warp: lane l gives the address of row l % 8 of block l / 8
-DEV void load_matrix(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
-  asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""",
-)
-part(
-    "load_matrix_T",
-    """
-DEV void load_matrix_T(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
-  asm volatile("ldmatrix.sync.aligned.x4.trans.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
-}""",
-)
-
-part(
-    "load_words",
-    """
-// Neighbours in a row of floats
-DEV float load_one(uint32_t from) { float a; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(a) : "r"(from) : "memory"); return a; }
-DEV void load_pair(uint32_t from, float& a, float& b) { asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory"); }
-DEV void load_pairs(uint32_t from, float& a, float& b, float& c, float& d) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "r"(from) : "memory");
-}""",
-    names=("load_one", "load_pair", "load_pairs"),
-)
-part(
-    "in_parts",
-    """
+//@ part in_parts defines as_tf32
 // A float as a number of TF32, or as the nearest one (ties away from 0) and what is left. The tensor core cuts off what TF32 lacks; the factor makes up for that on average,
 // in one instruction, and changes no number of TF32, infinity or NaN.
 DEV float as_tf32(float x) { return x * 1.00033855438232421875f; }  // 1 + 355 / 2^20
@@ -51,12 +16,9 @@ DEV void in_parts(float x, uint32_t (&part)[2]) {   // of a NaN the rest is one
   asm volatile("" : "+f"(x));   // split where it is needed: compilers would keep both parts of all that is split again
   part[0] = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   part[1] = __float_as_uint(x - __uint_as_float(part[0]));
-}""",
-    names=("as_tf32",),
-)
-part(
-    "places",
-    """
+}
+
+//@ part places needs at defines operand_places, row_places
 // Addresses in panels of floats, each worked out once: what is added to them is a constant in the instruction
 template <int ROWS> DEV void operand_places(uint32_t base, int row, int lane, uint32_t (&place)[2]) {   // columns 8 c .. 8 c + 7 of a row, c = lane % 4
 #pragma unroll
@@ -71,21 +33,15 @@ template <int ROWS> DEV void row_places(uint32_t base, int lane, uint32_t (&plac
     place[i / 2][i % 2] = at<ROWS>(base, 2 * (lane % 4) + i % 2, 32 * (i / 2) + 4 * (lane / 4));
     asm("" : "+r"(place[i / 2][i % 2]));
   }
-}""",
-    "at",
-    names=("operand_places", "row_places"),
-)
-part(
-    "mma_tf32",
-    """
+}
+
+//@ part mma_tf32
 // d += a @ b of 16 x 8 x 8; a and b in tile order. of_a, of_b: which part of the operands
 template <int PARTS> DEV void mma_tf32(float* d, const uint32_t (&a)[4][PARTS], int of_a, const uint32_t (&b)[2][PARTS], int of_b) {
   cute::SM80_16x8x8_F32TF32TF32F32_TN::fma(d[0], d[1], d[2], d[3], a[0][of_a], a[2][of_a], a[1][of_a], a[3][of_a], b[0][of_b], b[1][of_b], d[0], d[1], d[2], d[3]);
-}""",
-)
-part(
-    "multiply",
-    """
+}
+
+//@ part multiply needs in_parts, mma_tf32
 // d += a @ b by a warp, operands of f32 in PARTS numbers of TF32: SLABS of 16 rows, GROUPS of 8 columns, STEPS of 8 along the inner dim, read U at a time by left(slab, step, x) and
 // right(step, group, x). READY: the left ones are numbers of TF32 already. The tensor core cuts sums off, so with two parts there are at most 8 steps to a sum, small products have their own, and these sums are added as floats.
 template <int PARTS, bool READY, int U, int SLABS, int GROUPS, int STEPS, int N, class Left, class Right> DEV void multiply(float (&d)[N], Left left, Right right) {
@@ -138,16 +94,6 @@ template <int PARTS, bool READY, int U, int SLABS, int GROUPS, int STEPS, int N,
       }
     }
   }
-}""",
-    "in_parts",
-    "mma_tf32",
-)
+}
 
-part = PARTS.section("copies")
-part(
-    "cp_async",
-    """
-DEV void cp_async(uint32_t to, const void* from, int bytes) {   // 16 bytes, those from `bytes` on are zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}""",
-)
+}  // namespace cuir

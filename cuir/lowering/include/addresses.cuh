@@ -1,9 +1,23 @@
-"""Device functions that read single elements of tensors, 0 outside of the tensor.
+// Addresses in shared memory, and predicated reads of single elements of tensors.
+#pragma once
+#include <cute/arch/util.hpp>
 
-Reads are predicated rather than branched around, so that many are in flight at once.
-"""
+#include "headers.cuh"
 
-GATHER = """
+namespace cuir {
+
+//@ section addresses
+
+//@ part at
+// Byte address in a panelled array of ROWS rows: panels of 128 bytes, 16-byte chunks permuted by the row
+template <int ROWS> DEV uint32_t at(uint32_t base, int row, int byte) {
+  return base + (byte >> 7) * (ROWS * 128) + row * 128 + (((byte >> 4 & 7) ^ (row & 7)) << 4) + (byte & 15);
+}
+
+//@ part address
+DEV uint32_t address(const void* p) { return cute::cast_smem_ptr_to_uint(p); }
+
+//@ part gather defines read_if
 // *p, or 0: a predicate, no branch
 template <typename T> DEV T read_if(bool inside, const T *p) {
   static_assert(sizeof(T) == 4);
@@ -15,8 +29,9 @@ template <typename T> DEV T read_if(bool inside, const T *p) {
 template <typename T, typename I> DEV T gather(const T *p, bool inside, I i, int dim) { return read_if(inside & (unsigned(i) < unsigned(dim)), p + i); }
 template <typename T, typename I, typename... More> DEV T gather(const T *p, bool inside, I i, int dim, int64_t stride, More... more) {
   return gather(p + i * stride, inside & (unsigned(i) < unsigned(dim)), more...);
-}"""
-GATHER_WRITTEN = """
+}
+
+//@ part gather_written defines read_if_now
 // The same of a tensor that this kernel also writes: read here, neither earlier nor later
 template <typename T> DEV T read_if_now(bool inside, const T *p) {
   static_assert(sizeof(T) == 4);
@@ -27,13 +42,6 @@ template <typename T> DEV T read_if_now(bool inside, const T *p) {
 template <typename T, typename I> DEV T gather_written(const T *p, bool inside, I i, int dim) { return read_if_now(inside & (unsigned(i) < unsigned(dim)), p + i); }
 template <typename T, typename I, typename... More> DEV T gather_written(const T *p, bool inside, I i, int dim, int64_t stride, More... more) {
   return gather_written(p + i * stride, inside & (unsigned(i) < unsigned(dim)), more...);
-}"""
-READ_PAIR = """
-// Two neighbours of row value r, of group g, from memory that this kernel also writes; 0 outside. A predicate, no branch: many are on their way at once
-template <int GROUPS, typename T, int N> DEV void read_pair(T (&x)[N], int r, int g, bool inside, const T* from) {
-  static_assert(sizeof(T) == 4);
-  const int i = 4 * (GROUPS * (r >> 1) + g) + 2 * (r & 1);
-  unsigned low, high;
-  asm volatile("{ .reg .pred inside; setp.ne.u32 inside, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; @inside ld.global.v2.b32 {%0, %1}, [%2]; }" : "=&r"(low), "=&r"(high) : "l"(from), "r"(unsigned(inside)) : "memory");
-  x[i] = *reinterpret_cast<T *>(&low), x[i + 1] = *reinterpret_cast<T *>(&high);
-}"""
+}
+
+}  // namespace cuir

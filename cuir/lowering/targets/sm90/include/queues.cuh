@@ -1,14 +1,14 @@
-"""Device functions that hand out work items: a ring of slots in a CTA, numbers drawn for a cluster."""
+// Work items: a ring of slots in a CTA, numbers drawn for a cluster.
+#pragma once
+#include "headers.cuh"
+#include "../../../include/addresses.cuh"
+#include "mbarriers.cuh"
 
-from __future__ import annotations
+namespace cuir {
 
-from ...cuda.prelude import Parts
+//@ section queues
 
-QUEUES = Parts()
-_part = QUEUES.section("queues")
-_part(
-    "TileQueue",
-    """
+//@ part TileQueue needs Bar, wait, arrive_warp defines Slots
 // Units of work in a ring of slots, WORDS words each: the unit's number, and what follows from it. One lane of the CTA posts them; every other warp that
 // works on units takes each of them, in order.
 template <int SLOTS, int WORDS> struct Slots { uint64_t full[SLOTS], empty[SLOTS], ahead; alignas(16) int unit[SLOTS][WORDS]; };
@@ -39,16 +39,9 @@ template <int SLOTS, int WORDS> struct TileQueue {
     arrive_warp(&slots->empty[use++ % SLOTS], lane);
     return unit[0] = __shfl_sync(~0u, unit[0], 0);
   }
-};""",
-    "Bar",
-    "wait",
-    "arrive_warp",
-    names=("Slots",),
-)
+};
 
-_part(
-    "Tickets",
-    """
+//@ part Tickets needs Bar, wait, expect, address defines Mail
 // Numbers of units of work for a cluster: its first CTA draws them and sends them to the others, one at a time. For one lane of each CTA.
 struct Mail { uint64_t full, empty; int unit; };
 template <int CTAS> struct Tickets {
@@ -70,10 +63,6 @@ template <int CTAS> struct Tickets {
     parity ^= 1;
     return t;
   }
-};""",
-    "Bar",
-    "wait",
-    "expect",
-    "address",
-    names=("Mail",),
-)
+};
+
+}  // namespace cuir

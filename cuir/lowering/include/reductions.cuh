@@ -1,25 +1,24 @@
-"""Device functions that reduce rows, and columns of tiles, within a thread, warp or warpgroup."""
+// Reductions of rows, and of columns of tiles, within a thread, warp or warpgroup.
+#pragma once
+#include "headers.cuh"
+#include "halves.cuh"
+#include "rows.cuh"
+#include "words.cuh"
 
-from __future__ import annotations
+namespace cuir {
 
-from .prelude import COMMON
+//@ section words
 
-_part = COMMON.section("words")
-_part(
-    "line_sum",
-    """
+//@ part line_sum needs quad_sum
 // The sum of a single row, of which the four threads of a quad hold N columns each
 template <int N> DEV float line_sum(const float (&x)[N]) {
   float a = x[0];
 #pragma unroll
   for (int i = 1; i < N; ++i) a += x[i];
   return quad_sum(a);
-}""",
-    "quad_sum",
-)
-_part(
-    "line_max",
-    """
+}
+
+//@ part line_max needs max_nan
 // Its maximum; NaN if one is in it
 template <int N> DEV float line_max(const float (&x)[N]) {
   float a = x[0];
@@ -27,17 +26,12 @@ template <int N> DEV float line_max(const float (&x)[N]) {
   for (int i = 1; i < N; ++i) a = max_nan(a, x[i]);
   a = max_nan(a, __shfl_xor_sync(~0u, a, 1));
   return max_nan(a, __shfl_xor_sync(~0u, a, 2));
-}""",
-    "max_nan",
-)
-_part(
-    "fold",
-    "template <bool MAX> DEV float fold(float x, float y) { return MAX ? max_nan(x, y) : x + y; }",
-    "max_nan",
-)
-_part(
-    "column_part",
-    """
+}
+
+//@ part fold needs max_nan
+template <bool MAX> DEV float fold(float x, float y) { return MAX ? max_nan(x, y) : x + y; }
+
+//@ part column_part needs fold
 // Sums or maxima of a warp's rows in each of the M columns of a thread: N elements of a full tile, or N numbers a row if M is 1
 template <bool MAX, int N, int M> DEV void column_part(const float (&x)[N], float (&y)[M]) {
   constexpr int R = N / M, G = M / 2;                         // rows of a thread; groups of 8 columns
@@ -50,12 +44,9 @@ template <bool MAX, int N, int M> DEV void column_part(const float (&x)[N], floa
     a = fold<MAX>(a, __shfl_xor_sync(~0u, a, 8));
     y[c] = fold<MAX>(a, __shfl_xor_sync(~0u, a, 16));
   }
-}""",
-    "fold",
-)
-_part(
-    "give_columns",
-    """
+}
+
+//@ part give_columns needs shared_access
 // A warp's numbers of M columns a thread, where the other warps of its warpgroup find them: a row of all columns a warp
 template <int M> DEV void give_columns(const float (&x)[M], uint32_t area, int warp, int lane) {
   if (M == 1) {
@@ -64,12 +55,9 @@ template <int M> DEV void give_columns(const float (&x)[M], uint32_t area, int w
 #pragma unroll
     for (int j = 0; j < M / 2; ++j) put<float2>(area + 16 * M * warp + 8 * lane + 32 * j, make_float2(x[2 * j], x[2 * j + 1 % M]));
   }
-}""",
-    "shared_access",
-)
-_part(
-    "take_columns",
-    """
+}
+
+//@ part take_columns needs fold, shared_access
 // The sums or maxima of what the four warps have given
 template <bool MAX, int M> DEV void take_columns(float (&x)[M], uint32_t area, int lane) {
 #pragma unroll
@@ -78,7 +66,6 @@ template <bool MAX, int M> DEV void take_columns(float (&x)[M], uint32_t area, i
     constexpr int W = M == 1 ? 4 : 16 * M;                    // bytes of a warp
     x[c] = fold<MAX>(fold<MAX>(get<float>(at), get<float>(at + W)), fold<MAX>(get<float>(at + 2 * W), get<float>(at + 3 * W)));
   }
-}""",
-    "fold",
-    "shared_access",
-)
+}
+
+}  // namespace cuir

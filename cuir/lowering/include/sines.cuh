@@ -1,9 +1,13 @@
-"""Sine and cosine as device functions: within 2 units in the last place over the whole range.
+// Sine and cosine: within 2 units in the last place over the whole range.
+// The code is small, as there is one for each element of a tile.
+#pragma once
+#include "headers.cuh"
 
-The code is small, as there is one for each element of a tile.
-"""
+namespace cuir {
 
-SINES = """
+//@ section numbers
+
+//@ part sine defines cosine, sines
 // 2 / pi in words of 32 bits, behind one of zeros
 __device__ constexpr unsigned TWO_OVER_PI[8] = {0, 0xA2F9836Eu, 0x4E441529u, 0xFC2757D1u, 0xF534DDC0u, 0xDB629599u, 0x3C439041u, 0xFE5163ABu};
 // x less the nearest multiple of pi / 2, and which, of a large x: the product with those bits of 2 / pi that do not give whole turns (Payne and Hanek)
@@ -52,6 +56,6 @@ template <int QUARTERS> DEV void sines(float (&x)[4]) {
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = sine_of(t[i], q[i] + QUARTERS);
-}"""
+}
 
-__all__ = ["SINES"]
+}  // namespace cuir

@@ -1,13 +1,13 @@
-"""Device functions that move accumulators and rows between registers and shared memory."""
+// Accumulators and rows between registers and shared memory.
+#pragma once
+#include "headers.cuh"
+#include "words.cuh"
 
-from __future__ import annotations
+namespace cuir {
 
-from .prelude import COMMON
+//@ section words
 
-_part = COMMON.section("words")
-_part(
-    "accumulator_pairs",
-    """
+//@ part accumulator_pairs
 // Where an accumulator of COLS columns and N numbers a lane lies in a panelled array of ROWS rows; row: this lane's first one, the next slab's is STEP behind it. Two columns at a
 // time, from two places of a panel at once: odd rows take the two in the other order, so that lanes of four rows meet in no bank
 template <int ROWS, int COLS, int STEP, int N, class F> DEV void accumulator_pairs(uint32_t at, int row, int lane, F move) {
@@ -25,11 +25,9 @@ template <int ROWS, int COLS, int STEP, int N, class F> DEV void accumulator_pai
       }
     }
   }
-}""",
-)
-_part(
-    "store_accumulator",
-    """
+}
+
+//@ part store_accumulator needs shared_access, accumulator_pairs
 // An accumulator to shared memory
 template <int ROWS, int COLS, int STEP, int N> DEV void store_accumulator(const float (&x)[N], uint32_t to, int row, int lane) {
   accumulator_pairs<ROWS, COLS, STEP, N>(to, row, lane, [&](uint32_t here, uint32_t there, int a, bool odd) {
@@ -37,13 +35,9 @@ template <int ROWS, int COLS, int STEP, int N> DEV void store_accumulator(const 
     put<float2>(here, odd ? make_float2(x[b], x[b + 1]) : make_float2(x[a], x[a + 1]));
     put<float2>(there, odd ? make_float2(x[a], x[a + 1]) : make_float2(x[b], x[b + 1]));
   });
-}""",
-    "shared_access",
-    "accumulator_pairs",
-)
-_part(
-    "store_dealt",
-    """
+}
+
+//@ part store_dealt needs shared_access
 // One in dealt order, in order: of 16 columns a lane has 4 c .. 4 c + 3, c = lane % 4. Odd rows begin with the other half of a panel, so that lanes of two rows meet in no bank
 template <int ROWS, int COLS, int STEP, int N> DEV void store_dealt(const float (&x)[N], uint32_t to, int row, int lane) {
   const bool odd = row & 1;
@@ -58,26 +52,18 @@ template <int ROWS, int COLS, int STEP, int N> DEV void store_dealt(const float 
       put<float4>(there + further, odd ? u : v);
     }
   }
-}""",
-    "shared_access",
-)
-_part(
-    "load_accumulator",
-    """
+}
+
+//@ part load_accumulator needs shared_access, accumulator_pairs
 // What store_accumulator has stored
 template <int ROWS, int COLS, int STEP, int N> DEV void load_accumulator(float (&x)[N], uint32_t from, int row, int lane) {
   accumulator_pairs<ROWS, COLS, STEP, N>(from, row, lane, [&](uint32_t here, uint32_t there, int a, bool odd) {
     const float2 u = get<float2>(here), v = get<float2>(there);
     x[a] = odd ? v.x : u.x, x[a + 1] = odd ? v.y : u.y, x[a + 8] = odd ? u.x : v.x, x[a + 9] = odd ? u.y : v.y;
   });
-}""",
-    "shared_access",
-    "accumulator_pairs",
-)
+}
 
-_part(
-    "load_columns",
-    """
+//@ part load_columns needs shared_access
 // The columns of one row that a lane has, in pairs; col: the first
 template <int COLS> DEV void load_columns(float (&x)[COLS / 4], uint32_t from, int col) {
 #pragma unroll
@@ -85,6 +71,6 @@ template <int COLS> DEV void load_columns(float (&x)[COLS / 4], uint32_t from, i
     const float2 u = get<float2>(from + (col + 8 * j) * 4);
     x[2 * j] = u.x, x[2 * j + 1] = u.y;
   }
-}""",
-    "shared_access",
-)
+}
+
+}  // namespace cuir
