@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import shutil
 from collections.abc import Generator
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from cuir.runtime import result_cache
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, measure_cpu
 
 torch.set_num_threads(1)
@@ -25,6 +27,15 @@ settings.register_profile(
 )  # for minutes; `--hypothesis-profile=thorough` for hours. See tests/strategies/effort.py
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=SLOW)
 settings.load_profile("cuir")
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of cached results for each test: what one makes of a changed module is nothing to another, or to a user."""
+    monkeypatch.setattr(result_cache, "FOLDER", str(tmp_path_factory.getbasetemp() / "results" / str(next(_NUMBERS))))
 
 
 @functools.cache

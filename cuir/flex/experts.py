@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ..checking.checked import Const
+from ..runtime.result_cache import remember
 from ..syntax.nodes import Program
 from ..syntax.types import F32, DType
 from . import decoding
@@ -33,12 +34,23 @@ def expert(kind: Kind, dtype: DType) -> str:
 
 @functools.cache
 def origin_of(name: str) -> Program:
-    """Parse an expert program by its name."""
+    """Return an expert program by its name, parsed."""
+    text, file = origin_text(name), f"{name}.cuir"
+
+    def parse_text() -> Program:
+        from ..syntax.parser import parse
+
+        return parse(text, file)
+
+    return remember("programs", [file, text], Program, parse_text)
+
+
+@functools.cache
+def origin_text(name: str) -> str:
+    """Return the text of an expert program."""
     import corpus
 
-    from ..syntax.parser import parse
-
-    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
+    return corpus.kernels()[name].read_text(encoding="utf-8")
 
 
 def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
@@ -67,4 +79,4 @@ def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str
     return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
-__all__ = ["Kind", "expert", "origin_of", "space_of", "starts_of"]
+__all__ = ["Kind", "expert", "origin_of", "origin_text", "space_of", "starts_of"]

@@ -46,7 +46,7 @@ from .call_inputs import (
     prepare_dropout,
 )
 from .dispatched import has_no_numbers, is_dispatched
-from .experts import Kind, expert, origin_of, space_of, starts_of
+from .experts import Kind, expert, space_of, starts_of
 from .first_call_progress import Progress
 from .made import DeviceArguments
 from .mods import CaptureKey, make_capture_key
@@ -54,6 +54,7 @@ from .packing import output_for, pack_rows, strides_fit, without_room
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import KNOWN_LENGTHS, Settings, text_of
 from .shares import join_shares, launch_arguments, share_count
+from .transfers import transfer_to_expert
 
 if TYPE_CHECKING:
     from ..lowering import Cuda
@@ -617,9 +618,10 @@ def make_attention(
     parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
     traced = traced_with(spec, capture_key) if traced is None else traced
-    transferred = transfer(
-        origin if origin is not None else origin_of(expert(kind, dtype)), spec, traced=traced, bits=bits, tables=bits and kind == "forward"
-    )
+    if origin is None:
+        transferred = transfer_to_expert(expert(kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
+    else:
+        transferred = transfer(origin, spec, traced=traced, bits=bits, tables=bits and kind == "forward")
     key = (transferred.text, text_of(fixed), level, capture_key.structure)
     settings = _SETTINGS.get(key)
     if settings is None:
@@ -635,7 +637,7 @@ def make_attention(
             space = space_of(transferred.program, fixed) if origin is None else None
             start_settings = (space.starts, space.exact) if space is not None else ((), False)
             settings = Settings(transferred.program, fixed, *start_settings, transferred.mask)
-        settings.checked(settings.start)
+        settings.require_fit(settings.start)
         _SETTINGS[key] = settings
     return Attention(
         transferred,

@@ -116,10 +116,10 @@ class VarlenSettings(Settings):
     @functools.cached_property
     def tall(self) -> dict[str, Const]:
         """The setting for long sequences; `start` if none with taller tiles is known."""
-        from ..performance.search.space import find_violation
+        from ..performance.search.verdicts import fits
 
         settings = ({**start, **self.fixed} for start in self.starts if start.get("BM") == TALL)
-        return next((consts for consts in settings if find_violation(self.program, None, consts) is None), self.start)
+        return next((consts for consts in settings if fits(self.program, None, consts)), self.start)
 
     def untuned(self, at: Lengths) -> dict[str, Const]:
         if at.M > SHORT:

@@ -70,10 +70,10 @@ class Settings:
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         """The setting for the interpreter, and for reports that are of no problem."""
-        from ..performance.search.space import find_violation
+        from ..performance.search.verdicts import fits
 
         settings = ({**start, **self.fixed} for start in self.starts)
-        return next((consts for consts in settings if find_violation(self.program, None, consts) is None), self.fixed)
+        return next((consts for consts in settings if fits(self.program, None, consts)), self.fixed)
 
     @functools.cached_property
     def work(self) -> Work | None:
@@ -147,6 +147,13 @@ class Settings:
             self.checks[key] = check(self.program, None, consts)
         return self.checks[key]
 
+    def require_fit(self, consts: Mapping[str, Const]) -> None:
+        """Raise the checker's CuirError for a setting that it refuses."""
+        from ..performance.search.verdicts import fits
+
+        if not fits(self.program, None, consts):
+            self.checked(consts)
+
     def compiled(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
     ) -> tuple[dict[str, Const], CompiledKernel]:
@@ -206,14 +213,14 @@ class Settings:
 
         Consts that the user chose are unchanged.
         """
-        from ..performance.search.space import find_violation
+        from ..performance.search.verdicts import fits
 
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
             return []
         tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[-1])] * (queries > FEWER)
         settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
-        return [s for s in settings if s != consts and find_violation(self.program, None, s) is None]
+        return [s for s in settings if s != consts and fits(self.program, None, s)]
 
 
 def text_of(consts: Mapping[str, Const]) -> str:

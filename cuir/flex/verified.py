@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Literal
 
 from ..checking.checked import Const
 from ..performance.search.space import from_plain
-from ..runtime.kernel_cache import describe_package
 from ..runtime.nvcc import cache_dir, write_whole
+from ..runtime.result_cache import describe_package, digest
 from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from ..text.jsontext import to_json
-from ..verification import Stage, VerifyReport, verify
-from ..verification.side_processes import count_usable_processes
+from ..verification.report import Stage, VerifyReport
 from .first_call_progress import Progress
 from .mods import CaptureKey
 
@@ -42,6 +40,9 @@ def verified(
     report = _read(entry)
     if report is not None:
         return report
+    from ..verification import verify
+    from ..verification.side_processes import count_usable_processes
+
     with progress.step(f"verifying ({level})") as step:
         report = verify(program, spec, kernel=kernel, consts=consts, level=level, progress=step.tell, processes=count_usable_processes())
     if not report.ok:
@@ -53,7 +54,7 @@ def verified(
 def _entry(program: Program, capture_key: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
     values = sorted((name, str(value)) for name, value in consts.items())
     parts = [describe_package(), show(program), capture_key.digest(), repr(values), level]
-    return cache_dir() / "verified" / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".json")
+    return cache_dir() / "verified" / (digest(parts) + ".json")
 
 
 def _read(entry: Path) -> VerifyReport | None:

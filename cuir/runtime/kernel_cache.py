@@ -6,24 +6,21 @@ entry in another cache (see `compile`), which serves other programs that lower t
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import io
 import os
-import pickle
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ..checking.checked import Const
-from ..ops import OPERATORS, TABLE, Op
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from .loader import DRIVER
-from .nvcc import Compiled, cache_dir, find_nvcc, write_whole
+from .nvcc import Compiled, cache_dir, describe_environment, find_nvcc, write_whole
+from .result_cache import describe_package, digest, dump, restore
 
-PACKAGE = Path(__file__).parent.parent
+CHECKSUM_BYTES = 4
 
 
 def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, Const] | None, loader: str = DRIVER) -> Path:
@@ -43,12 +40,15 @@ def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, C
         repr(values),
         loader,
     ]
-    return cache_dir() / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + ".kernel")
+    return cache_dir() / (digest(parts) + ".kernel")
 
 
 def load(entry: Path) -> Compiled | None:
     try:
-        loaded = _Reader(io.BytesIO(entry.read_bytes())).load()
+        content = entry.read_bytes()
+        if zlib.crc32(content[:-CHECKSUM_BYTES]) != int.from_bytes(content[-CHECKSUM_BYTES:], "little"):
+            return None
+        loaded = restore(content[:-CHECKSUM_BYTES])
         return loaded if isinstance(loaded, Compiled) else None
     except Exception:  # a damaged file may raise anything: the kernel is compiled again
         return None
@@ -61,44 +61,15 @@ def store(entry: Path, compiled: Compiled) -> None:
     origin = replace(checked.origin, body=())
     slim = replace(checked, program=Program(items=(origin,), span=checked.program.span), origin=origin, roles=roles)
     compiled = replace(compiled, cuda=replace(compiled.cuda, checked=slim))
-    content = io.BytesIO()
-    _Writer(content, pickle.HIGHEST_PROTOCOL).dump(compiled)
-    write_whole({entry: content.getvalue()})
-
-
-class _Writer(pickle.Pickler):
-    def persistent_id(self, obj: object) -> str | None:
-        return obj.name if isinstance(obj, Op) else None
-
-
-class _Reader(pickle.Unpickler):
-    """Unpickler of classes of this package and entries of the table of primitives alone.
-
-    A foreign file in the folder thus runs nothing.
-    """
-
-    def persistent_load(self, name: str) -> Op:
-        return OPERATORS[name] if name in OPERATORS else TABLE[name]
-
-    def find_class(self, module: str, name: str) -> object:
-        if module.split(".")[0] == "cuir" and "." not in name:
-            cls = super().find_class(module, name)
-            if isinstance(cls, type):
-                return cls
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong into a kernel's file")
-
-
-@functools.cache
-def describe_package() -> str:
-    """Describe this package's files on disk: changes with every edit and every installation."""
-    files = [p for p in sorted(PACKAGE.rglob("*")) if p.suffix in (".py", ".lark", ".cuir")]
-    return repr([(p.relative_to(PACKAGE).as_posix(), (s := p.stat()).st_size, s.st_mtime_ns) for p in files])
+    content = dump(compiled)
+    write_whole({entry: content + zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little")})
 
 
 def _describe_compiler() -> str:
     """Describe nvcc's file on disk, without running it."""
     try:
         path = os.path.realpath(find_nvcc())
-        return f"{path} {os.stat(path).st_mtime_ns}"
+        stat = os.stat(path)
+        return f"{path} {stat.st_size} {stat.st_mtime_ns} {describe_environment()}"
     except (CuirError, OSError):
         return "none"

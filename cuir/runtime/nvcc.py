@@ -28,6 +28,8 @@ from .slim_headers import write_slim_headers
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
 HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
 TOOLKITS = ("/usr/local/cuda",)  # default folders of installers
+# variables that nvcc, or the preprocessor that it starts, adds to its options
+ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CUTLASS_INCLUDE")
 INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
 
 
@@ -105,6 +107,11 @@ def find_nvcc() -> str:
     return path
 
 
+def describe_environment() -> str:
+    """Describe the variables of the environment that change what nvcc makes of a text; "" if none is set."""
+    return " ".join(f"{name}={os.environ[name]}" for name in ENVIRONMENT if os.environ.get(name))
+
+
 @functools.cache
 def compiler_version(nvcc: str) -> str:
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
@@ -168,7 +175,8 @@ def cached_resources(cuda: Cuda) -> Resources | None:
 
 
 def _key(cuda: Cuda) -> str:
-    return hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS]).encode()).hexdigest()[:32]
+    environment = [text] if (text := describe_environment()) else []
+    return hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS, *environment]).encode()).hexdigest()[:32]
 
 
 def _cached(cuda: Cuda, entry: Path) -> Compiled | None:

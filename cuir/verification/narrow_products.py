@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..checking.checked import BoundCall, Checked
-from ..interp.interpreted_launch import list_loop_turns
 from ..ops.meaning.tiles import NARROW_SUM_BITS, narrow_sum_error
 from ..syntax.nodes import Assign, For, If, Name, Stmt
 from ..syntax.types import DType, SharedView, TileType
@@ -37,6 +36,8 @@ class NarrowSum:
 
 def find_narrow_sums(checked: Checked) -> list[NarrowSum]:
     """Return one record for each sum of 8-bit products in the kernel's text, at its first product."""
+    from ..interp.interpreted_launch import list_loop_turns  # reports are read without the interpreter
+
     most: dict[int, int] = {}
     for turns in list_loop_turns(checked):
         most[id(turns.stmt)] = max(most.get(id(turns.stmt), 1), turns.most)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cuir import create_block_mask, flex_attention
-from cuir.flex import front, kernels, verified
+from cuir.flex import front, kernels
 from cuir.flex.first_call_progress import Progress, is_shown
 from cuir.verification import Stage, VerifyReport
 
@@ -68,7 +68,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
         return VerifyReport(spec.name, "flash_fwd", level, dict(consts), [Stage("mask", "the mask", "passed")])  # type: ignore[arg-type]
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
-    monkeypatch.setattr(verified, "verify", verify)
+    monkeypatch.setattr("cuir.verification.stages.verify", verify)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):

@@ -295,7 +295,7 @@ def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def never(*args: Any, **named: Any) -> Any:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(verified, "verify", never)
+    monkeypatch.setattr("cuir.verification.stages.verify", never)
     again = attention(documents(1, 500), head_dim=64, consts=SMALL).report
     assert again is not None and again.summary() == first.summary() and again.consts == first.consts
     with pytest.raises(AssertionError, match="asked again"):

@@ -24,7 +24,8 @@ from ...syntax.nodes import Program
 from ...syntax.types import DTYPES
 from ...text.jsontext import append_line
 from ..timing.problem import Shape
-from .space import Consts, defaults, find_violation, from_plain, plain
+from .space import Consts, defaults, from_plain, plain
+from .verdicts import fits
 
 GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings
 MAX_DISTANCE = 6.0  # greatest distance at which a class serves another
@@ -188,7 +189,7 @@ def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", 
         return {}
     record = find_nearest_record(Key.of(arch, program, dtype, shape, fixed), shape_class(shape, sms))
     setting = from_plain(record["consts"]) if record else {}
-    return setting if find_violation(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) is None else {}
+    return setting if fits(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) else {}
 
 
 class Journal:

@@ -16,8 +16,8 @@ from ...checking.checker import pick_kernel
 from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Expr, Program
 from ...syntax.types import DType
-from ..search import cache
-from ..search.space import Consts, defaults, find_violation, label
+from ..search import cache, verdicts
+from ..search.space import Consts, defaults, label
 from ..timing.problem import Shape
 from . import cost
 from . import shipped_table as table
@@ -97,7 +97,7 @@ def choose(
     def fits(setting: Mapping[str, Const]) -> bool:
         """Return whether a setting agrees with the user's values and passes the checker."""
         agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in requested.items())
-        return agrees and find_violation(program, kernel, {**setting, **fixed}) is None
+        return agrees and verdicts.fits(program, kernel, {**setting, **fixed})
 
     def drop_defaults(setting: Mapping[str, Const]) -> Consts:
         """Return the tile, and the values that differ from the signature."""

@@ -24,7 +24,7 @@ from cuir.variants.lists import block_lists
 from tests.performance.selection.conftest import ORIGIN, adapted, work
 
 AT = Lengths(4, 16, 16, 4096, 4096)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def dilated(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

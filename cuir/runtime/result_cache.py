@@ -1,0 +1,169 @@
+"""Disk cache of results that follow from texts: transfers, verdicts of the checker, parsed programs.
+
+A key names everything that a result depends on; this module adds the package's files and Python's version. Entries are
+compressed with a checksum, written atomically, and limited in number for each kind; a damaged one counts as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import hashlib
+import io
+import os
+import pickle
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ..ops import OPERATORS, TABLE, Op
+from .nvcc import cache_dir, write_whole
+
+PACKAGE = Path(__file__).parent.parent
+FOLDER = "results"  # in the cache folder
+LIMIT = 2048  # entries of a kind: some 40 KB each
+KEPT = 0.75  # of them, the most recently used, once there are more
+NORMALISED_BEFORE = 1_600_000_000 * 10**9  # ns: a file that is older than the package has a time that says nothing
+
+T = TypeVar("T")
+
+
+def remember(kind: str, key: Sequence[str], cls: type[T], make: Callable[[], T]) -> T:
+    """Return the cached result for a key; make and store it if there is none.
+
+    cls: the class of results, of this package or a plain value's.
+    """
+    entry = make_entry_path(kind, key)
+    known = _load(entry, cls)
+    if known is not None:
+        return known
+    result = make()
+    _store(entry, result)
+    return result
+
+
+def make_entry_path(kind: str, key: Sequence[str]) -> Path:
+    """Return the file of a result, named after its key."""
+    return cache_dir() / FOLDER / kind / digest([describe_package(), sys.implementation.cache_tag or sys.version, kind, *key])
+
+
+def digest(parts: Sequence[str]) -> str:
+    """Return a digest of texts; other texts, or the same joined elsewhere, have another one."""
+    lengths = ",".join(str(len(p)) for p in parts)
+    return hashlib.sha256("\0".join([lengths, *parts]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _load(entry: Path, cls: type[T]) -> T | None:
+    try:
+        result = restore(zlib.decompress(entry.read_bytes()))
+    except Exception:  # a damaged file may raise anything: the result is made again
+        return None
+    if not isinstance(result, cls):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(entry)  # so that eviction sees its use
+    return result
+
+
+def _store(entry: Path, result: object) -> None:
+    write_whole({entry: zlib.compress(dump(result), 1)})
+    with contextlib.suppress(OSError):
+        _evict(entry.parent)
+
+
+def _evict(folder: Path) -> None:
+    """Delete the entries of a kind that were used least recently, once there are more than the limit."""
+    with os.scandir(folder) as entries:
+        names = [e.path for e in entries]
+    if len(names) <= LIMIT:
+        return
+
+    def last_use(path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns
+        except OSError:  # another process has deleted it
+            return 0
+
+    for path in sorted(names, key=last_use, reverse=True)[int(LIMIT * KEPT) :]:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+# ---- pickles that run nothing
+def dump(value: object) -> bytes:
+    """Return a value of this package's classes as bytes."""
+    content = io.BytesIO()
+    _Writer(content, pickle.HIGHEST_PROTOCOL).dump(value)
+    return content.getvalue()
+
+
+def restore(content: bytes) -> object:
+    """Return the value of `dump`.
+
+    Raises UnpicklingError for what it would not have written, and many other errors for damaged bytes.
+    """
+    with _without_collections():
+        return _Reader(io.BytesIO(content)).load()
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Keep the garbage collector from walking through the process again and again while a tree of live nodes grows."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Writer(pickle.Pickler):
+    def persistent_id(self, obj: object) -> str | None:
+        return obj.name if isinstance(obj, Op) else None
+
+
+class _Reader(pickle.Unpickler):
+    """Unpickler of classes of this package and entries of the table of primitives alone.
+
+    A foreign file in the folder thus runs nothing.
+    """
+
+    def persistent_load(self, name: str) -> Op:
+        return OPERATORS[name] if name in OPERATORS else TABLE[name]
+
+    def find_class(self, module: str, name: str) -> object:
+        if module.split(".")[0] == "cuir" and "." not in name:
+            cls = super().find_class(module, name)
+            if isinstance(cls, type):
+                return cls
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong into the cache")
+
+
+# ---- this package
+@functools.cache
+def describe_package() -> str:
+    """Describe this package's files on disk: changes with every edit and every installation."""
+    return digest([str(PACKAGE), *_describe_files(str(PACKAGE))])
+
+
+def _describe_files(folder: str) -> Iterator[str]:
+    """Yield a description of each file, in order: name, size and time; of one without a real time its content."""
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda e: e.name)
+    for entry in ordered:
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _describe_files(entry.path)
+            continue
+        stat = entry.stat()
+        content = hashlib.sha256(Path(entry.path).read_bytes()).hexdigest() if stat.st_mtime_ns < NORMALISED_BEFORE else ""
+        yield f"{entry.path} {stat.st_size} {stat.st_mtime_ns} {content}"
+
+
+describe_package()  # now: of the code that this process runs, not of an upgrade while it does
+
+__all__ = ["describe_package", "digest", "dump", "make_entry_path", "remember", "restore"]

@@ -1,0 +1,166 @@
+"""Results kept on disk: what the next process finds, what makes them anew, what no file may do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cuir.ops import TABLE
+from cuir.runtime import result_cache
+from cuir.runtime.result_cache import describe_package, digest, dump, make_entry_path, remember, restore
+from cuir.text.source import Source, Span
+
+SPAN = Span(Source("a.cuir", "text"), 1, 2, 3, 4)
+
+
+@pytest.fixture
+def ask() -> tuple[Callable[..., Span], list[int]]:
+    """A function that asks for a result, and the times that it was made."""
+    made: list[int] = []
+
+    def ask(*key: str, kind: str = "spans") -> Span:
+        def make() -> Span:
+            made.append(len(made))
+            return SPAN
+
+        return remember(kind, key, Span, make)
+
+    return ask, made
+
+
+def test_a_result_is_made_once(ask: tuple[Callable[..., Span], list[int]]) -> None:
+    call, made = ask
+    assert call("a", "b") == call("a", "b") == SPAN and made == [0]
+
+
+@pytest.mark.parametrize("change", ["part", "order", "joined", "kind", "package", "python"])
+def test_another_key_is_another_result(ask: tuple[Callable[..., Span], list[int]], monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    call, made = ask
+    call("a", "b")
+    if change == "package":
+        monkeypatch.setattr(result_cache, "describe_package", lambda: "another version")
+    if change == "python":
+        monkeypatch.setattr(result_cache.sys.implementation, "cache_tag", "another")  # type: ignore[attr-defined]
+    key = {"part": ("a", "c"), "order": ("b", "a"), "joined": ("a\0b",)}.get(change, ("a", "b"))
+    call(*key, kind="others" if change == "kind" else "spans")
+    assert made == [0, 1]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda whole: b"", lambda whole: b"no result", lambda whole: whole[:-3], lambda whole: whole[: len(whole) // 2],
+    lambda whole: bytes([*whole[:-1], whole[-1] ^ 1]), lambda whole: zlib.compress(dump("a text")), lambda whole: zlib.compress(pickle.dumps(os.path.join)),
+], ids=["empty", "foreign", "end cut off", "half", "one bit", "another class", "a function"])  # fmt: skip
+def test_a_damaged_entry_is_made_anew(ask: tuple[Callable[..., Span], list[int]], damage: Callable[[bytes], bytes]) -> None:
+    call, made = ask
+    call("a")
+    entry = make_entry_path("spans", ["a"])
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert call("a") == SPAN == call("a") and made == [0, 1]
+
+
+class Foreign:
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return os.mkdir, ("ran",)
+
+
+def test_a_foreign_entry_runs_nothing(ask: tuple[Callable[..., Span], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, made = ask
+    monkeypatch.chdir(tmp_path)
+    call("a")
+    make_entry_path("spans", ["a"]).write_bytes(zlib.compress(pickle.dumps(Foreign())))
+    assert call("a") == SPAN and made == [0, 1] and not (tmp_path / "ran").exists()
+    with pytest.raises(pickle.UnpicklingError, match=r"mkdir does not belong"):
+        restore(pickle.dumps(Foreign()))
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    ask: tuple[Callable[..., Span], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, made = ask
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(result_cache, "FOLDER", str(tmp_path / "file"))
+    assert call("a") == call("a") == SPAN and made == [0, 1]
+
+
+def test_entries_of_long_ago_make_room(ask: tuple[Callable[..., Span], list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    call, _ = ask
+    monkeypatch.setattr(result_cache, "LIMIT", 4)
+    for i in range(4):
+        call(str(i))
+        os.utime(make_entry_path("spans", [str(i)]), (1000 + i, 1000 + i))
+    call("0")  # its use counts
+    call("4")
+    assert {i for i in range(5) if make_entry_path("spans", [str(i)]).exists()} == {0, 3, 4}
+
+
+def test_primitives_are_those_of_the_table() -> None:
+    assert restore(dump(TABLE["store"])) is TABLE["store"]
+
+
+def test_a_digest_tells_parts_apart() -> None:
+    texts = [["ab"], ["a", "b"], ["a", "b", ""], ["", "a", "b"], ["a\0b"], ["b", "a"], [], ["\ud800"]]
+    assert len({digest(t) for t in texts}) == len(texts)
+
+
+# ---- the package's files
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "package"
+    for name in ("a.py", "room/b.toml", "room/__pycache__/b.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    monkeypatch.setattr(result_cache, "PACKAGE", folder)
+    return folder
+
+
+def describe() -> str:
+    return describe_package.__wrapped__()
+
+
+def rewrite(folder: Path, name: str, text: str) -> None:
+    """Another content, of the same time."""
+    stat = (folder / name).stat()
+    (folder / name).write_text(text)
+    os.utime(folder / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [
+    lambda p: os.utime(p / "a.py", ns=(0, (p / "a.py").stat().st_mtime_ns + 1)),
+    lambda p: rewrite(p, "a.py", "longer"),
+    lambda p: rewrite(p, "room/b.toml", "longer"),
+    lambda p: (p / "room/b.toml").rename(p / "room/c.toml"),
+    lambda p: (p / "room/b.toml").rename(p / "b.toml"),
+    lambda p: (p / "a.py").unlink(),
+    lambda p: (p / "room/new.cuh").write_text(""),
+    lambda p: p.rename(p.with_name("elsewhere")) and result_cache.__dict__.update(PACKAGE=p.with_name("elsewhere")),
+], ids=["time", "size", "size of data", "name", "folder", "deleted", "new", "place"])  # fmt: skip
+def test_every_change_of_a_file_is_another_package(package: Path, change: Callable[[Path], object]) -> None:
+    before = describe()
+    assert before == describe()
+    change(package)
+    assert before != describe()
+
+
+def test_byte_code_is_not_the_package(package: Path) -> None:
+    before = describe()
+    rewrite(package, "room/__pycache__/b.pyc", "longer")
+    assert before == describe()
+
+
+def test_times_that_say_nothing_count_for_nothing(package: Path) -> None:
+    """Builds that can be reproduced give every file one time: then the content decides."""
+    for name in ("a.py", "room/b.toml"):
+        os.utime(package / name, (315532800, 315532800))
+    before = describe()
+    assert before == describe()
+    rewrite(package, "a.py", "y")
+    assert before != describe()
+
+
+def test_this_package_is_described() -> None:
+    assert describe_package() == describe()
