@@ -61,6 +61,8 @@ def test_the_property_of_the_verification_page_holds_and_can_fail() -> None:
         names["test_scale"]()
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("name", ["window", "capped"])
 def test_the_variants_of_the_page_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     page = (ROOT / "docs/variants.md").read_text(encoding="utf-8")

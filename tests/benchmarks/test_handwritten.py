@@ -33,6 +33,7 @@ def test_the_index_is_whole() -> None:
     assert all(count[c] >= 15 for c in CLASSES) and count[None] >= 40 and sum(count.values()) - count[None] >= 120
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", AT_FIRST)
 def test_what_was_judged_wrongly_at_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     e = ENTRIES[name]

@@ -47,6 +47,7 @@ def errors(body: str, **kw: str) -> list[tuple[str, int, int]]:
     return [(d.code, d.span.line - 8, d.span.column - 8) for d in caught.value.diagnostics if d.span]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_corpus_checks(path: Path) -> None:
     program = parse(path.read_text(), path.name)

@@ -66,6 +66,7 @@ def test_mask_is_the_definition(name: str) -> None:
     assert spec.name == name and spec.doc
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
     """What `cuir verify` asks of its blocks and its mask, on small problems; the numbers of every variant are in tests/verify."""
@@ -77,6 +78,7 @@ def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
     assert check_mask(program, checked, spec, Lengths(1, 2, 1, 70, 83)).read > 70 * 83
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_the_kernel_for_f32_of_a_variant_keeps_its_mask(name: str) -> None:
     """Its warpgroups own 64 rows or 128, for which it asks kv_rows twice."""

@@ -274,6 +274,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("problem", OTHERS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
 def test_other_programs_are_clean(problem: Any) -> None:
     name, kernel, consts, dims, given, grid = problem
@@ -299,6 +300,7 @@ def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: b
     return name_steps(skeleton, tuple(agents))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("lockstep", [False, True], ids=["at once", "late units"])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")

@@ -84,6 +84,7 @@ def close(found: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...], boun
         assert x.shape == y.shape and (x.double() - y).norm() <= bound * y.norm()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mask_mod", [None, causal, documents, late])
 @pytest.mark.parametrize("score_mod", [None, softcap, biased, masking])
 def test_masks_and_scores(mask_mod: Mod, score_mod: Mod) -> None:
@@ -115,6 +116,7 @@ def test_bfloat16(dim: int) -> None:
     close(*both(tensors(1, 2, 2, 100, 100, dim, dtype=torch.bfloat16), causal, None), bound=8e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(spread=True), RequestedGradients(in_order=True)])
 def test_every_head_dim_has_kernels_that_fit(asked: RequestedGradients, dtype: torch.dtype) -> None:
@@ -179,6 +181,7 @@ def test_keys_of_all_batches_and_strides() -> None:
     close(found, torch.autograd.grad(p, exact, do.double()))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2), (3, 2, 1, 0)])
 @pytest.mark.parametrize("dim", [20, 64])

@@ -42,6 +42,7 @@ def tensors(spread: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return q, (k * torch.linspace(0.1, spread, N)[:, None]).half(), v
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("score", [None, capped, hidden], ids=["plain", "capped", "hidden"])
 @pytest.mark.parametrize("mod", [None, documents, late], ids=["all", "documents", "late"])
 @pytest.mark.parametrize("spread", [1.0, 30.0])

@@ -326,6 +326,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", HOLDERS)
 @settings(max_examples=1)
 @example([("written", 1), ("tensor", 2), ("size", 2), ("memory", 1)])

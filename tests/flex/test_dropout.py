@@ -79,6 +79,7 @@ def code_of(error: Any) -> str:
     return str(error.value.diagnostics[0].code)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize(("mask", "score"), [(None, None), (causal, capped), (documents, None)])
 def test_outputs_and_gradients(mask: Mod, score: Mod, dtype: torch.dtype) -> None:

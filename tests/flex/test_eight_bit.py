@@ -83,6 +83,7 @@ class Problem:
         return torch.stack(rows), torch.stack(sums)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "problem",
     [
@@ -125,6 +126,7 @@ def rows_of_a_warp(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "problem",
     [

@@ -143,6 +143,8 @@ def test_float64_is_refused() -> None:
     assert theirs(q, k, v, enable_gqa=True).dtype == torch.float64, "as the message says"
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_object_is_verified(parts: int) -> None:
     """Mask, schedules and numbers, by the error that the kernel's precision allows."""
@@ -152,6 +154,8 @@ def test_the_object_is_verified(parts: int) -> None:
     assert corpus.expert("f32") == "flash_fwd_f32"
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("score", [lambda s, b, h, q, k: s * 2, lambda s, b, h, q, k: s * s], ids=["twice", "squared"])
 def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
     """What rounding to TF32 makes of few weights, and of an LSE, is PyTorch's own error as well as the kernel's."""

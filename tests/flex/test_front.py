@@ -287,6 +287,7 @@ def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.Monk
 SMALL = {"BM": 64, "BN": 64}
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     first = attention(documents(0), head_dim=64, consts=SMALL).report

@@ -44,6 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return launches
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("asked", "kernels"),
@@ -80,6 +81,7 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, 
     assert all((size > 256) == (name in written) for name, size in sizes.items()), sizes
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("asked", ["kv", "v", "k", "q", "qkv", "qv"])
 @pytest.mark.parametrize(("keys", "values"), [(64, 128), (16, 72), (96, 64), (64, 192), (192, 128)])
 def test_head_dims_that_differ(keys: int, values: int, asked: str) -> None:

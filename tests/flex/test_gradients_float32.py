@@ -52,6 +52,7 @@ def accurate(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> None:
         assert float((x.double() - y).norm()) <= 2 * float((z.double() - y).norm()) + 2.0**-21 * (float(y.norm()) + y.numel() ** 0.5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mask_mod", [None, causal, documents, late])
 @pytest.mark.parametrize("score_mod", [None, softcap, biased, masking])
 def test_masks_and_scores(mask_mod: Any, score_mod: Any) -> None:
@@ -89,6 +90,7 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
     assert all(g.isfinite().all() for g in torch.autograd.grad(o.sum(), (q, k, v)))  # type: ignore[union-attr]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dim", [64, 192])
 @pytest.mark.parametrize(
@@ -130,6 +132,7 @@ def test_only_what_is_asked_for(asked: str, kernels: list[str], dim: int, compil
     assert all((size > 1024) == (name in written) for name, size in sizes.items()), sizes
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(in_order=True)])
 @pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])
 def test_the_same_bits_under_every_schedule(step: str, asked: RequestedGradients) -> None:
@@ -159,6 +162,7 @@ def test_deterministic() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.thorough("half a minute each: whole verifications of backward kernels")
 @pytest.mark.parametrize(("dims", "parts"), [((64, 64), 2), ((40, 136), 1)])  # what dims choose and what parts choose are apart
 def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
     """Those of a variant, before they first run: by the error that products of TF32 allow, or float32."""

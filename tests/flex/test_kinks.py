@@ -23,6 +23,7 @@ def ours(*x: torch.Tensor, score_mod: Callable[..., Any]) -> Any:
     return flex_attention(*x, score_mod=score_mod, backend="interpret", verify="off")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_parameter_that_begins_at_0(name: str) -> None:
     """One for all pairs, and one of a query, which are differentiated as scalars and as tiles."""

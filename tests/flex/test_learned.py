@@ -107,6 +107,7 @@ CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CHOOSING)
 def test_functions_that_choose(name: str) -> None:
     """Of a number for each head, of one for all, and of the score: the first two choose between scalars, and a power by what is known."""
@@ -128,6 +129,7 @@ def test_a_sink_and_a_bias_in_half_precision() -> None:
     close(found, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
+@pytest.mark.thorough("half a minute: whole verifications of backward kernels")
 def test_kernels_of_bfloat16_are_verified() -> None:
     """Its largest numbers make logits whose differences float32 rounds by more than a weight's whole range."""
     table, pairs = (torch.randn(n, requires_grad=True) for n in ((4,), (4, 300, 300)))

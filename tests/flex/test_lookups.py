@@ -76,6 +76,7 @@ MASKS: dict[str, Mod] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_are_pytorchs_in_our_block_masks_and_in_theirs(name: str) -> None:
     q, k, v = (x.detach() for x in drawn(200))
@@ -120,6 +121,7 @@ def test_a_compiled_module_has_the_same_results_and_gradients() -> None:
     assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_mod_of_these_is_verified() -> None:
     spec = Specification("lookups", score_mod=SCORES["stack"](TABLE, ROW))
     report = attention(spec, head_dim=64, consts={"BM": 64, "BN": 64}).report

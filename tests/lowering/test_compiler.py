@@ -27,6 +27,7 @@ from tests.strategies.effort import examples
 from tests.strategies.typed import kernels
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
 def test_the_same_kernel_gives_the_same_text(checked: Checked) -> None:
     again = check(checked.program, checked.name, dict(checked.consts))
@@ -49,6 +50,7 @@ def test_the_text_does_not_depend_on_the_process() -> None:
     assert len(digests) == 1 and len(digests.pop().strip()) == 16
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
 def test_every_effect_is_marked_by_its_line(checked: Checked) -> None:
     kernel = build(checked)

@@ -71,6 +71,7 @@ def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
     assert said(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["expert plain f16", "expert cluster bf16", "flash_bwd f16", "flash_fwd_sm80 f16", "gemm f16", "decode f16"]
 )

@@ -40,6 +40,11 @@ def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
     return reasons
 
 
+def is_thinned(item: pytest.Item) -> bool:
+    """Whether a plain run verifies less in this test than `make thorough` does."""
+    return "few_problems" in getattr(item, "fixturenames", ())
+
+
 def is_named(item: pytest.Item, args: Iterable[str]) -> bool:
     """Whether the command line names this test, or its function, by its id."""
     return any("::" in arg and item.nodeid.startswith(arg.removeprefix("./")) for arg in args)

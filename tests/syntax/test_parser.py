@@ -168,6 +168,7 @@ def test_the_empty_text_is_the_empty_program():
 
 
 # ---- spans
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
 def test_the_text_of_a_span_is_its_node(path):
     program = parse(path.read_text(), path.name, first_line=7)

@@ -38,6 +38,7 @@ def test_parse_of_show_is_the_expression(e):
     assert expression(show(e) if not show(e).startswith("#") else "0") == e
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
 def test_corpus_round_trip(path):
     program = parse(path.read_text(), path.name)

@@ -73,6 +73,7 @@ def show_parameter(p: Any) -> str:
     return f"{p.name}: {p.type.dtype}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_blocks_cover_the_mask_once_and_whole_ones_last(name: str) -> None:
     spec = corpus.specification(name)()
@@ -91,6 +92,7 @@ def test_blocks_cover_the_mask_once_and_whole_ones_last(name: str) -> None:
                 assert (m + 1) * BM <= at.M and columns[m * BM : m * BM + BM].all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_gradients_of_the_corpus(name: str) -> None:
     spec = corpus.specification(name)()
@@ -117,6 +119,7 @@ def test_gradients_of_the_corpus(name: str) -> None:
         assert (x.double() - y).norm() <= 6e-4 * y.norm()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_gradients_of_the_corpus_in_f32(name: str) -> None:
     spec = corpus.specification(name)()
@@ -153,6 +156,7 @@ def test_of_the_origin_nothing_changes_but_the_words() -> None:
         assert set(transfer_backward(origin, spec).replaced) <= {"spans", "q_count", "q_block"}
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_wrong_derivative_is_found() -> None:
     spec = corpus.specification("softcap")()
     transferred = transfer_backward(EXPERT, spec)

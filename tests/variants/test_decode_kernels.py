@@ -22,6 +22,7 @@ DECODE, CACHE, EIGHT_BIT = (
 SETTINGS: list[dict[str, Any]] = [{"GROUP": 4, "BM": 16}, {"CLUSTER": 1, "WG": 1}]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_every_variant_makes_kernels(name: str) -> None:
     spec = corpus.variant(name)()

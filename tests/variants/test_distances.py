@@ -101,6 +101,8 @@ def test_numbers(mod: Mod) -> None:
     assert (found.double() - wanted).norm() <= 1e-3 * wanted.norm()
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("mod", [buckets, of_batches])
 def test_verification_makes_its_own(mod: Mod) -> None:
     """A program from elsewhere has its tables by their names."""

@@ -75,6 +75,7 @@ def check_gradients(name: str, text: str, spec: Specification) -> None:
     check_case(program, checked, against, convert_case(checked, against, RAGGED))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("origin", FORWARD)
 @pytest.mark.parametrize("name", SPECS)
 def test_outputs_are_those_of_the_replayed_mask(name: str, origin: str) -> None:
@@ -86,6 +87,7 @@ def test_outputs_are_those_of_the_replayed_mask(name: str, origin: str) -> None:
     assert check_mask(program, checked, spec, Lengths(1, 2, 1, 70, 83)).read > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", BACKWARD)
 @pytest.mark.parametrize("variant", ["causal", "capped"])
 def test_gradients_are_those_of_the_replayed_mask(variant: str, name: str) -> None:
@@ -140,6 +142,7 @@ def with_fault(text: str, fault: tuple[str, str]) -> str:
     return text.replace(*fault)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", FORWARD_FAULTS)
 def test_a_forward_kernel_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
@@ -149,6 +152,7 @@ def test_a_forward_kernel_with_another_mask_is_refused(fault: str) -> None:
     assert caught.value.diagnostics[0].code in ("V301", "V304")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", BACKWARD_FAULTS)
 def test_a_backward_kernel_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
@@ -157,6 +161,7 @@ def test_a_backward_kernel_with_another_mask_is_refused(fault: str) -> None:
     assert caught.value.diagnostics[0].code == "V301"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_kernel_of_dq_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
@@ -179,6 +184,7 @@ def test_programs_without_dropout_have_none_of_it(name: str) -> None:
     assert not any(word in text for word in ("dropout", "retained", "scrambled"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [*FORWARD, *BACKWARD])
 def test_what_is_added_has_names_of_its_own(name: str) -> None:
     """Captured values that are called like what dropout adds get other names."""

@@ -81,6 +81,7 @@ def evaluated(mod: Callable[..., Any], place: tuple[torch.Tensor, ...], score: f
     return (next(both) * next(both) / CONSTANTS["LOG2E"]).reshape(())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODS)
 def test_the_trace_gives_what_pytorch_gives_for_single_pairs(name: str) -> None:
     places = torch.randint(0, 2**20, (12, 4), generator=torch.Generator().manual_seed(3)) % torch.tensor([AT.B, AT.H, AT.M, AT.N])

@@ -28,6 +28,7 @@ EXPERT = parse(TEXT, "flash_bwd_dq_sm90.cuir")
 SINGLE = parse(corpus.kernels()["flash_bwd_dq_f32"].read_text(encoding="utf-8"), "flash_bwd_dq_f32.cuir")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("origin", "dtype", "bound", "prepares"), [(EXPERT, F16, 6e-4, False), (EXPERT, F16, 6e-4, True), (SINGLE, F32, 2e-6, False)]
 )
@@ -70,6 +71,8 @@ def judged(name: str, spec: str, consts: tuple[tuple[str, DType], ...]) -> tuple
     )
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize(("name", "consts"), [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})])
 @pytest.mark.parametrize(("spec", "old", "new", "code"), [
     ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
@@ -91,6 +94,8 @@ def test_a_kernel_without_the_derivative_is_refused() -> None:
         transfer_query_gradients(parse(TEXT.replace("dscore", "slope")), Specification("full"))
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [

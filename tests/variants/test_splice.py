@@ -32,6 +32,7 @@ def variant(name: str) -> Specification:
     return as_specification(corpus.variant(name), name)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_checks_and_leaves_the_rest_alone(name: str) -> None:
     origin, spec = expert(), variant(name)

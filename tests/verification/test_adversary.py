@@ -70,6 +70,7 @@ def edited(edits: Sequence[tuple[str, str]]) -> str:
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}  # small tiles: a verdict takes half the time
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EDITS)
 def test_it_is_refused(name: str) -> None:
     edits, consts, stage, code = EDITS[name]
@@ -104,6 +105,7 @@ CLAMPED = [("                    q_full[x].expect(", "                    store(
             "                    fence_async(tensors=True)\n                    q_full[x].expect(")]  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("edits", [[], EDITS["the scale is not used"][0], CLAMPED], ids=["right", "scale", "clamped"])
 def test_a_function_is_asked_as_mods_are(edits: Sequence[tuple[str, str]]) -> None:
     def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> dict[str, torch.Tensor | None]:

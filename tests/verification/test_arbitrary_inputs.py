@@ -49,6 +49,7 @@ def filled(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
     return {**given, "S": given["S"].masked_fill(torch.arange(sizes["N"]) >= given["LEN"][:, None], 1.0)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("inputs, refused", ((drawn, True), (table, False), (filled, False)))
 def test_a_scale_behind_a_length(inputs: Callable[..., Any], refused: bool) -> None:
     """What is drawn there may be NaN as well; a table has its numbers everywhere, and so has what the specification fills."""

@@ -35,6 +35,7 @@ def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") ->
     return caught.value.diagnostics[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
     """At the full level one of three, whose problems hold those of the quick level."""

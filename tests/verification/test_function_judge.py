@@ -89,6 +89,7 @@ SMALL = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n in SMALL for k in COMPUTES[n]])
 def test_programs_compute_their_functions(name: str, kernel: str) -> None:
     computed = COMPUTES[name][kernel]
@@ -150,6 +151,7 @@ def test_a_verdict_for_every_stage() -> None:
     assert all(s.reason for s in report.stages) and {r["output"] for r in report.stages[-1].rows} == {"Y", "S"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("reference", "left"),
     [
@@ -435,6 +437,7 @@ def layer_norm(X: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.layer_norm(X, (X.shape[-1],), eps=1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("off", [0, 1])
 def test_a_divisor_off_by_one_that_rounding_would_hide(off: int) -> None:
     """1 / 2048 of each element, where bfloat16 rounds by up to 1 / 256."""

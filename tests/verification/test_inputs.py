@@ -62,6 +62,7 @@ def step(w: torch.Tensor, g: torch.Tensor, v: torch.Tensor, rate: float) -> dict
     return {"W": w - rate * v, "V": v}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "reference",
     [

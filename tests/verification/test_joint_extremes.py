@@ -160,6 +160,7 @@ def test_faults_where_special_values_meet_are_refused(name: str) -> None:
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"]), report.summary()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", PAIRS)
 def test_right_twins_pass(name: str) -> None:
     text, wrong, right, spec = PAIRS[name]

@@ -64,6 +64,7 @@ def verified(text: str, sizes: Callable[[Mapping[str, int]], dict[str, int]] | N
     return verify(parse(text, "sums.cuir"), FunctionSpecification("sums", reference, sizes=sizes, **more), shrink=False)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("loop", LOOPS)
 def test_right_kernels_pass_in_any_words(loop: str) -> None:
     report = verified(SUMS.replace(LOOP, LOOPS[loop]))
@@ -96,6 +97,7 @@ def after(loop: str, change: str) -> str:
     return SUMS.replace(LOOP, f"{head}                w = {change}\n{inner}")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("loop", "change"),
     [

@@ -73,6 +73,7 @@ def keeps(program: Program, spec: Specification) -> np.ndarray:
     return np.broadcast_to(np.asarray(found, bool), (AT.M, AT.N))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [n for n in sorted(corpus.variants()) if variant(n).mask_mod is not None])
 def test_off_by_one_is_found_by_name(name: str) -> None:
     spec, seen = variant(name), 0
@@ -120,6 +121,7 @@ def test_weights_that_each_batch_has_of_its_own() -> None:
     assert (read.read, read.hidden) == (90 * 86, 90 * 64)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("most", [0.3, 1.0])
 def test_pairs_that_a_score_decides(most: float) -> None:
     """where(score <= most, ..., -inf) cannot be a mask of blocks: `keep` has the part that asks for places alone, and the kernel's sum leaves the rest out."""

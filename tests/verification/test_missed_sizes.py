@@ -235,6 +235,7 @@ def find_fault(missed: Missed, fill: str) -> str:
     return ""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_fault_is_found_and_the_right_kernel_passes(name: str) -> None:
     missed = PROGRAMS[name]

@@ -74,6 +74,7 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
     assert "with the tiles backwards: @func def tile(t): return tile_0((cdiv(M, BM) * H * B) - 1 - t)" in note
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stages", [2, 3, 6])
 @pytest.mark.parametrize(
     ("wrong", "by"), [("            free[s].wait(phase ^ 1)\n", ""), ("filled[s].wait(phase)", "filled[s].wait(min(i // STAGES, 1))")]

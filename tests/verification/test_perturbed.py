@@ -43,6 +43,7 @@ def positive(X: torch.Tensor) -> torch.Tensor:
 largest.__name__ = kept.__name__ = positive.__name__ = "reference"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "function", "feeds"),
     [

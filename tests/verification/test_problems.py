@@ -78,6 +78,7 @@ def test_every_kind_has_inputs_of_every_length(kind: Kind, N: int) -> None:
 NEW = "new = where(some, where(moves, most, top), top)"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -51,6 +51,7 @@ def codes(text: str, spec: FunctionSpecification) -> list[str]:
     return [d.code for d in verify(parse(text), spec, seeded=0, shrink=False).diagnostics]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "source, wrong",
     (
@@ -66,6 +67,7 @@ def test_an_index_by_a_quotient_of_sizes(source: str, wrong: bool) -> None:
     assert codes(RESIZE.replace("SOURCE", source), spec) == (["V301"] if wrong else [])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "most, kept, wrong",
     (
@@ -112,6 +114,7 @@ def k(X: Global[f16, B, M, 8], Y: Global[f16, B, M, 8]):
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "entry, wrong",
     (

@@ -81,6 +81,7 @@ def judge(right: Mod, kernel_of: Mod, backward: bool) -> list[str]:
     return tried
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SLOPES)
 def test_a_derivative_that_is_wrong_at_a_corner_alone_is_refused(name: str) -> None:
     right, wrong = SLOPES[name]
@@ -97,6 +98,7 @@ def test_a_value_that_is_wrong_at_a_corner_alone_is_refused(name: str) -> None:
         judge(right, wrong, backward=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SLOPES)
 def test_a_value_that_is_right_passes(name: str) -> None:
     for mod in SLOPES[name]:

@@ -166,7 +166,7 @@ def test_a_machine_says_how_many_are_usable(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def few_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_sixth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixth of what level quick asks."""
     for module, name, kept in (
         (schedules_stage, "make_schedule_cases", slice(1, 2)),
@@ -192,11 +192,12 @@ def verified(text: str, processes: int) -> VerifyReport:
 TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 
 
-def test_a_report_does_not_depend_on_how_many_processes_made_it(few_problems: None) -> None:
+def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -> None:
     alone, shared = (described(verified(TEXT, n)) for n in (1, 3))
     assert alone == shared and alone[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("right", "wrong", "stage"),
     [
@@ -204,14 +205,14 @@ def test_a_report_does_not_depend_on_how_many_processes_made_it(few_problems: No
         ("return S, scale * LOG2E", "return S, scale * LOG2E * 1.02", "numbers"),
     ],
 )
-def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, few_problems: None) -> None:
+def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, a_sixth: None) -> None:
     text = TEXT.replace(right, wrong)
     alone, shared = (verified(text, n) for n in (1, 3))
     assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
     assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
 
 
-def test_a_specification_that_changes_its_answers_is_found_in_side_processes(few_problems: None) -> None:
+def test_a_specification_that_changes_its_answers_is_found_in_side_processes(a_sixth: None) -> None:
     """Each process asks again at the end of its runs; what it did with other answers does not count."""
     calls = 0
 

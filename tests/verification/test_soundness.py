@@ -140,6 +140,7 @@ def test_results_of_other_kinds_are_refused_by_name(reference: Reference, said: 
     assert found.code == "X106" and said in found.message and found.span is not None, found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "reference",
     [

@@ -15,6 +15,7 @@ from cuir import parse, show
 from tests.cli.programs import KERNEL, SMALL, changed, needs_nvcc
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shown = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
@@ -41,6 +42,7 @@ def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     assert "+    return (k < prefix) | (k <= q)" in (out / "prefix_lm.diff").read_text()
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +56,7 @@ def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
 
 
+@pytest.mark.usefixtures("few_problems")
 @needs_nvcc
 def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
     report = cuir("bridge", "causal", "--head-dim", "64", "--compile", "--no-run", "--out", tmp_path, "--json").json
@@ -90,6 +93,7 @@ def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Pa
         assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     """On a terminal the steps are shown live, and the summary stands at the end."""
     ours, theirs = os.openpty()

@@ -57,6 +57,7 @@ def neighbours(first: int, folder: Path) -> dict[tuple[str, str], tuple[Path, st
     return found
 
 
+@pytest.mark.sweep
 @needs_nvcc
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
 def test_the_ptx_of_a_program_says_its_orchestration(name: str, kernel: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -21,6 +21,7 @@ X = (ROWS * 64 + COLS + 1).astype(np.float32)
 inside = (ROWS + COLS < 64) & (COLS >= 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize(("body", "expected"), [
     ("x = X[rows(64), where(cols(64) > n, cols(64), 0)]", np.where(COLS > 5, X, X[:, :1])),  # an index that is a choice

@@ -25,6 +25,7 @@ def body(source: str) -> str:
     return re.sub("//.*", "", source[source.index("extern __shared__") :])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "checked"), KERNELS, ids=lambda x: x if isinstance(x, str) else "")
 def test_no_name_of_a_program_hides_a_function_that_is_called(name: str, checked: Checked) -> None:
     called = {n for n in CALL.findall(body(lower(checked).source)) if not re.fullmatch(r"\w+__\d+", n)} - KEYWORDS

@@ -43,6 +43,7 @@ def reductions(workers: str, rows: int, cols: int) -> Checked:
     return check(parse(HEAD.format(workers=workers, rows=rows, cols=cols) + "\n".join(stores) + "\n"))
 
 
+@pytest.mark.sweep
 @needs_gxx
 @pytest.mark.parametrize(("workers", "rows", "cols"), SHAPES)
 def test_reductions_of_every_shape(workers: str, rows: int, cols: int, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_kernels_of_the_corpus(name: str) -> None:
     as_interpreted(cases.case(name))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", cases.VARIANTS)
 def test_the_expert_kernel_of_each_variant(name: str) -> None:
     as_interpreted(cases.variant(name))

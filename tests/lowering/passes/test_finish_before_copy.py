@@ -107,6 +107,7 @@ mma_wait(A, B, C)""" + stores("A", "B", "C")  # fmt: skip
 CASES = {"differ": (DIFFER, 0), "next": (NEXT, 0), "turn": (TURN, 1), "anew": (ANEW, 0), "earlier": (EARLIER, 0), "around": (AROUND, 0), "either": (EITHER, 1)}  # fmt: skip
 
 
+@pytest.mark.sweep
 @needs_gxx
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_in_flight_is_finished_before_it_is_copied(name: str, tmp_path: Path) -> None:

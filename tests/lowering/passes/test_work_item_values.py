@@ -195,6 +195,7 @@ def test_the_ir_sees_words_that_do_not_travel(wrong: tuple[str, str], message: s
 
 
 # ---- the corpus
+@pytest.mark.sweep
 @pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
 def test_kernels_of_the_corpus_stay_valid(checked: Checked) -> None:
     kernel = build(checked)

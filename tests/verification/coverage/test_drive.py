@@ -19,12 +19,14 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("body", FAULTS)
 def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
     report = cuir.verify(cuir.parse(text_of(body)), doubled, shrink=False)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
 def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
     report = cuir.verify(cuir.parse(text_of(body)), doubled)

@@ -48,12 +48,14 @@ def test_a_right_reduction_with_such_conditions_passes(last: str) -> None:
     assert report.ok and report.coverage.seen > 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("b, hk", HEADS)
 def test_a_decoding_that_is_wrong_at_one_number_is_refused(b: str, hk: str) -> None:
     report = cuir.verify(cuir.parse(DECODING.format(b=b, hk=hk)), DECODE, shrink=False)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "b, hk", [("b", "hk"), ("16 if b == 16 else b", "32 if hk == 32 else hk"), ("b", "h // 12 if group == 12 else hk")]
 )
