@@ -210,6 +210,12 @@ def run_batches(launch: Launch, lanes: int = LANES) -> None:
         _finish(Machine(launch, np.arange(first, min(launch.grid, first + max(1, lanes)))))
 
 
+def run_chosen(launch: Launch, clusters: Sequence[int]) -> None:
+    """Run only some CTAs (or clusters) of a prepared launch, one after the other."""
+    for cluster in clusters:
+        _finish(Machine(launch, np.array([cluster])))
+
+
 def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
     """Build the report of a completed launch."""
     workers = sum(p.workers for p in launch.programs)
@@ -230,8 +236,7 @@ def report_of(launch: Launch, units: int, seconds: float) -> RunReport:
 def run_each(launch: Launch) -> None:
     """Run a prepared launch, one CTA (or cluster) after the other."""
     with np.errstate(all="ignore"), torch.inference_mode(), force_exact_products(), force_one_thread():
-        for cluster in range(launch.grid):
-            _finish(Machine(launch, np.array([cluster])))
+        run_chosen(launch, range(launch.grid))
 
 
 def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:

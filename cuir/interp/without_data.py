@@ -7,7 +7,7 @@ out; tiles are stand-ins without values.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from .actions import Product, ReclaimedRegisters
 from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
 from .groups import check_rebinding
-from .interpreted_launch import Grid, RunReport, prepare, report_of, run_batches
+from .interpreted_launch import Grid, RunReport, prepare, report_of, run_batches, run_chosen
 from .machine import Evaluate, Instruction, Worker
 from .ops_registry import RUNS
 from .schedule import Schedule
@@ -41,10 +41,13 @@ def run_without_data(
     grid: Grid | None = None,
     schedule: Schedule | None = None,
     budget: float | None = None,
+    choose: Callable[[int], Sequence[int]] | None = None,
 ) -> RunReport:
     """Run a launch's synchronisation alone, under a schedule (by default in order).
 
-    arguments: as for `run`; only tensors in `control_slice(checked).inputs` are read, none is written. Raises
+    arguments: as for `run`; only tensors in `control_slice(checked).inputs` are read, none is written. choose: returns
+    the CTAs (or clusters) that run, for their number, by default all; for kernels whose CTAs do not wait for each
+    other. Raises
     CuirError as `run` does for deadlocks, overruns, races and values in flight, and V202 for a kernel whose control
     flow depends on data that such a run does not have.
     """
@@ -57,7 +60,10 @@ def run_without_data(
         launch, units, _ = prepare(checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget)
         for name in parts.unwatched:
             launch.tensors[name].shadow = None
-        run_batches(launch)
+        if choose is None:
+            run_batches(launch)
+        else:
+            run_chosen(launch, choose(launch.grid))
     return report_of(launch, units, time.perf_counter() - begin)
 
 

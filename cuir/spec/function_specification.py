@@ -18,6 +18,7 @@ from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
 from .function_results import as_tensor, describe_other, describe_unusable, equal_bits
 from .global_state import seed_generators
+from .half_products import HalfProducts
 from .specification import OTHER_SEED, Specification, default_dtype
 from .user_calls import refuse_function, user_call
 
@@ -119,14 +120,16 @@ class FunctionSpecification:
         X107 if PyTorch cannot evaluate the function in that dtype.
         """
         try:
-            return _without_scratch(
-                self._outputs(values, lambda v: v.clone() if isinstance(v, torch.Tensor) else v, outputs, torch.float32)
-            )
+            with HalfProducts():
+                return _without_scratch(
+                    self._outputs(values, lambda v: v.clone() if isinstance(v, torch.Tensor) else v, outputs, torch.float32)
+                )
         except CuirError as error:
             if error.diagnostics[0].code != "X113":
                 raise
         try:
-            return _without_scratch(self._outputs(values, lambda v: _convert(v, dtype), outputs, dtype))
+            with HalfProducts():
+                return _without_scratch(self._outputs(values, lambda v: _convert(v, dtype), outputs, dtype))
         except CuirError as error:
             diagnostic = error.diagnostics[0]
             raise CuirError(

@@ -16,9 +16,13 @@ from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification, Value
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
+from .result_sizes import ResultSizes
 
 _SCALED = ("addmm", "baddbmm", "addmv", "addbmm")
 _TRIES = 12  # the largest number of evaluations of the reference
+# Elements of a function's largest result, times the evaluations of a search by halves: a function of squares of
+# lengths is not evaluated that often.
+_WORK = 12_000_000
 _LARGEST = 3_000_000  # the largest number of elements of a problem that is searched
 
 
@@ -58,7 +62,27 @@ class _Search:
         self.expected: dict[str, torch.Tensor] | None = None
 
     def places(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        candidates = self.without_derivative(names)
+        """Return the unread elements, by tensor.
+
+        An expensive function is evaluated once for those that NaN does not flow to in its derivatives, or once a tensor.
+        """
+        attached = self.attach(names)
+        if attached is None:
+            return {}
+        leaves, outputs, largest = attached
+        if largest * _TRIES <= _WORK:
+            return self.search(find_without_derivative(leaves, outputs))
+        candidates = find_unreached(leaves, outputs)
+        if not candidates or self.is_unchanged(candidates):
+            return candidates
+        places: dict[str, torch.Tensor] = {}
+        for n, x in candidates.items() if len(candidates) > 1 else ():
+            if self.is_unchanged({**places, n: x}):
+                places[n] = x
+        return places
+
+    def search(self, candidates: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the candidates that are unread: all of them, whole rows of them, or by halves."""
         if not candidates:
             return {}
         for narrowed in (candidates, {n: _whole_rows(x) for n, x in candidates.items()}):
@@ -87,20 +111,20 @@ class _Search:
                 places[n] = accepted.view(x.shape)
         return places
 
-    def without_derivative(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the elements by which every output has the derivative 0."""
+    def attach(self, names: Sequence[str]) -> tuple[dict[str, torch.Tensor], list[torch.Tensor], int] | None:
+        """Evaluate the function with a graph for derivatives; None if it fails.
+
+        Returns the inputs by name, the outputs that depend on them, and the elements of its largest result.
+        """
         leaves = {n: self.inputs[n].detach().double().requires_grad_() for n in names}  # type: ignore[union-attr]
+        sizes = ResultSizes()
         try:
-            outputs = self.spec.attached({**self.inputs, **leaves}, self.outputs)
-            self.expected = {n: x.detach() for n, x in outputs.items()}
-            total = sum((torch.where(x.isfinite(), x, 0.0) * _weights(x)).sum() for x in outputs.values() if x.requires_grad)
-            if not isinstance(total, torch.Tensor):
-                return {}
-            grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        except (CuirError, RuntimeError):  # a function that cannot be differentiated
-            return {}
-        places = {n: torch.ones_like(x, dtype=torch.bool) if g is None else g == 0 for (n, x), g in zip(leaves.items(), grads, strict=True)}
-        return {n: x for n, x in places.items() if x.any()}
+            with sizes:
+                outputs = self.spec.attached({**self.inputs, **leaves}, self.outputs)
+        except (CuirError, RuntimeError):
+            return None
+        self.expected = {n: x.detach() for n, x in outputs.items()}
+        return leaves, [x for x in outputs.values() if x.requires_grad], sizes.largest
 
     def is_unchanged(self, places: Mapping[str, torch.Tensor]) -> bool:
         """Return whether NaN in these places leaves every output unchanged."""
@@ -114,6 +138,33 @@ class _Search:
         except CuirError:
             return False
         return exact.keys() == self.expected.keys() and all(_is_same(x, self.expected[n]) for n, x in exact.items())
+
+
+def find_without_derivative(leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the elements by which every output has the derivative 0."""
+    return _find_zeros(leaves, outputs, [torch.where(x.isfinite(), _weights(x), 0.0) for x in outputs])
+
+
+def find_unreached(leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the elements to which NaN does not flow from any output in the derivatives.
+
+    A choice and an index stop NaN, a factor of 0 does not: as with NaN in inputs, but in one pass for all elements.
+    """
+    return _find_zeros(leaves, outputs, [torch.where(x.isfinite(), torch.nan, 0.0).to(x.dtype) for x in outputs])
+
+
+def _find_zeros(
+    leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor], flows: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the elements whose derivative is 0 for such derivatives by the outputs, by tensor; without tensors that have none."""
+    if not outputs:
+        return {}
+    try:
+        grads = torch.autograd.grad(outputs, list(leaves.values()), flows, allow_unused=True)
+    except RuntimeError:  # a function that cannot be differentiated
+        return {}
+    places = {n: torch.ones_like(x, dtype=torch.bool) if g is None else g == 0 for (n, x), g in zip(leaves.items(), grads, strict=True)}
+    return {n: x for n, x in places.items() if x.any()}
 
 
 class _Spreading(TorchDispatchMode):

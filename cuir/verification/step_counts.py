@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ..checking.checked import Checked
@@ -14,12 +14,12 @@ from ..spec.function_specification import AnySpecification, FunctionSpecificatio
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .draws import Draw, select_fitting
+from .far_counts import NAME, compute_length, lengthens_units, make_far_cases, make_sizes, run_far_case, run_unless_too_large
 from .long_values import choose_usual_scale, make_even_scores
 from .problems import Case, get_parts, is_attention
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
-from .steps import align_heads, find_named_dims, find_steps, find_unit_dims
-from .synchronisation import run_synchronisation
+from .steps import find_named_dims, find_steps, find_unit_dims
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
 _SECOND_COUNTS = {
@@ -39,8 +39,8 @@ _MORE = {9: 2, 10: 3, 11: 2, 14: 3, 15: 2, 21: 3, 33: 2}
 # blocks of two dims of units: 17 leaves a remainder of every group of up to 16
 _ACROSS = ((7, 3), (3, 7), (17, 2), (2, 17))
 _ACROSS_FULL = tuple(x for n in range(4, 18) for x in ((n, 3), (3, n), (n, 2), (2, n)))
+_MANY = 12  # at level quick, so many steps of so many units are not repeated by a second dim
 _REST = {3: 6, 2: 16, 1: 32}  # few of the first dim, as a ring of three has stages; the largest counts of the second
-NAME = "steps"  # names of these problems begin with it
 _UNEVEN = (f"{NAME}: 13 of", f"{NAME}: 17 of")  # problems in which each element affects the result
 _GRIDS = (1, 2, 1, 3)  # one CTA has all units; every second time shares may differ
 _SCHEDULES = (
@@ -49,11 +49,9 @@ _SCHEDULES = (
     Schedule.adversarial("workers_first"),
     Schedule.adversarial("reverse"),
 )
-_LEFT_OUT = ("V202", "U125", "U113", "X108", "X113", "D402")  # codes of problems of this size that cannot be run
 _SECONDS = 20.0  # processor time after which problems of level full are not run in further ways
 _STRIDE = 5  # ways of a problem differ in grid and schedule between turns; coprime to their number
 _TOGETHER = 10  # problems per job
-_FAR = (300, 520)  # units of one CTA, and steps of a unit, in runs without data
 
 
 def make_counted_cases(checked: Checked, spec: AnySpecification, level: str) -> list[AnyCase]:
@@ -103,7 +101,7 @@ def make_counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[
     """
     far = make_far_cases(checked, spec)
     for case in far if level == "full" else far[:2]:
-        yield partial(_run, checked, spec, case, 1, Schedule())
+        yield partial(run_far_case, checked, spec, case)
     if level == "full":
         yield partial(_check_in_every_way, checked, spec, cases)
         return
@@ -114,7 +112,10 @@ def make_counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[
 
 def _check_in_turn(checked: Checked, spec: AnySpecification, numbered: Sequence[tuple[int, AnyCase]]) -> int:
     """Run each problem once, on grids and under schedules in turn."""
-    return sum(_run(checked, spec, case, choose_grid(number + 1), _SCHEDULES[number % len(_SCHEDULES)]) for number, case in numbered)
+    return sum(
+        run_unless_too_large(checked, spec, case, choose_grid(number + 1), _SCHEDULES[number % len(_SCHEDULES)])
+        for number, case in numbered
+    )
 
 
 def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase]) -> int:
@@ -125,49 +126,8 @@ def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequenc
         for number, case in enumerate(cases):
             if turn and time.process_time() - begin > _SECONDS:
                 return runs
-            runs += _run(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
+            runs += run_unless_too_large(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
     return runs
-
-
-def _run(checked: Checked, spec: AnySpecification, case: AnyCase, grid: Grid, schedule: Schedule) -> int:
-    """Run a problem's synchronisation; return 1, or 0 for one that cannot be run."""
-    try:
-        run_synchronisation(checked, spec, case, grid=grid, schedule=schedule)
-    except CuirError as error:
-        if error.diagnostics[0].code in _LEFT_OUT:
-            return 0
-        raise
-    return 1
-
-
-def make_far_cases(checked: Checked, spec: AnySpecification) -> list[AnyCase]:
-    """Return problems of hundreds of steps and of units, for runs of their synchronisation on one CTA."""
-    if isinstance(spec, FunctionSpecification) and not is_attention(checked.origin):
-        steps = find_steps(checked, spec)
-        units = find_unit_dims(checked)
-        named = find_named_dims(checked)
-        dims = sorted((d for d in checked.dims if d != "HK" and d in named), key=lambda d: not steps[d])
-        inner, outer = [d for d in dims if d not in units], [d for d in dims if d in units]
-        far = [x for pair in itertools.zip_longest(inner, outer) for x in pair if x is not None]  # alternating
-        counts = {d: _FAR[d not in units] for d in far}
-        draws = [Draw(f"{NAME}: {n} of {d}", _make_sizes(checked, steps, {d: n})) for d, n in counts.items()]
-        return list(select_fitting_in_memory(checked, spec, draws))
-    BM, BN = get_tile_sizes(checked)
-    many, blocks = _FAR
-    return [
-        Case(f"{NAME}: {many} heads", Lengths(1, many, 1, BM, BN // 2)),
-        Case(f"{NAME}: {blocks} blocks", Lengths(1, 1, 1, 1, blocks * BN)),
-        Case(f"{NAME}: {many} key heads of a batch", Lengths(5, many // 5, many // 5, 1, BN)),
-        Case(f"{NAME}: {many} tiles", Lengths(1, 1, 1, many * BM, BN)),
-    ]
-
-
-def select_fitting_in_memory(checked: Checked, spec: FunctionSpecification, draws: Sequence[Draw]) -> Iterator[Draw]:
-    """Yield the draws that the specification admits, also ones too large for a run with data."""
-    admitted, large = select_fitting(checked, spec, draws)
-    yield from admitted
-    for _, _, draw in large:
-        yield draw
 
 
 def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> Iterator[Draw]:
@@ -179,13 +139,15 @@ def _make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> It
     inner = [d for d in checked.dims if d not in units and d != "HK" and d in named]
     outer = sorted((d for d in checked.dims if d in units and d != "HK"), key=lambda d: not steps[d])
     for first, second in _pair_dims(inner, outer, level):
+        squared = level == "quick" and lengthens_units(checked, spec, first)
         for n, m in _list_counts(level, second is not None):
+            m = 1 if squared and n >= _MANY else m
             counts = {first: n} if second is None else {first: n, second: m}
             name = " and ".join(f"{c} of {d}" for d, c in counts.items())
-            yield Draw(f"{NAME}: {name}", _make_sizes(checked, steps, counts), scalars=choose_usual_scale(checked))
+            yield Draw(f"{NAME}: {name}", make_sizes(checked, steps, counts), scalars=choose_usual_scale(checked))
     for a, b in itertools.combinations(outer, 2):
         for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
-            yield Draw(f"{NAME}: {n} of {a} across {m} of {b}", _make_sizes(checked, steps, {a: n, b: m}))
+            yield Draw(f"{NAME}: {n} of {a} across {m} of {b}", make_sizes(checked, steps, {a: n, b: m}))
 
 
 def _makes_units(checked: Checked, draw: Draw) -> bool:
@@ -216,15 +178,6 @@ def _pair_dims(inner: Sequence[str], outer: Sequence[str], level: str) -> Iterat
         yield order[i], order[i + 1] if i + 1 < len(order) else None
 
 
-def _make_sizes(checked: Checked, steps: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
-    """Return lengths: even counts end with a whole step, odd ones with a part; all other dims are 1."""
-    return align_heads({d: _compute_length(counts[d], max(1, steps[d])) if d in counts else 1 for d in checked.dims})
-
-
-def _compute_length(count: int, step: int) -> int:
-    return count * step - (step // 2 if count % 2 else 0)
-
-
 def _make_attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
     """Yield blocks of keys with heads, tiles of queries with batches.
 
@@ -236,17 +189,17 @@ def _make_attention_cases(BM: int, BN: int, level: str) -> Iterator[Case]:
 
     for n, m in _list_counts(level, True):
         M = BM // 2 + 1 if n == 8 or level == "full" else 1 + n % 2
-        yield case(f"{n} blocks and {m} heads", Lengths(1, m, 1 if n % 2 else m, M, _compute_length(n, BN)))
+        yield case(f"{n} blocks and {m} heads", Lengths(1, m, 1 if n % 2 else m, M, compute_length(n, BN)))
         if n > 2:
             few = m if level == "full" else max(1, m - 3)
-            yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, _compute_length(n, BM), BN // 2 + n))
+            yield case(f"{n} tiles and {few} of a batch", Lengths(few, 1, 1, compute_length(n, BM), BN // 2 + n))
         if level == "full" or n == 6:
-            yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, _compute_length(min(m, 12), BM), _compute_length(n, BN)))
+            yield case(f"{n} blocks and {min(m, 12)} tiles", Lengths(1, 1, 1, compute_length(min(m, 12), BM), compute_length(n, BN)))
         if level == "full":
             yield case(f"{n} key heads in groups of {m}", Lengths(1, n * m, n, 1, BN + 1))
     for n, m in _ACROSS_FULL if level == "full" else _ACROSS:
         batch_and_heads = (m, 1) if n % 2 and m % 2 else (1, m)  # batch entries, or heads
         yield case(
             f"{n} tiles across {m} {'heads' if batch_and_heads[1] == m else 'of a batch'}",
-            Lengths(*batch_and_heads, 1, _compute_length(n, BM), BN // 2 + n),
+            Lengths(*batch_and_heads, 1, compute_length(n, BM), BN // 2 + n),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ def run_synchronisation(
     grid: Grid | None = None,
     schedule: Schedule | None = None,
     budget: float | None = None,
+    choose: Callable[[int], Sequence[int]] | None = None,
 ) -> SynchronisationRun:
     """Run a problem's synchronisation alone.
 
@@ -64,7 +65,8 @@ def run_synchronisation(
 
     draw: lengths of the kernel's dims, or of an attention; they may far exceed those of problems with data. Elements of
     tensors are made only where control flow reads them. A kernel whose control flow depends on what it computes is run
-    with data if the problem is small enough.
+    with data if the problem is small enough, in all CTAs.
+    choose: as of `run_without_data`.
     Raises CuirError: the fault, as `run` reports it; V202 where data are needed and the problem is too large for them;
     U125 for more memory than there is.
     """
@@ -74,7 +76,9 @@ def run_synchronisation(
             draw = convert_case(checked, spec, draw)
         if control.refusal is None:
             arguments = make_arguments(checked, spec, draw)
-            return SynchronisationRun(run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget), True)
+            return SynchronisationRun(
+                run_without_data(checked, arguments, grid=grid, schedule=schedule, budget=budget, choose=choose), True
+            )
         if max((count_elements(t, collect_sizes(checked, draw)) for t in checked.tensors), default=0) > MOST_ELEMENTS:
             raise CuirError([control.refusal])
         launch = prepare_launch(checked.program, checked, spec, draw)

@@ -8,9 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import torch
 
 from ..checking.checked import Checked
 from ..spec.function_specification import AnySpecification, FunctionSpecification
@@ -20,9 +17,9 @@ from .draws import Draw, select_fitting
 from .inputs import collect_readable, list_applicable_kinds, make_function_launch
 from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
 from .problems import Case, is_attention
+from .result_sizes import ResultSizes
 from .spec_dispatch import AnyCase, convert_case
 from .steps import adds_work, align_heads, find_steps, find_unit_dims
-from .yardstick import Undisturbed
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs that run as one batch
@@ -171,21 +168,6 @@ def _list_counts(checked: Checked, steps: Mapping[str, int], level: str) -> Iter
         yield [{d: n} for n in long if n <= units * steps[d]] or [{d: units * steps[d] - 1}]
 
 
-class _Sizes(Undisturbed):
-    """Mode that remembers the largest result of PyTorch's operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for x in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(x, torch.Tensor):
-                self.largest = max(self.largest, x.numel())
-        return result
-
-
 def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
     """Return whether results within the function stay small, extrapolated from two short problems."""
     longest = max(draw.sizes, key=lambda d: draw.sizes[d])
@@ -194,7 +176,7 @@ def _is_affordable(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
         small = select_fitting(checked, spec, [replace(draw, sizes={**draw.sizes, longest: n})])[0]
         if not small or small[0].sizes[longest] == draw.sizes[longest]:
             return False
-        sizes = _Sizes()
+        sizes = ResultSizes()
         try:
             launch = make_function_launch(checked, spec, small[0])
             with sizes:

@@ -9,6 +9,7 @@ import corpus
 from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.spec.loading import as_any
 from cuir.syntax.types import F16
+from cuir.verification import poison
 from cuir.verification.draws import Draw
 from cuir.verification.inputs import make_function_launch
 from cuir.verification.spec_dispatch import check_case
@@ -41,6 +42,14 @@ def inputs(sizes, generator):  # type: ignore[no-untyped-def]
 SPEC = FunctionSpecification("mean", reference, inputs)
 
 
+@pytest.fixture(params=["by halves", "by derivatives"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of small results is evaluated often; one of large results is searched by its derivatives alone."""
+    if request.param == "by derivatives":
+        monkeypatch.setattr(poison, "_WORK", 0)
+
+
+@pytest.mark.usefixtures("search")
 def test_what_lies_beyond_a_length_is_found() -> None:
     checked = check(parse(LENGTHS), "mean", CONSTS)
     given = make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
@@ -65,6 +74,7 @@ def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
     assert found.code == "V302" and "the NaN comes from the input element X[" in found.message and "`mean` does not read" in found.message
 
 
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize(
     "function",
     [lambda x, factor: x * factor, lambda x, factor: x.relu() * factor, lambda x, factor: x.amax(1, keepdim=True) * factor + 0 * x],
@@ -81,6 +91,7 @@ def scaled(X: Global[T, B, M, D], Y: Global[T, B, M, D], factor: f32, *, T: cons
     assert not make_function_launch(checked, FunctionSpecification("f", function), Draw("one", {"B": 2, "M": 5}), poison=True).poisoned  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("search")
 def test_padding_without_a_table_is_found_too() -> None:
     text = LENGTHS.replace("length: Global[i32, B], ", "").replace("length[t]", "5")
     checked = check(parse(text), "mean", CONSTS)
@@ -90,6 +101,7 @@ def test_padding_without_a_table_is_found_too() -> None:
         assert given.poisoned["X"][:, 5:].all() and not given.poisoned["X"][:, :5].any()
 
 
+@pytest.mark.usefixtures("search")
 def test_unused_slots_of_a_cache_may_hold_anything() -> None:
     """Values behind a sequence's last key are cleared before the product; left as they are, their NaN is told as what it is."""
     text = corpus.programs()["decode_paged"].read_text(encoding="utf-8")
@@ -102,3 +114,39 @@ def test_unused_slots_of_a_cache_may_hold_anything() -> None:
     wrong = check(parse(text.replace("if left < BN:", "if left < 0:")), "decode", consts)
     with pytest.raises(CuirError, match=r"V302.*comes from the input element V\["):
         check_case(wrong.program, wrong, spec, case)
+
+
+def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attend to the last two keys up to the query, without the first three."""
+    far = torch.arange(q.shape[0])[:, None] - torch.arange(k.shape[0])
+    kept = (far >= 0) & (far < 2) & (torch.arange(k.shape[0]) >= 3)
+    weights = (q @ k.mT).masked_fill(~kept, -torch.inf).softmax(-1)
+    return torch.where(kept.any(1, keepdim=True), weights, 0.0) @ torch.where(torch.arange(k.shape[0])[:, None] >= 3, v, 0.0)
+
+
+def test_nan_flows_back_where_nan_would_flow_forward() -> None:
+    """A masked key is unread; the only key of a query has no derivative, and is read all the same."""
+    drawn = torch.Generator().manual_seed(0)
+    leaves = {n: torch.randn(6, 4, generator=drawn, dtype=torch.float64).requires_grad_() for n in "qkv"}
+    found = poison.find_unreached(leaves, [window(**leaves)])
+    before = torch.arange(6)[:, None].expand(6, 4) < 3
+    assert found.keys() == {"q", "k", "v"} and all(torch.equal(x, before) for x in found.values())
+    zero = poison.find_without_derivative(leaves, [window(**leaves)])
+    assert zero["q"][3].all() and not found["q"][3].any(), "one key: its weight is 1 whatever the query"
+
+
+def test_an_expensive_function_that_derivatives_do_not_tell_is_asked_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poison, "_WORK", 0)
+    spec = FunctionSpecification("kept", lambda x, y: torch.where(y > 0, 1.0, 0.0) + x[:2].sum())
+    checked = check(
+        parse("""
+@kernel(arch="sm_80")
+def kept(X: Global[f32, N], Y: Global[f32, M], Z: Global[f32, M]):
+    work = tiles(M)
+    with role("all", warps=1):
+        for t in work:
+            store(Z[t], X[0] + X[1] + (1.0 if Y[t] > 0.0 else 0.0))
+""")
+    )
+    given = make_function_launch(checked, spec, Draw("one", {"N": 5, "M": 3}), poison=True)
+    assert given.poisoned.keys() == {"X"} and torch.equal(given.poisoned["X"], torch.arange(5) >= 2)

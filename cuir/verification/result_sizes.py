@@ -1,0 +1,24 @@
+"""Sizes of the results within a function, by which the cost of its evaluation is estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .yardstick import Undisturbed
+
+
+class ResultSizes(Undisturbed):
+    """Mode that remembers the number of elements of the largest result of PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(x, torch.Tensor):
+                self.largest = max(self.largest, x.numel())
+        return result
