@@ -203,6 +203,7 @@ def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
     assert shown.code == 0 and "not asked: contracts, mask and numbers" in " ".join(shown.out.split())
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_the_function_of_the_page_is_verified(cuir: Callable, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8")
     text = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", page, re.S)

@@ -34,6 +34,7 @@ def verify(tmp_path: Path, cuir: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("text", "code", "line"),
     [

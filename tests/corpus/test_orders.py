@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 
 import numpy as np
@@ -20,17 +21,15 @@ BYTES = {"flash_fwd_sm90": 2, "flash_bwd_dq_sm90": 2, "flash_fwd_f32": 4, "flash
 L2 = 2**25
 
 
+@functools.cache
 def of(name: str) -> tuple[Program, Kernel]:
     program = parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
     return program, next(k for k in program.kernels().values() if "L2" in {p.name for p in k.params})
 
 
-LOADED = {name: of(name) for name in (*QUERIES, *KEYS)}
-
-
 def order(name: str, B: int, H: int, HK: int, M: int, N: int, D: int, DV: int, BM: int, BN: int) -> np.ndarray:
     """[units, 3]: (b, head, tile) of each unit."""
-    program, kernel = LOADED[name]
+    program, kernel = of(name)
     dims = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
     names = collect_kernel_values(kernel, dims, {"D": D, "DV": DV, "BM": BM, "BN": BN, "L2": L2}, {})
     units = B * (H if name in QUERIES else HK) * (-(-M // BM) if name in QUERIES else -(-N // BN))

@@ -44,6 +44,7 @@ MODS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODS)
 def test_rows(name: str) -> None:
     q, k, v = (torch.randn(B, H, S, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 
 from cuir.arguments.binding import assume_consts
@@ -14,17 +16,19 @@ FILES = sorted([*ROOT.glob("corpus/programs/*.cuir"), *ROOT.glob("corpus/kernels
 EXTRA = {"decode": {"G": 8}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
 
 
-def corpus_kernels() -> list[tuple[str, Checked]]:
-    found = []
-    for path in FILES:
-        program = parse(path.read_text(encoding="utf-8"), path.name)
-        for name, k in program.kernels().items():
-            consts = assume_consts(k, {**EXTRA.get(name, {}), **EXTRA.get(path.stem, {})})
-            found.append((f"{path.stem}.{name}", check(program, name, consts)))
-    return found
+NAMES = [
+    f"{path.stem}.{name}"
+    for path in FILES
+    for name in re.findall(r"^@kernel\(.*\n(?:@.*\n)*def (\w+)", path.read_text(encoding="utf-8"), re.M)
+]  # of the text: nothing is parsed before a test asks
 
 
-KERNELS = corpus_kernels()
+@functools.cache
+def corpus_kernel(name: str) -> Checked:
+    stem, _, kernel = name.partition(".")
+    (path,) = (path for path in FILES if path.stem == stem)
+    program = parse(path.read_text(encoding="utf-8"), path.name)
+    return check(program, kernel, assume_consts(program.kernels()[kernel], {**EXTRA.get(kernel, {}), **EXTRA.get(stem, {})}))
 
 
 # ---- names
@@ -86,6 +90,9 @@ COMPUTE = """\
             store(X[place * 64 + rows(64), cols(64)], cast(a, f16))
 """
 ALL = '    with role("all", warps=4):\n        for t in work:\n            store(I[t // n], t)\n'
-QUEUES: list[Checked] = [
-    check(parse(UNITS + body, "k.cuir"), consts={"DYNAMIC": dynamic}) for body in (LOAD + COMPUTE, ALL) for dynamic in (True, False)
-]
+
+
+def queues() -> list[Checked]:
+    return [
+        check(parse(UNITS + body, "k.cuir"), consts={"DYNAMIC": dynamic}) for body in (LOAD + COMPUTE, ALL) for dynamic in (True, False)
+    ]

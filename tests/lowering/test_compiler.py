@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.compiler import print_kernel
@@ -22,14 +21,19 @@ from cuir.lowering.passes.pipeline import optimise
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel, text
-from tests.lowering.kernels import KERNELS, ROOT
+from tests.lowering.kernels import FILES, NAMES, ROOT, corpus_kernel
 from tests.strategies.effort import examples
 from tests.strategies.typed import kernels
 
 
+def test_every_kernel_of_the_corpus_has_a_name() -> None:
+    assert len(NAMES) == len(set(NAMES)) == sum(path.read_text(encoding="utf-8").count("@kernel(") for path in FILES)
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
-def test_the_same_kernel_gives_the_same_text(checked: Checked) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_kernel_gives_the_same_text(name: str) -> None:
+    checked = corpus_kernel(name)
     again = check(checked.program, checked.name, dict(checked.consts))
     first, second = lower(checked), lower(again)
     assert first.source == second.source and first.digest == second.digest and first.maps == second.maps
@@ -51,8 +55,9 @@ def test_the_text_does_not_depend_on_the_process() -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
-def test_every_effect_is_marked_by_its_line(checked: Checked) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_every_effect_is_marked_by_its_line(name: str) -> None:
+    checked = corpus_kernel(name)
     kernel = build(checked)
     optimise(kernel)
     cuda = print_kernel(kernel, checked)

@@ -26,7 +26,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
-from tests.lowering.kernels import HARD, KERNELS, QUEUES, with_names
+from tests.lowering.kernels import HARD, NAMES, corpus_kernel, queues, with_names
 from tests.strategies.typed import Case, kernels
 
 NVCC = shutil.which("nvcc")
@@ -195,7 +195,7 @@ def test_targets(arch: str, options: tuple[str, str, str]) -> None:
 @needs_nvcc
 @pytest.mark.parametrize("consts", [{}, {"CLUSTER": 2, "BM": 384, "BN": 80}], ids=["alone", "in clusters"])
 def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> None:
-    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    checked = corpus_kernel("flash_fwd_sm90.flash_fwd")
     found = compile_cuda(lower(check(checked.program, None, {**checked.consts, **consts})))
     r = found.resources
     assert found.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
@@ -204,7 +204,7 @@ def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> No
 @needs_nvcc
 def test_weights_without_a_softmax_compile_without_spills() -> None:
     """Two exponentials and two reciprocals an element, the first of each made into the second: what holds them above a wait holds each element once."""
-    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    checked = corpus_kernel("flash_fwd_sm90.flash_fwd")
     program = transfer(checked.program, corpus.variant("combo")()).program
     cuda = lower(check(program, None, {"T": F16, "D": 128, "BM": 128, "BN": 128}))
     ties = [line for line in cuda.source.splitlines() if "__any_sync" in line and "any_bits" in line]
@@ -230,9 +230,9 @@ def some_random_kernels() -> list[Case]:
 @needs_nvcc
 def test_the_corpus_random_kernels_and_hard_names_compile(tmp_path: Path) -> None:
     """What nvcc says when it makes PTX; without ptxas, which the test of the expert kernel runs."""
-    sources = [lower(checked).source for _, checked in KERNELS]
+    sources = [lower(checked).source for checked in map(corpus_kernel, NAMES)]
     sources += [lower(check(parse(case.text))).source for case in some_random_kernels()]
-    sources += [lower(checked).source for checked in QUEUES]
+    sources += [lower(checked).source for checked in queues()]
     sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
     path = tmp_path / "all.cu"
     path.write_text(one_file(sources), encoding="utf-8")

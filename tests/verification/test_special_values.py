@@ -161,12 +161,14 @@ WRONG: dict[str, Kernel] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_pass(name: str) -> None:
     report = judged(*RIGHT[name])
     assert report.ok, report.diagnostics[0].render()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", WRONG)
 def test_faults_at_special_values_are_refused(name: str) -> None:
     report = judged(*WRONG[name])

@@ -59,6 +59,8 @@ def first(error: pytest.ExceptionInfo[CuirError]) -> Diagnostic:
 
 
 # ---- the whole
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize(
     ("name", "origin"),
     [
@@ -83,6 +85,7 @@ def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
 IN_CLUSTERS = {**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64}
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_variant_in_clusters_is_verified() -> None:
     """Listed blocks are those of all queries of a cluster."""
     program, _, spec = kernel("document", origin=EXPERT)
@@ -99,6 +102,7 @@ def test_blocks_in_closed_form_are_those_of_all_queries_of_a_cluster() -> None:
     check_numbers(program, checked, spec, Case("in clusters", Lengths(1, 2, 1, 517, 389), "strided"))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_every_variant_computes_its_specification(name: str) -> None:
     program, checked, spec = kernel(name, origin=EXPERT)

@@ -87,6 +87,7 @@ def test_poison_in_a_select_is_told() -> None:
     assert codes(refused) == ["M415"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", (2, 3, 4, 8, 16))
 def test_a_slot_of_two_units_is_refused(n: int) -> None:
     slot = [f"store(S[t % {n}, rows(16), c], X[r, c])", f"store(Y[r, c], S[t % {n}, rows(16), c] * 2.0)"]

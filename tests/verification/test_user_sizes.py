@@ -179,6 +179,7 @@ def test_rows_of_a_product(old: str, new: str) -> None:
         )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -93,7 +93,6 @@ def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Pa
         assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
 
 
-@pytest.mark.usefixtures("few_problems")
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     """On a terminal the steps are shown live, and the summary stands at the end."""
     ours, theirs = os.openpty()

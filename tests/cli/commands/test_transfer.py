@@ -41,6 +41,7 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     return call
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_by_rules(cuir: Any) -> None:
     code, out, _ = cuir("transfer", ORIGIN, "--to", "softcap_causal", *SMALL, "--json")
     told = json.loads(out)

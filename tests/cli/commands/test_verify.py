@@ -6,9 +6,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.programs import KERNEL, SMALL, changed
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_verify_a_variant(cuir: Callable) -> None:
     shown = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
     assert shown.code == 0 and shown.json["verification"]["ok"]

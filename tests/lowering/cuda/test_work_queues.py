@@ -12,7 +12,7 @@ from cuir.checking.resources import RESERVED
 from cuir.lowering import lower
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
-from tests.lowering.kernels import ALL, COMPUTE, KERNELS, LOAD, UNITS
+from tests.lowering.kernels import ALL, COMPUTE, LOAD, UNITS, corpus_kernel
 
 
 def text(body: str, dynamic: bool = True, head: str = UNITS) -> str:
@@ -160,7 +160,7 @@ def test_the_queue_fits_into_what_is_kept_for_it() -> None:
 
 
 def test_the_expert_kernel_divides_in_one_warp() -> None:
-    (checked,) = [k for name, k in KERNELS if name == "flash_fwd_sm90.flash_fwd"]
+    checked = corpus_kernel("flash_fwd_sm90.flash_fwd")
     source = lower(checked).source
     for name in ("load_k", "load_v", "compute"):
         assert not re.search(r"/ unsigned|% unsigned|quotient|inverse", part(source, f"role {name}"))

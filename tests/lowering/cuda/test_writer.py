@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.lowering.cuda.writer import identifier
 from cuir.runtime.nvcc import include_dir
-from tests.lowering.kernels import KERNELS
+from tests.lowering.kernels import NAMES, corpus_kernel
 from tests.lowering.tile_ir import program
 
 KEYWORDS = {"for", "if", "while", "switch", "return", "sizeof"}
@@ -26,8 +25,9 @@ def body(source: str) -> str:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("name", "checked"), KERNELS, ids=lambda x: x if isinstance(x, str) else "")
-def test_no_name_of_a_program_hides_a_function_that_is_called(name: str, checked: Checked) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_a_program_hides_a_function_that_is_called(name: str) -> None:
+    checked = corpus_kernel(name)
     called = {n for n in CALL.findall(body(lower(checked).source)) if not re.fullmatch(r"\w+__\d+", n)} - KEYWORDS
     assert {"int"} <= called and {n for n in called if identifier(n) == n} == set()
 

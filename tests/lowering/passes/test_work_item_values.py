@@ -7,13 +7,12 @@ import re
 import pytest
 from xdsl.utils.exceptions import VerifyException
 
-from cuir.checking.checked import Checked
 from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import divisions, work_item_values
-from tests.lowering.kernels import KERNELS
+from tests.lowering.kernels import NAMES, corpus_kernel
 
 # ---- texts before and after
 HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
@@ -196,8 +195,9 @@ def test_the_ir_sees_words_that_do_not_travel(wrong: tuple[str, str], message: s
 
 # ---- the corpus
 @pytest.mark.sweep
-@pytest.mark.parametrize("checked", [k for _, k in KERNELS], ids=[n for n, _ in KERNELS])
-def test_kernels_of_the_corpus_stay_valid(checked: Checked) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_of_the_corpus_stay_valid(name: str) -> None:
+    checked = corpus_kernel(name)
     kernel = build(checked)
     for one in (work_item_values, divisions):
         one.run(kernel)
@@ -208,7 +208,7 @@ def test_kernels_of_the_corpus_stay_valid(checked: Checked) -> None:
 
 def test_what_travels_in_the_flagship() -> None:
     """Batch, head, the first row (m * 128), the number of blocks, the head of K and V, the number of blocks with a mask; nothing else is left to divide."""
-    kernel = build(dict(KERNELS)["flash_fwd_sm90.flash_fwd"])
+    kernel = build(corpus_kernel("flash_fwd_sm90.flash_fwd"))
     work_item_values.run(kernel)
     found = queue(kernel)
     names = [v.name_hint for v in found.hand_out.words]
