@@ -89,6 +89,13 @@ def test_files_stay_short() -> None:
     assert not long, f"files over {LINES} lines hold more than one thing"
 
 
+def test_few_stems_repeat() -> None:
+    """A file's name alone, in a traceback or an editor's tab, says which it is. Those that repeat are twins: the families of primitives, and their printers."""
+    stems = [p.stem for p in sources("cuir", "llm") if p.stem != "__init__"]
+    repeated = {stem for stem in stems if stems.count(stem) > 1}
+    assert len(repeated) < 15, sorted(repeated)
+
+
 def test_cuir_imports_neither_llm_nor_corpus() -> None:
     assert not importers("llm", "corpus")
     assert all(name.startswith("cuir/cli/") for name in importers("llm", "cuir"))  # the commands that ask a model

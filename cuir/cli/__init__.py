@@ -88,7 +88,7 @@ def _run(argv: Sequence[str]) -> int:
             print_errors(unwritten.diagnostics, False)
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
             return exit_code(unwritten.diagnostics)
-        from ..verification.memory import convert_memory_error
+        from ..verification.memory_limits import convert_memory_error
 
         if full := convert_memory_error(error):
             print_errors(full.diagnostics, as_json)

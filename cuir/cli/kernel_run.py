@@ -22,7 +22,7 @@ from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
 from ..text.plurals import count_noun, make_singular
 from ..verification.inputs import find_overwritten
-from ..verification.memory import require_memory
+from ..verification.memory_limits import require_memory
 
 if TYPE_CHECKING:
     from ..interp import RunReport, Schedule

@@ -33,7 +33,7 @@ from .function_problems import make_draws, restrict_kinds
 from .hidden_biases import make_hidden_biases
 from .inputs import FunctionLaunch, make_function_launch
 from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
-from .memory import require_memory
+from .memory_limits import require_memory
 from .numeric import add_note, judge
 from .problems import (
     Case,

@@ -26,7 +26,7 @@ from .draws import MOST_ELEMENTS, compute_shape, count_elements, get_integer_con
 from .inputs import _draw_scalar, convert_value
 from .kinds import draw_tensor
 from .lengths import convert_case
-from .memory import convert_memory_error, require_memory
+from .memory_limits import convert_memory_error, require_memory
 from .numeric import add_note
 from .problems import Case
 from .spec_dispatch import AnyCase, prepare_launch

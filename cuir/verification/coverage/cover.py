@@ -16,7 +16,7 @@ from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError
 from ...variants import STANDARD, captured_arguments
 from ..draws import Draw
-from ..memory import require_memory
+from ..memory_limits import require_memory
 from ..problems import Case
 from ..spec_dispatch import check_case, prepare_launch, shrink_error
 from ..synchronisation import run_synchronisation

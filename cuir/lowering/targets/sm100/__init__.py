@@ -2,7 +2,7 @@
 
 It has no asynchronous products: wgmma is gone, and tcgen05 and tensor memory are not implemented, so `mma_async` is
 refused and products are those of warps. Its code is compiled by the tests and has run on no GPU. The next step is
-`products.py` with printers for tcgen05, registered as those of sm_90a are.
+`warpgroup_products.py` with printers for tcgen05, registered as those of sm_90a are.
 """
 
 from __future__ import annotations

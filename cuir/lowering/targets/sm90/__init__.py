@@ -9,7 +9,7 @@ from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
 from .. import sm80
 from ..target import Target
-from . import barriers, copies, memory, products, widened
+from . import barriers, bulk_copies, matrix_stores, warpgroup_products, widened
 
 INCLUDE = Path(__file__).parent / "include"
 
@@ -28,7 +28,7 @@ PHRASES = {
 
 TARGET = Target(
     TARGETS["sm_90a"],
-    Printers.join(products.PRINTERS, copies.PRINTERS, memory.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
+    Printers.join(warpgroup_products.PRINTERS, bulk_copies.PRINTERS, matrix_stores.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
     read_parts(INCLUDE, "floats_8bit", "mbarriers", "matrix_stores", "chunks", "fences", "descriptors", "queues", "products_8bit"),
     read_lines(INCLUDE, "#include <"),
     read_lines(INCLUDE, "namespace "),
