@@ -45,6 +45,7 @@ from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
 from ..verification.sizes import make_problems
 from ..verification.splice_evaluator import Evaluator, collect_kernel_values
+from .needless_choices import needless_choice
 from .other_settings import make_smaller_tiles, other_setting
 from .sites import Places, Site, get_root
 from .trial import Trial
@@ -412,6 +413,7 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     nobody_waits,
     only_speed,
     never_equal,
+    needless_choice,
     free_number,
     same_value,
     other_setting,
