@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_results                         # on a GPU: a cache folder of its own, then the same folder again
     python -m benchmarks.first_results --launch-nothing        # without a GPU: all but the launch, as for an H200
-    python -m benchmarks.first_results --profile second.prof   # cProfile of the first call of the second process
+    python -m benchmarks.first_results --profile second.prof   # and shows the parts of the first call of one more second process does
 
 Processes run one after another. The clock starts after `import torch` and `import cuir.flex`, whose times are shown
 apart, and after tensors are made; a call ends when the device has finished.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pstats
 import statistics
 import subprocess
 import sys
@@ -104,6 +105,12 @@ def run_process(head_dim: int, without_launch: bool, profile: str | None) -> dic
             profiler.disable()
             profiler.dump_stats(profile or "")
             profile = None
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    start = time.perf_counter()
+    block_mask = cuir.flex.create_block_mask(lambda b, h, q, k: (q >= k) & (q - k < 300), None, None, 1024, 1024, device=device)
+    cuir.flex.flex_attention(q, k, v, None, block_mask).backward(torch.ones_like(q))
+    finish()
+    seconds["window of 300, and its gradients"] = time.perf_counter() - start
     return seconds
 
 
@@ -137,6 +144,7 @@ def main() -> None:
         again = [run_apart(arguments, folder) for _ in range(arguments.rounds)]
         if arguments.profile:
             run_apart(arguments, folder, os.path.abspath(arguments.profile))
+            pstats.Stats(arguments.profile, stream=sys.stderr).sort_stats("cumulative").print_stats(60)
     if arguments.json:
         print(json.dumps({"head_dim": arguments.head_dim, "first": first, "second": again}))
         return

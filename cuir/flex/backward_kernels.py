@@ -28,15 +28,16 @@ from ..syntax.nodes import Program
 from ..syntax.types import F32
 from ..syntax.walk import names_read
 from ..variants import Traced, TransferResult
-from ..variants.backward import KERNEL, has_uneven_work, read_by_gradients, transfer_backward
+from ..variants.backward import KERNEL, has_uneven_work
 from ..variants.captured_arguments import Cache, sources_of
 from ..variants.derivative import dscore
 from ..variants.query_gradients import KERNEL as BY_QUERIES
-from ..variants.query_gradients import transfer_query_gradients
 from .call_inputs import need_warm
+from .experts import origin_of
 from .first_call_progress import Progress
 from .made import DeviceArguments
 from .mods import CaptureKey
+from .transfers import places_read_by_gradients, transfer_backward_to_expert, transfer_queries_to_expert
 
 NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
 SINGLE, SINGLE_QUERIES = "flash_bwd_f32", "flash_bwd_dq_f32"  # those of f32
@@ -115,9 +116,8 @@ class Part:
         traced = attention.traced
         slopes = {"SLOPES": _sloped(traced)}
         self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting, **slopes})
-        names_of_gradients = read_by_gradients(traced)
         # indices, among the captured parameters of the forward pass, of those that this kernel takes
-        self.places = [i for i, p in enumerate(traced.parameters) if p.name in names_of_gradients]
+        self.places = places_read_by_gradients(traced)
         self.kept = Cache()
 
     @functools.cached_property
@@ -199,7 +199,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     open_order = not (requested.in_order or requested.separate_queries or single)
     spread = requested.spread and requested.keys and open_order
     if requested.keys or requested.learned:
-        transferred = transfer_backward(origin(program), attention.spec, traced=traced, learned=requested.learned)
+        transferred = transfer_backward_to_expert(program, attention.spec, traced, requested.learned)
         if requested.keys or transferred.gradients:
             adds = requested.queries and open_order
             outputs: dict[str, Const] = {"KEYS": requested.keys} if single else {"QUERIES": adds, "KEYS": requested.keys}
@@ -209,7 +209,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order
     if requested.queries and not adds:
-        transferred = transfer_query_gradients(origin(SINGLE_QUERIES if single else QUERIES), attention.spec, traced=traced)
+        transferred = transfer_queries_to_expert(SINGLE_QUERIES if single else QUERIES, attention.spec, traced)
         by_queries = Part(attention, transferred, single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse))
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in requested.learned):
@@ -295,19 +295,9 @@ def _panels(dim: int) -> int:
 
 def _around(kernel: str, attention: Attention, **consts: Const) -> Step:
     """Return the step of a kernel that runs before or after the variant's own: the same for all variants."""
-    program = origin(NARROW)
+    program = origin_of(NARROW)
     parameters = {p.name for p in program.kernels()[kernel].params}
     return Step(program, kernel, {n: v for n, v in {**attention.fixed, **consts}.items() if n in parameters})
-
-
-@functools.cache
-def origin(name: str) -> Program:
-    """Parse an expert program of gradients."""
-    import corpus
-
-    from ..syntax.parser import parse
-
-    return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
 __all__ = ["BY_QUERIES", "KERNEL", "Attention", "Part", "Plan", "RequestedGradients", "Step", "deals_heads", "plan_gradients"]

@@ -35,7 +35,11 @@ def expert(kind: Kind, dtype: DType) -> str:
 @functools.cache
 def origin_of(name: str) -> Program:
     """Return an expert program by its name, parsed."""
-    text, file = origin_text(name), f"{name}.cuir"
+    return parse_shipped(origin_text(name), f"{name}.cuir")
+
+
+def parse_shipped(text: str, file: str) -> Program:
+    """Parse a program of this package, or take its tree from the cache folder."""
 
     def parse_text() -> Program:
         from ..syntax.parser import parse
@@ -79,4 +83,4 @@ def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str
     return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
-__all__ = ["Kind", "expert", "origin_of", "origin_text", "space_of", "starts_of"]
+__all__ = ["Kind", "expert", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]

@@ -20,9 +20,10 @@ from ..caching import Memo
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..runtime.launch import get_capture_id
-from ..syntax.parser import parse
+from ..syntax.nodes import Program
 from ..variants.captured_arguments import state_of
 from .constants import constant
+from .experts import parse_shipped
 
 if TYPE_CHECKING:
     from ..runtime.compiled import CompiledKernel
@@ -71,16 +72,20 @@ def _ranked(lengths: torch.Tensor) -> torch.Tensor:
     return order
 
 
+def _read_program() -> Program:
+    return parse_shipped(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM))
+
+
 @functools.cache
 def _checked() -> Checked:
-    return check(parse(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM)))
+    return check(_read_program())
 
 
 @functools.cache
 def _compiled() -> CompiledKernel:
     from ..runtime.compiled import compile
 
-    return compile(PROGRAM)
+    return compile(_read_program())
 
 
 def as_they_stand(B: int, device: torch.device) -> torch.Tensor:

@@ -16,7 +16,8 @@ import torch
 
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
-from ..syntax.parser import parse
+from ..syntax.nodes import Program
+from .experts import parse_shipped
 
 if TYPE_CHECKING:
     from ..runtime.compiled import CompiledKernel
@@ -61,16 +62,20 @@ def join_shares(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts
     return lse
 
 
+def _read_program() -> Program:
+    return parse_shipped(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM))
+
+
 @functools.cache
 def _checked(consts: tuple[tuple[str, Const], ...]) -> Checked:
-    return check(parse(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM)), None, dict(consts))
+    return check(_read_program(), None, dict(consts))
 
 
 @functools.cache
 def _compiled(consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
     from ..runtime.compiled import compile
 
-    return compile(PROGRAM, consts=dict(consts))
+    return compile(_read_program(), consts=dict(consts))
 
 
 __all__ = ["join_shares", "launch_arguments", "share_count"]

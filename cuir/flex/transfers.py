@@ -6,7 +6,7 @@ specification. It is made from these alone, so that the key cannot lack anything
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,9 +16,12 @@ from ..spec.dropout_hash import Dropout
 from ..spec.specification import Specification
 from ..syntax.nodes import Expr, Program
 from ..syntax.printer import show
+from ..text.diagnostics import CuirError
 from ..variants import Lists, Parameter, Traced, TransferResult, transfer
+from ..variants.backward import read_by_gradients, transfer_backward
 from ..variants.distances import Table
 from ..variants.lists import ColumnLists
+from ..variants.query_gradients import transfer_query_gradients
 from .experts import origin_of, origin_text
 
 
@@ -40,11 +43,59 @@ class _Stored:
 
 def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: bool, tables: bool) -> TransferResult:
     """Return the transfer of a traced specification to a shipped kernel; see `transfer`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer(origin_of(name), spec, traced=traced, bits=bits, tables=tables)
+
+    return _remember_transfer(f"{name} forward {bits} {tables}", name, spec, traced, make, range(len(traced.parameters)))
+
+
+def transfer_backward_to_expert(name: str, spec: Specification, traced: Traced, learned: Sequence[int]) -> TransferResult:
+    """Return the transfer to a shipped kernel of dK, dV and gradients of captured tensors; see `transfer_backward`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer_backward(origin_of(name), spec, traced=traced, learned=learned)
+
+    return _remember_transfer(f"{name} backward {list(learned)}", name, spec, traced, make, places_read_by_gradients(traced))
+
+
+def transfer_queries_to_expert(name: str, spec: Specification, traced: Traced) -> TransferResult:
+    """Return the transfer to a shipped kernel of dQ alone; see `transfer_query_gradients`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer_query_gradients(origin_of(name), spec, traced=traced)
+
+    return _remember_transfer(f"{name} queries", name, spec, traced, make, places_read_by_gradients(traced))
+
+
+def places_read_by_gradients(traced: Traced) -> list[int]:
+    """Return the indices of the captured parameters that kernels of gradients take."""
+    names = read_by_gradients(traced)
+    return [i for i, p in enumerate(traced.parameters) if p.name in names]
+
+
+def _remember_transfer(
+    kind: str,
+    name: str,
+    spec: Specification,
+    traced: Traced,
+    transfer: Callable[[Specification, Traced], TransferResult],
+    places: Sequence[int],
+) -> TransferResult:
+    """Return a transfer from the cache folder, or make it.
+
+    Args:
+        kind: all that `transfer` depends on besides its arguments and the text of the kernel `name`.
+        places: indices, among the captured parameters, of those that the transfer takes.
+    """
     reduced_spec, reduced_trace = _without_mods(spec), replace(traced, parameters=tuple(map(_without_value, traced.parameters)))
-    key = [name, origin_text(name), *_describe_spec(reduced_spec), *_describe_trace(reduced_trace), repr((bits, tables))]
 
     def make() -> _Stored:
-        made = transfer(origin_of(name), reduced_spec, traced=reduced_trace, bits=bits, tables=tables)
+        try:
+            made = transfer(reduced_spec, reduced_trace)
+        except CuirError:
+            transfer(spec, traced)  # whose error can show the user's mods
+            raise
         return _Stored(
             made.program,
             made.text,
@@ -58,8 +109,9 @@ def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: boo
             dict(made.gradients),
         )
 
+    key = [kind, origin_text(name), *_describe_spec(reduced_spec), *_describe_trace(reduced_trace)]
     stored = remember("transfers", key, _Stored, make)
-    captured = tuple(replace(p, value=own.value) for p, own in zip(stored.captured, traced.parameters, strict=True))
+    captured = tuple(replace(p, value=traced.parameters[i].value) for p, i in zip(stored.captured, places, strict=True))
     return TransferResult(
         stored.program,
         stored.text,
@@ -120,4 +172,4 @@ def _describe(expressions: Iterable[Expr | None]) -> list[str]:
     return ["none" if e is None else show(e) for e in expressions]
 
 
-__all__ = ["transfer_to_expert"]
+__all__ = ["places_read_by_gradients", "transfer_backward_to_expert", "transfer_queries_to_expert", "transfer_to_expert"]

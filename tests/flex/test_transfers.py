@@ -12,13 +12,15 @@ import torch
 import cuir
 from cuir import Specification
 from cuir.flex import experts, front, kernels, transfers
-from cuir.flex.transfers import transfer_to_expert
+from cuir.flex.transfers import transfer_backward_to_expert, transfer_queries_to_expert, transfer_to_expert
 from cuir.spec.dropout_hash import Dropout
 from cuir.spec.specification import Lengths
 from cuir.syntax import parser
 from cuir.syntax.nodes import Literal
 from cuir.syntax.printer import show
 from cuir.variants import TransferResult, transfer
+from cuir.variants.backward import transfer_backward
+from cuir.variants.query_gradients import transfer_query_gradients
 from cuir.variants.read_ranges import trace_without_clashes
 from tests.flex.launches import Launches
 
@@ -113,6 +115,33 @@ def test_what_is_read_is_what_was_made(name: str, monkeypatch: pytest.MonkeyPatc
     assert again.spec is spec
 
 
+GRADIENTS = [n for n in SPECS if n not in ("sigmoid", "relu", "another name", "largest")]
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_kernels_of_gradients_are_read_as_they_were_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SPECS[name]
+    traced = trace_without_clashes(spec)
+    learned = [i for i, p in enumerate(traced.parameters) if isinstance(p.value, torch.Tensor) and p.value.requires_grad]
+    keys, queries = (experts.origin_of(n) for n in ("flash_bwd_sm90", "flash_bwd_dq_sm90"))
+    expected = transfer_backward(keys, spec, traced=traced, learned=learned), transfer_query_gradients(queries, spec, traced=traced)
+    for _ in range(2):
+        assert_equal(transfer_backward_to_expert("flash_bwd_sm90", spec, traced, learned), expected[0])
+        assert_equal(transfer_queries_to_expert("flash_bwd_dq_sm90", spec, traced), expected[1])
+        monkeypatch.setattr(transfers, "transfer_backward", None)
+        monkeypatch.setattr(transfers, "transfer_query_gradients", None)
+
+
+def test_errors_are_those_of_the_whole_specification() -> None:
+    spec = SPECS["sigmoid"]
+    traced = trace_without_clashes(spec)
+    with pytest.raises(cuir.CuirError) as expected:
+        transfer_backward(experts.origin_of("flash_bwd_sm90"), spec, traced=traced)
+    with pytest.raises(cuir.CuirError) as found:
+        transfer_backward_to_expert("flash_bwd_sm90", spec, traced, ())
+    assert str(found.value) == str(expected.value)
+
+
 def test_every_specification_has_an_entry() -> None:
     """And so have transfers without bits, without tables, of another kernel, of other notes."""
     key_of: list[tuple[str, ...]] = []
@@ -132,9 +161,14 @@ def test_every_specification_has_an_entry() -> None:
         transfer_to_expert("flash_fwd_f32", spec, traced, bits=True, tables=True)
         transfer_to_expert(EXPERT, spec, replace(traced, decided=("n",)), bits=True, tables=True)
         transfer_to_expert(EXPERT, spec, replace(traced, factor=Literal(2.0)), bits=True, tables=True)
+        transfer_backward_to_expert("flash_bwd_sm90", spec, traced, ())
+        sloped_trace = trace_without_clashes(SPECS["slopes"])
+        transfer_backward_to_expert("flash_bwd_sm90", SPECS["slopes"], sloped_trace, ())
+        transfer_backward_to_expert("flash_bwd_sm90", SPECS["slopes"], sloped_trace, (0,))
+        transfer_queries_to_expert("flash_bwd_dq_sm90", spec, traced)
         m.setattr(transfers, "origin_text", lambda name: "another text")
         transfer_to_expert(EXPERT, spec, traced, bits=True, tables=True)
-    assert len(set(key_of)) == len(key_of) == len(SPECS) + 6
+    assert len(set(key_of)) == len(key_of) == len(SPECS) + 10
 
 
 def test_values_are_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
