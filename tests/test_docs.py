@@ -149,10 +149,11 @@ COMMANDS = (
 
 def test_what_is_sampled_is_called_tested(capsys: pytest.CaptureFixture[str]) -> None:
     """Verification tries some schedules and problems: neither a page nor the help of a command calls that a proof."""
-    word = re.compile(r"\bprove[nsd]?\b|\bproofs?\b|\bfree of races\b", re.I)
+    word = re.compile(r"\bprov(?:e[nsd]?|ing)\b|\bproofs?\b|\bfree of races\b", re.I)
     texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES} | {
         "pyproject": (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     }
+    texts |= {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "llm/prompts").glob("*.md")}
     for command in ("", *COMMANDS):
         assert run_command([*command.split(), "--help"]) == 0
         texts[f"cuir {command} --help"] = capsys.readouterr().out

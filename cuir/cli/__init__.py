@@ -41,6 +41,8 @@ def run(argv: Sequence[str]) -> int:
     finally:
         if (calls := sys.modules.get("cuir.spec.user_calls")) is not None:
             calls.on_stuck = None  # type: ignore[attr-defined]
+        if (judged := sys.modules.get("cuir.cli.judged_kernel")) is not None:
+            judged.forget_judged_kernel()
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -60,7 +62,9 @@ def _run(argv: Sequence[str]) -> int:
             return report_interruption(as_json=as_json)
         return result if isinstance(result, int) else 0
     except CuirError as error:
-        print_errors(error.diagnostics, as_json)
+        from .judged_kernel import get_judged_kernel
+
+        print_errors(error.diagnostics, as_json, get_judged_kernel())
         return exit_code(error.diagnostics)
     except typer.Exit as stop:
         return stop.exit_code

@@ -28,6 +28,7 @@ def show_choices(
     Raises CuirError U100 for a GPU that is not present and for which no measurements are shipped.
     """
     from ..bridging import attention_consts
+    from ..checking.const_defaults import consts_as_json
     from ..performance.search.space import label
     from ..performance.selection import choose
     from .command_inputs import agreeing, read_consts
@@ -54,11 +55,12 @@ def show_choices(
             )
         )
     if as_json:
-        data = [{"shape": list(shape.as_tuple()), **c.as_json()} for shape, c in zip(shapes, choices)]
-        print_json({"ok": True, "diagnostics": [], "target": target, "device": device.name or None, "choices": data})
+        data = [{"shape": list(s.as_tuple()), **c.as_json(), "consts": consts_as_json(c.consts)} for s, c in zip(shapes, choices)]
+        of = {"target": target, "dtype": dtype, "device": device.name or None}
+        print_json({"ok": True, "diagnostics": [], **of, "choices": data})
     else:
-        rows = [(str(shape), label(c.setting), c.source, c.why) for shape, c in zip(shapes, choices)]
-        print_table(f"{target} on {device.name or 'no GPU'}, {dtype}", ("shape", "setting", "source", "why"), rows)
+        rows = [(str(shape), label(c.consts), c.source, c.why) for shape, c in zip(shapes, choices)]
+        print_table(f"{target} on {device.name or 'no GPU'}, {dtype}", ("shape", "consts", "source", "why"), rows)
     return 0
 
 

@@ -179,9 +179,12 @@ def read_program_consts(program: Program, name: str, kernel: str | None, items: 
     """
     from ..checking.checker import pick_kernel
     from ..checking.const_defaults import fill_consts
+    from .judged_kernel import remember_judged_kernel
 
     picked = pick_kernel(program, kernel)
-    return picked, fill_consts(picked, read_consts(items), known_consts(name, picked))
+    consts = fill_consts(picked, read_consts(items), known_consts(name, picked))
+    remember_judged_kernel(picked, consts)
+    return picked, consts
 
 
 def known_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
@@ -285,6 +288,7 @@ def read_kernel_consts(
     from ..checking.const_defaults import HEAD_DIM, fill_consts, list_dtype_consts, with_defaults
     from ..syntax.nodes import ConstType
     from ..verification.problems import is_attention
+    from .judged_kernel import remember_judged_kernel
 
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}
     first = next(iter(list_dtype_consts(kernel)), None)
@@ -296,6 +300,7 @@ def read_kernel_consts(
                 "U103", f"`{kernel.name}` has no const parameter that {option} could give", hint="-c NAME=VALUE gives consts by name"
             )
     values = fill_consts(kernel, _with_options(values_of_c, first or "T", HEAD_DIM, dtype, head_dim), corpus_consts)
+    remember_judged_kernel(kernel, values)
     if is_attention(kernel):
         _require_attention(with_defaults(kernel, values))
     return values

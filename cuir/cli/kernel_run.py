@@ -64,8 +64,10 @@ def run_kernel(
         if all(type(n) is int for n in lengths):
             from ..performance.selection import choose
             from ..spec.specification import Lengths
+            from .judged_kernel import remember_judged_kernel
 
             consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel, sources=("tuned",)).consts  # type: ignore[arg-type]
+            remember_judged_kernel(pick_kernel(program, kernel), consts)
     checked = check(program, pick_kernel(program, kernel).name, consts)
     arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)

@@ -119,16 +119,21 @@ def _counts(outcomes: Sequence[Outcome], fits: str = "fit") -> str:
     return ", ".join(f"{n} {words.get(s, s)}" for s, n in counts.items())
 
 
-def print_tuned(report: TuneReport, static: bool) -> None:
-    """Print the report of a search."""
+def print_tuned(report: TuneReport, static: bool, fixed: str) -> None:
+    """Print the report of a search.
+
+    fixed: the consts that all its settings share, as text.
+    """
     console = stdout()
     counts = _counts(report.outcomes, "fit" if static else "fit but were not tried")
     console.print(f"{counts}; {report.seconds:.0f} s", highlight=False)
     if static:
-        print_table("candidates that fit", ("setting",), [(_settings(o.consts),) for o in report.outcomes if o.status == "fits"])
+        print_table(
+            f"candidates that fit, with {fixed}", ("setting",), [(_settings(o.consts),) for o in report.outcomes if o.status == "fits"]
+        )
     timed = sorted((o for o in report.outcomes if o.status == "timed"), key=lambda o: o.median)
     if timed:
-        print_table("fastest", ("milliseconds", "setting"), [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:SHOWN]])
+        print_table(f"fastest with {fixed}", ("milliseconds", "setting"), [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:SHOWN]])
     reasons: dict[str, tuple[int, str]] = {}
     for o in report.outcomes:
         if o.why:
@@ -136,7 +141,9 @@ def print_tuned(report: TuneReport, static: bool) -> None:
             reasons[kind] = (reasons.get(kind, (0, ""))[0] + 1, f"{_settings(o.consts)}: {o.why}")
     if reasons:
         print_table(
-            "left out", ("how many", "why", "the last of them"), [(str(n), kind, example) for kind, (n, example) in reasons.items()]
+            f"left out, with {fixed}",
+            ("how many", "why", "the last of them"),
+            [(str(n), kind, example) for kind, (n, example) in reasons.items()],
         )
     if not report.complete:
         console.print("the limit of time was reached; the same command goes on from here", style="yellow")
@@ -167,7 +174,7 @@ def finish_bench(
     table and plot are overwritten.
     """
     from ..performance.suites.plot import plot
-    from ..performance.suites.results import OURS, family, markdown, means, names_of_peers, summary
+    from ..performance.suites.results import OURS, describe_row_consts, family, markdown, means, names_of_peers, summary
 
     table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
     try:
@@ -202,6 +209,8 @@ def finish_bench(
         )
         return 0 if good else 1
     console = stdout()
+    if consts := describe_row_consts(head, rows):
+        console.print(consts, highlight=False, soft_wrap=True)
     for row in () if rows_shown else rows:
         console.print(line(row), highlight=False, soft_wrap=True)
     names, by_group = names_of_peers(rows), means(rows)

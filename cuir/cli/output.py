@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from .judged_kernel import JudgedKernel
+
 
 def stdout() -> Console:
     """Return a console on standard output."""
@@ -49,11 +51,14 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     return 2 if errors and all(d.code in CODES and CODES[d.code].call for d in errors) else 1
 
 
-def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
-    """Print errors to stderr for people, or as the one JSON object on stdout."""
+def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool, judged: JudgedKernel | None = None) -> None:
+    """Print errors to stderr for people, or as the one JSON object on stdout.
+
+    judged: the kernel that is wrong; the object has it and its consts, and so has the text if the program is to blame.
+    """
     errors = list(diagnostics)
     if as_json:
-        print_json({"ok": False, "diagnostics": [d.as_json() for d in errors]})
+        print_json({"ok": False, "diagnostics": [d.as_json() for d in errors], **(judged.as_json() if judged is not None else {})})
         return
     from rich.text import Text
 
@@ -61,6 +66,8 @@ def print_errors(diagnostics: Iterable[Diagnostic], as_json: bool) -> None:
     for d in errors:
         console.print(colour(d), soft_wrap=True)
         console.print(Text(f"     = more: cuir explain {d.code}\n", style="dim") if d.code in CODES else Text(""), soft_wrap=True)
+    if judged is not None and judged.consts and exit_code(errors) == 1:
+        console.print(f"kernel {judged}", style="dim", soft_wrap=True)
 
 
 def colour(d: Diagnostic) -> Any:

@@ -191,7 +191,7 @@ def _measured(shape: Shape, dtype: str, missing: str) -> str:
 
     problem = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
     if missing:
-        return f"{problem}, on an H200 (132 multiprocessors). No GPU is here now: your program is proven and compiled, and the first that is right ends this; it is timed elsewhere."
+        return f"{problem}, on an H200 (132 multiprocessors). No GPU is here now: your program is verified and compiled, and the first that is right ends this; it is timed elsewhere."
     return f"{problem}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
 
 

@@ -114,8 +114,9 @@ def explore_or_replay(
 ) -> int:
     """Run `cuir run ... --exhaustive`, or `--replay` of a file, on random tensors; return the exit code."""
     from ..arguments.binding import bind
-    from ..checking.checker import check
+    from ..checking.checker import check, pick_kernel
     from ..explore import explore, read_schedule
+    from .judged_kernel import remember_judged_kernel
     from .kernel_run import make_arguments
 
     written = read_schedule(file) if file is not None else None
@@ -123,6 +124,7 @@ def explore_or_replay(
         consts = read_consts(items)
         _require_same(written, file, kernel, consts, dims, grid)
         kernel, consts, dims = written.kernel, {**written.consts, **consts}, {**written.dims, **dims}
+        remember_judged_kernel(pick_kernel(program, kernel), consts)
     else:
         picked, consts = read_program_consts(program, file_name, kernel, items)
         kernel = picked.name
@@ -179,17 +181,20 @@ def replay_variant(
 
     `named_consts` are the consts that the command line names.
     """
-    from ..checking.checker import check
+    from ..checking.checker import check, pick_kernel
     from ..explore import read_schedule
     from ..spec.function_specification import FunctionSpecification
     from ..spec.specification import LENGTHS, Lengths
     from ..verification.lengths import Draw
     from ..verification.problems import Case
     from ..verification.spec_dispatch import AnyCase, prepare_launch, require_judgeable
+    from .judged_kernel import remember_judged_kernel
 
     written = read_schedule(file)
     _require_same(written, file, kernel, named_consts)
-    checked = check(program, written.kernel, {**written.consts, **named_consts})
+    consts = {**written.consts, **named_consts}
+    remember_judged_kernel(pick_kernel(program, written.kernel), consts)
+    checked = check(program, written.kernel, consts)
     require_judgeable(checked, spec)
     missing = [d for d in checked.dims if d not in written.dims]
     if missing:

@@ -19,11 +19,12 @@ def test_it_says_which_and_why(cuir: Callable) -> None:
     assert shown.code == 0 and shown.json["device"] == H200
     assert [c["source"] for c in found] == ["table", "model", "start"] and found[0]["setting"]["BM"] == 192 and H200 in found[0]["why"]
     assert found[2]["shape"] == [2, 16, 16, 4096, 4096, 192, 128]
+    assert [(c["consts"]["T"], c["consts"]["D"]) for c in found] == [("bf16", 128), ("bf16", 128), ("bf16", 192)]
 
 
 def test_it_is_a_table_for_people(cuir: Callable) -> None:
     shown = cuir("tune", "document", "--choice", "--gpu", H200, "--shape", "16,32,32,1024,1024,64", "-c", "BN=64")
-    assert shown.code == 0 and "document on NVIDIA H200" in shown.out and "BN=64" in shown.out
+    assert shown.code == 0 and all(w in shown.out for w in ("document on NVIDIA H200", "BN=64", "T=f16", "D=64"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")

@@ -317,10 +317,11 @@ def _recorded(folder: Path, variants: Sequence[str], processes: Apart, seconds: 
 
     of = Recorded(folder, "transfer", lambda task: _transfer(task, processes, seconds), variants)
     as_recorded = "as recorded"
+    tasks = [replayed.transcript.task for replayed, _ in of.cells.values()]
     head = {
         "pass": "transfer",
-        "origin": as_recorded,
-        "consts": as_recorded,
+        "origin": _common([t.get("origin") for t in tasks], as_recorded),
+        "consts": _common([t.get("consts") for t in tasks], as_recorded),
         "attempts": as_recorded,
         "level": as_recorded,
         "temperature": as_recorded,
@@ -328,6 +329,11 @@ def _recorded(folder: Path, variants: Sequence[str], processes: Apart, seconds: 
         "replayed": True,
     }
     return of, list(of.cells), head
+
+
+def _common(values: Sequence[Any], otherwise: str) -> Any:
+    """Return the value that all have, or `otherwise`."""
+    return values[0] if all(v == values[0] for v in values) else otherwise
 
 
 class _EvalView(ProgressLine):
@@ -349,6 +355,16 @@ def _line(row: Row) -> str:
     came = f"right at attempt {row['right_at']}" if right(row) else f"cut short: {row['incomplete']}" if "incomplete" in row else "failed"
     stages = " ".join(a["stage"] + (f"({a['codes'][0]})" if a["codes"] else "") for a in row["attempts"])
     return f"{row['variant']} {row['model']} #{row['sample']}: {came}  [{stages}]  {row['tokens']:,} tokens"
+
+
+def _describe_origin(head: Mapping[str, Any]) -> str:
+    """Name the adapted kernel and its consts."""
+    from ...checking.const_defaults import describe_consts
+
+    consts = head.get("consts")
+    if isinstance(consts, Mapping):
+        return f"{head['origin']} with {describe_consts(consts)}"
+    return "origins and consts as each transcript names them"
 
 
 def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: bool, as_json: bool, anew: bool = True) -> int:
@@ -392,6 +408,7 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
         )
         return 0
     console = stdout()
+    console.print(_describe_origin(head), highlight=False, soft_wrap=True)
     half, lines = 1 + 2 * len(KS), entries(model_scores)
     print_table("models", ("model", *(f"@{k}" for k in KS), *(f"first @{k}" for k in KS)), [line[:half] for line in lines])
     console.print(f"pass@k with repairs, and of first answers alone. {SOURCE}", style="dim", highlight=False, soft_wrap=True)

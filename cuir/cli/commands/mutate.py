@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...text.diagnostics import CuirError
+from ...text.plurals import count_noun
 from ..completion import complete_program, complete_specification
 from ..interruption import Interrupted
 from ..options import Consts, GivenDtype, Json, KernelName, Level, Parameters, read_level
@@ -85,7 +86,7 @@ def mutate(
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with (
         goes_on_from(out),
-        _Bar(f"{len(todo)} mutants of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json) as bar,
+        _Bar(f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json) as bar,
     ):
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
     if as_json:

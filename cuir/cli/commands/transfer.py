@@ -85,7 +85,7 @@ def transfer(
     cache: Cache = None,
     as_json: Json = False,
 ) -> int:
-    """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and proving what it says."""
+    """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and verifying what it says."""
     from ...checking.checker import pick_kernel
     from ...performance.search.space import plain as plain_consts
     from ..command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification

@@ -188,6 +188,7 @@ def _tune_one(
 ) -> dict[str, Any]:
     """Search the settings of one target and shape; return the report as JSON data."""
     from ...bridging import attention_consts
+    from ...checking.const_defaults import describe_consts
     from ...performance.search import compile_all, shape_class
     from ...performance.search import tune as search
     from ...performance.search.cache import Journal, Key, device, store_best
@@ -251,7 +252,7 @@ def _tune_one(
             keep=None if static else keep_best,
         )
     if not as_json:
-        print_tuned(report, static)
+        print_tuned(report, static, describe_consts(fixed))
     return _tuned_json(target, shape, dtype, fixed, key, report, static)
 
 

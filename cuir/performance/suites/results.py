@@ -200,6 +200,7 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "",
         f"    {head.get('command')}",
         "",
+        *([f"{consts[0].upper()}{consts[1:]}.", ""] if (consts := describe_row_consts(head, rows)) else []),
         *table(
             [
                 "variant",
@@ -221,6 +222,21 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
         lines += ["", f"Geometric means of {OURS} / peer, and the smallest:", ""]
         lines += table(["rows", *names], [[group, *(of[n].text if n in of else "" for n in names)] for group, of in by_group.items()])
     return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
+
+
+def describe_row_consts(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """Name the consts of our kernels in rows: those that all settings of a row share, then where the others stand.
+
+    Rows of suites whose contender is a call have other kernels for each call; their dtype and head dims are named.
+    """
+    dims = sorted({(r["shape"][5], (r["shape"][6:] or r["shape"][5:6])[0]) for r in rows})
+    texts = [f"D={D}" + (f", DV={DV}" if DV != D else "") for D, DV in dims]
+    if not texts or "dtype" not in head:
+        return ""
+    shared = f"T={head['dtype']} and {'; '.join(texts)}"
+    if "origin" in head:
+        return f"{OURS} is {head['origin']} with {shared}; a setting names the other consts that differ from its defaults"
+    return f"{OURS} is a call with {shared}, whose kernels have the consts that such a call gets"
 
 
 def _entries(row: Row, names: Sequence[str], few: bool) -> list[str]:

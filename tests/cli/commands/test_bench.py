@@ -52,9 +52,15 @@ def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) ->
         **cell("causal", "llama2-7b", 1024).as_json(),
         "contenders": {"cuir BM=64": {"tflops": 450.0, "consts": {}}, "cudnn": {"tflops": 400.0}},
     }
-    path.write_text("\n".join(map(json.dumps, ({"suite": "smoke", "device": "a GPU"}, row))), encoding="utf-8")
+    head = {"suite": "smoke", "device": "a GPU", "dtype": "f16", "origin": "flash_fwd_sm90"}
+    path.write_text("\n".join(map(json.dumps, (head, row))), encoding="utf-8")
     shown = cuir("bench", "smoke", "--show", "--out", path)
-    assert shown.code == 0 and "1.12 x" in shown.out and "cuir / cudnn: 1.12" in shown.out
+    assert (
+        shown.code == 0
+        and "flash_fwd_sm90 with T=f16 and D=128;" in shown.out
+        and "1.12 x" in shown.out
+        and "cuir / cudnn: 1.12" in shown.out
+    )
     assert "| 450 | 400 | 1.12 | BM=64 |" in path.with_suffix(".md").read_text(encoding="utf-8")
     path.with_suffix(".md").write_text("a table that someone has kept", encoding="utf-8")
     assert cuir("bench", "smoke", "--show", "--out", path).code == 0

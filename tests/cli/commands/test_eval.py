@@ -134,7 +134,8 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
     first = cuir(*CALL, "--record", "t", "--json").json
     monkeypatch.delattr("llm.client.Client")
     again = cuir("eval", "--replay", "t", "--out", "r.jsonl", "--json").json
-    assert again["complete"] and again["replayed"] and again["origin"] == "as recorded"
+    assert again["complete"] and again["replayed"] and again["origin"] == "flash_fwd"
+    assert again["consts"] == first["consts"] and again["consts"]["D"]
 
     def figures(scores: list[dict]) -> list[dict]:
         return sorted(({**s, "seconds": 0} for s in scores), key=lambda s: s["model"])
@@ -144,7 +145,7 @@ def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scrip
     few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
     assert {r["variant"] for r in few["rows"]} == {"sliding_window from flash_fwd"}
     shown = cuir("eval", "--show", "--out", "r.jsonl")
-    assert shown.code == 0 and "3 of 4" in shown.out and "on record" not in shown.out
+    assert shown.code == 0 and "3 of 4" in shown.out and "on record" not in shown.out and "flash_fwd with " in shown.out
     assert again["requests_that_drifted"] == 0 and again["drift"] is None
 
 
