@@ -35,12 +35,12 @@ from .poison import find_unread
 from .problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
 from .sizes import Problem
 from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .time_limits import TRIED_VALUES
 from .underflowing_sums import KIND as UNDERFLOW
 from .underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
-_SECONDS = 3.0  # processor time of all trials
-_TRIAL = 200_000  # elements of a tensor in the problem on which special values are tried
+_MOST_TRIED = 200_000  # elements of a tensor in the problem on which special values are tried
 _ANOTHER = 1_000_003  # added to a seed
 _VAST = 1e30  # of a scalar: larger than everything that it is added to
 _POISONED = ("normal", "strided", "ties")  # kinds in which derivatives are 0 only for unread elements
@@ -229,7 +229,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     begin = time.process_time()
 
     def evaluate(values: Mapping[str, Value]) -> Mapping[str, torch.Tensor] | None:
-        if time.process_time() - begin > _SECONDS:  # a slow function is tried with fewer values
+        if time.process_time() - begin > TRIED_VALUES:  # a slow function is tried with fewer values
             return None
         try:
             variant = _make_launch(checked, spec, draw, None, {}, (), {**plain, **values})
@@ -267,7 +267,7 @@ def find_small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | 
         sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
         with contextlib.suppress(CuirError):
             admitted = spec.admitted({**get_integer_consts(checked), **sizes})
-            if admitted is not None and max((count_elements(t, admitted) for t in checked.tensors), default=0) <= _TRIAL:
+            if admitted is not None and max((count_elements(t, admitted) for t in checked.tensors), default=0) <= _MOST_TRIED:
                 return Draw("a trial", {d: admitted[d] for d in checked.dims})
     return None
 

@@ -22,9 +22,8 @@ from .schedules import check_schedules
 from .side_processes import Job
 from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
 from .step_counts import make_counted_cases, make_counted_jobs
+from .time_limits import EXPLORATION
 from .unreached import forget_entered
-
-EXPLORED = 20  # seconds for exploration at level full
 
 
 class SchedulesStage:
@@ -134,7 +133,7 @@ class SchedulesStage:
                 self.program,
                 self.checked,
                 self.spec,
-                seconds=EXPLORED,
+                seconds=EXPLORATION,
                 progress=lambda text: self.request.progress(f"schedules: {text}"),
             )
         except CuirError as error:

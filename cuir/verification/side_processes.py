@@ -24,9 +24,9 @@ from typing import Any, NoReturn, Protocol
 
 from ..runtime.nvcc import SPAWNING
 from ..spec.user_calls import end_at_once
+from . import time_limits
 
 MOST = 10  # the largest number of processes
-SILENT = 60.0  # seconds without a report after which processes are killed
 _INDEX = struct.Struct("<i")
 _LENGTH = struct.Struct("<q")
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -136,14 +136,14 @@ class SideProcesses:
 
     def _wait(self, phase: int) -> None:
         """Read reports until each process has reported the phase, or has ended."""
-        until = time.monotonic() + SILENT
+        until = time.monotonic() + time_limits.SILENCE
         while waiting := [s for s in self.sides if not s.ended and phase not in s.phases]:
             ready, _, _ = select.select([s.reports for s in waiting], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 for side in waiting:
                     self._end(side)
                 return
-            until = time.monotonic() + SILENT
+            until = time.monotonic() + time_limits.SILENCE
             for side in waiting:
                 if side.reports in ready:
                     self._read(side)

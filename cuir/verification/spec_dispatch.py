@@ -49,12 +49,11 @@ from .problems import (
 from .score_corners import make_backward_case, make_forward_case
 from .splice_evaluator import collect_kernel_values
 from .steps import find_steps, find_tiles
+from .time_limits import SEARCHED_RUN, SHRINKING
 from .unreached import ENOUGH, find_short_loops, find_unentered_loops
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch
-
-_TRIAL = 2.0  # seconds of a run that searches for more turns: longer runs would exceed the budget on a slower machine
 
 
 def get_tile_sizes(checked: Checked) -> tuple[int, int]:
@@ -275,7 +274,7 @@ def find_wider_cases(program: Program, checked: Checked, spec: AnySpecification)
         before = open_loops()
         if before:
             try:
-                run(checked, prepare_launch(program, checked, spec, draw).arguments(), budget=_TRIAL)
+                run(checked, prepare_launch(program, checked, spec, draw).arguments(), budget=SEARCHED_RUN)
             except CuirError as error:  # faults are reported when the problem is checked
                 return all(d.code != "D402" for d in error.diagnostics)
             return len(open_loops()) < len(before)
@@ -378,7 +377,7 @@ def shrink_error(
     spec: AnySpecification,
     case: AnyCase,
     error: CuirError,
-    seconds: float = 5.0,
+    seconds: float = SHRINKING,
     grid: Grid | None = None,
 ) -> CuirError:
     """Return the error of the smallest case that fails with the same code.

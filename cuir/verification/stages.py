@@ -54,9 +54,8 @@ from .spec_dispatch import (
     prepare_specification,
     require_judgeable,
 )
+from .time_limits import RUN
 from .unreached import find_short_loops, find_unreached, forget_entered
-
-BUDGET = 20.0  # seconds of one run, since problems are small
 
 
 def verify(
@@ -68,7 +67,7 @@ def verify(
     progress: Progress | None = None,
     shrink: bool = True,
     seeded: int | None = None,
-    budget: float = BUDGET,
+    budget: float = RUN,
     processes: int = 1,
 ) -> VerifyReport:
     """Check whether a kernel computes a specification, on the CPU.

@@ -13,6 +13,7 @@ from ..interp.interpreted_launch import Grid
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
+from . import time_limits
 from .draws import Draw, select_fitting
 from .far_counts import NAME, compute_length, lengthens_units, make_far_cases, make_sizes, run_far_case, run_unless_too_large
 from .long_values import choose_usual_scale, make_even_scores
@@ -49,7 +50,6 @@ _SCHEDULES = (
     Schedule.adversarial("workers_first"),
     Schedule.adversarial("reverse"),
 )
-_SECONDS = 20.0  # processor time after which problems of level full are not run in further ways
 _STRIDE = 5  # ways of a problem differ in grid and schedule between turns; coprime to their number
 _TOGETHER = 10  # problems per job
 
@@ -124,7 +124,7 @@ def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequenc
     ways = list(itertools.product((1, 2, 3) if checked.tiles is not None else (1,), _SCHEDULES))
     for turn in range(len(ways)):
         for number, case in enumerate(cases):
-            if turn and time.process_time() - begin > _SECONDS:
+            if turn and time.process_time() - begin > time_limits.FURTHER_WAYS:
                 return runs
             runs += run_unless_too_large(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
     return runs

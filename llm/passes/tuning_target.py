@@ -12,7 +12,7 @@ from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import CuirError
 from cuir.verification.soundness import require_usable
 from cuir.verification.spec_dispatch import make_number_cases, prepare_specification
-from cuir.verification.stages import BUDGET
+from cuir.verification.time_limits import RUN
 
 from ..further import supplied
 
@@ -26,7 +26,7 @@ def require_usable_target(origin: Program, kernel: str, target: AnySpecification
     X119, X125 or X126.
     """
     program = supplied(origin, kernel, origin, target)
-    with limit_calls(BUDGET):
+    with limit_calls(RUN):
         try:
             checked = check(program, kernel, consts)
             spec = prepare_specification(target, checked.origin, program, checked.consts)

@@ -20,13 +20,12 @@ from ..memory_limits import require_memory
 from ..problems import Case
 from ..spec_dispatch import check_case, prepare_launch, shrink_error
 from ..synchronisation import run_synchronisation
+from ..time_limits import SYNCHRONISATION
 from .drive import Coverage, Driver
 from .observed import Observed
 from .solve import Solution
 
 LEFT_OUT = ("V202", "U113", "U125", "X106", "X108", "X113", "D402")  # codes of problems that cannot be run
-
-SECONDS = {"quick": 2.0, "full": 20.0}  # of a run of synchronisation alone
 
 
 class Cover:
@@ -38,7 +37,7 @@ class Cover:
     def __init__(self, program: Program, checked: Checked, spec: AnySpecification, observed: Observed, level: str, shrink: bool):
         self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
         self.driver = Driver(checked, spec, observed, level, self._make_arguments)
-        self.seconds = SECONDS[level]
+        self.seconds = SYNCHRONISATION[level]
         self.rows: list[Mapping[str, Any]] = []
         self.runs = [0, 0]
 
