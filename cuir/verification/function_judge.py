@@ -110,7 +110,7 @@ def _blame_unread_input(
         places = half if fails({name: selected}) else places[len(places) // 2 :]
     index, first = places[0].tolist(), error.diagnostics[0]
     message = f"{first.message}; the NaN comes from the input element {name}{index}, which `{spec.name}` does not read"
-    hint = "what lies beyond a length, in an unused page or in padding may be NaN, and 0 * NaN is NaN: leave it out with where(...), or clear it before the product"
+    hint = "what lies beyond a length, in an unused page or in padding may be NaN, and 0 * NaN is NaN: leave it out with where(...), or clear it before the product; if numbers always stand there, let the function multiply by 0, too, in place of a choice"
     return CuirError([Diagnostic("V302", message, first.span, first.notes, hint)])
 
 
@@ -363,7 +363,7 @@ class _Judgement:
             raise self.make_error(
                 "V302",
                 f"{name} is NaN, as before the launch, or computed so, at {_format_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
-                "every element is stored, and nothing divides 0 by 0",
+                _describe_unwritten(self.case),
             )
         overflowing = ~free & (w.abs() >= limit)
         if (differs := overflowing & (x != torch.where(w > 0, torch.inf, -torch.inf))).any():
@@ -528,3 +528,11 @@ def make_table_rows(
         }
         for n in numbers
     ]
+
+
+def _describe_unwritten(case: Draw) -> str:
+    """Return what to do about an output that is NaN, also for a problem whose lengths the specification may exclude."""
+    empty = [d for d, n in case.sizes.items() if n == 0]
+    excluded = ", ".join(f'"{d}": max(1, drawn["{d}"])' for d in empty)
+    excluding = f"; where {' and '.join(empty)} is never 0, let the specification say so: def sizes(drawn): return {{{excluded}}}"
+    return "every element is stored, and nothing divides 0 by 0" + (excluding if empty else "")

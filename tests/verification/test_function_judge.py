@@ -461,3 +461,46 @@ def faint(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
     for scale, code in (("", []), (" + 20.0", ["V301"])):
         report = verify(parse(text.replace("SCALE", scale)), FunctionSpecification("faint", lambda x: torch.exp2(x.abs() * 0 - 140.0)))
         assert [d.code for d in report.diagnostics] == code
+
+
+ROWS = """
+@kernel(arch="sm_80")
+def k(X: Global[f32, M, N], Y: Global[i32, M], Z: Global[f32, M, 1]):
+    work = tiles(M)
+    with role("all", warps=1):
+        for t in work:
+            total = zeros(f32, [1, 1])
+            for j in range(cdiv(N, 16)):
+                c = j * 16 + cols(16)
+                total = total + row_sum(where(c < N, X[t, c], 0.0))
+            store(Z[t, cols(1)], total / {divisor} * (0.0 if Y[t] < 0 else 1.0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisor", "function", "said"),
+    [
+        ("cast(max(N, 1), f32)", lambda x, y: torch.where(y[:, None] >= 0, mean(x), 0.0), "let the function multiply by 0, too"),
+        ("cast(max(N, 1), f32)", lambda x, y: mean(x) * (y[:, None] >= 0), ""),
+        (
+            "cast(N, f32)",
+            lambda x, y: mean(x) * (y[:, None] >= 0),
+            'where N is never 0, let the specification say so: def sizes(drawn): return {"N": max(1, drawn["N"])}',
+        ),
+    ],
+)
+def test_a_nan_says_how_the_specification_may_exclude_it(divisor: str, function, said: str) -> None:  # type: ignore[no-untyped-def]
+    """Rows that are left out may hold NaN, and lengths may be 0, unless the specification says otherwise."""
+    spec = FunctionSpecification("mean", function, lambda sizes, generator: {"Y": torch.randint(-1, 2, (sizes["M"],), generator=generator)})
+    problem = Draw("no N", {"M": 5, "N": 0}) if "sizes" in said else Draw("one", {"M": 9, "N": 20})
+    checked = check(parse(ROWS.format(divisor=divisor)))
+    if not said:
+        check_case(checked.program, checked, spec, problem)
+        return
+    with pytest.raises(CuirError) as caught:
+        check_case(checked.program, checked, spec, problem)
+    assert caught.value.diagnostics[0].code == "V302" and said in str(caught.value)
+
+
+def mean(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(1, keepdim=True) / max(1, x.shape[1])
