@@ -11,12 +11,14 @@ import gc
 import itertools
 import shutil
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, is_thinned, measure_cpu
 
@@ -36,7 +38,8 @@ _NUMBERS = itertools.count()
 @pytest.fixture(autouse=True)
 def own_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of cached results for each test: what one makes of a changed module is nothing to another, or to a user."""
-    monkeypatch.setattr(result_cache, "FOLDER", str(tmp_path_factory.getbasetemp() / "results" / str(next(_NUMBERS))))
+    folder = str(tmp_path_factory.getbasetemp() / "results" / str(next(_NUMBERS)))
+    monkeypatch.setattr(result_cache, "RESULTS", replace(RESULTS, folder=folder))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import typer
 
 from .commands.bench import bench
 from .commands.bridge import bridge
+from .commands.cache import cache
 from .commands.check import check
 from .commands.corpus import corpus
 from .commands.eval import evaluate
@@ -47,6 +48,6 @@ def options(
     """CuIR: expert GPU kernels, changed to new attention variants, tested on a CPU under many schedules, compiled for Hopper."""
 
 
-for command in (check, show, ops, explain, corpus, verify, lower, run, bridge, transfer, lift, mutate, tune, bench):
+for command in (check, show, ops, explain, corpus, verify, lower, run, bridge, transfer, lift, mutate, tune, bench, cache):
     app.command()(command)
 app.command("eval")(evaluate)

@@ -74,6 +74,13 @@ def complete_code(incomplete: str) -> Candidates:
     return [(code, entry.title) for code, entry in CODES.items() if code.startswith(incomplete.upper())]
 
 
+def complete_cache(incomplete: str) -> Candidates:
+    """Return kinds of files in the cache folder."""
+    from ..caching.disk import KINDS
+
+    return [kind.name for kind in KINDS if kind.name.startswith(incomplete)]
+
+
 def complete_op(incomplete: str) -> Candidates:
     """Return primitives and operators of the language."""
     from . import reference_pages as reference

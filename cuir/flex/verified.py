@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from ..caching.disk import VERDICTS, mark_used, write_whole
 from ..checking.checked import Const
 from ..performance.search.space import from_plain
-from ..runtime.nvcc import cache_dir, write_whole
 from ..runtime.result_cache import describe_package, digest
 from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
@@ -54,7 +54,7 @@ def verified(
 def _entry(program: Program, capture_key: CaptureKey, consts: Mapping[str, Const], level: str) -> Path:
     values = sorted((name, str(value)) for name, value in consts.items())
     parts = [describe_package(), show(program), capture_key.digest(), repr(values), level]
-    return cache_dir() / "verified" / (digest(parts) + ".json")
+    return VERDICTS.path(digest(parts))
 
 
 def _read(entry: Path) -> VerifyReport | None:
@@ -62,6 +62,7 @@ def _read(entry: Path) -> VerifyReport | None:
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         stages = [Stage(s["name"], s["question"], s["verdict"], s["reason"], (), s["seconds"], s["rows"]) for s in data["stages"]]
+        mark_used(entry)
         report = VerifyReport(data["variant"], data["kernel"], data["level"], from_plain(data["consts"]), stages)
         return report if data["ok"] and report.ok else None
     except (OSError, ValueError, KeyError, TypeError):

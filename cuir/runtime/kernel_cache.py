@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..caching.disk import KERNELS, mark_used, write_whole
 from ..checking.checked import Const
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from .loader import DRIVER
-from .nvcc import Compiled, cache_dir, describe_environment, find_nvcc, write_whole
+from .nvcc import Compiled, describe_environment, find_nvcc
 from .result_cache import describe_package, digest, dump, restore
 
 CHECKSUM_BYTES = 4
@@ -40,7 +41,7 @@ def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, C
         repr(values),
         loader,
     ]
-    return cache_dir() / (digest(parts) + ".kernel")
+    return KERNELS.path(digest(parts))
 
 
 def load(entry: Path) -> Compiled | None:
@@ -49,6 +50,7 @@ def load(entry: Path) -> Compiled | None:
         if zlib.crc32(content[:-CHECKSUM_BYTES]) != int.from_bytes(content[-CHECKSUM_BYTES:], "little"):
             return None
         loaded = restore(content[:-CHECKSUM_BYTES])
+        mark_used(entry)
         return loaded if isinstance(loaded, Compiled) else None
     except Exception:  # a damaged file may raise anything: the kernel is compiled again
         return None

@@ -14,11 +14,12 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..caching.disk import cache_dir, mark_used, write_whole
 from ..lowering import Cuda
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
@@ -136,13 +137,6 @@ def include_dir() -> str:
     return str(path)
 
 
-def cache_dir() -> Path:
-    """Return the folder of the cubin cache: $CUIR_CACHE, else `cuir` in the user's cache folder."""
-    variable = os.environ.get("CUIR_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(variable) if variable else Path(base) / "cuir"
-
-
 Run = Callable[[Cuda, str], tuple[bytes, str]]  # a kernel and the path of nvcc -> the cubin, the compiler's output
 
 
@@ -183,6 +177,7 @@ def _cached(cuda: Cuda, entry: Path) -> Compiled | None:
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         cubin = entry.with_suffix(".cubin").read_bytes()
+        mark_used(entry, entry.with_suffix(".cubin"))
         data = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         return Compiled(cuda, cubin, Resources(**data))
     except (OSError, ValueError, TypeError):
@@ -193,19 +188,6 @@ def _store(entry: Path, compiled: Compiled) -> Compiled:
     """Write the cubin, then the file that vouches for it."""
     write_whole({entry.with_suffix(".cubin"): compiled.cubin, entry: json.dumps(compiled.resources.as_json()).encode()})
     return compiled
-
-
-def write_whole(files: Mapping[Path, bytes]) -> None:
-    """Write files of the cache in order, each atomically; a folder that cannot be written is no error."""
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(temporary, path)
-    except OSError:
-        pass
 
 
 def _compile(cuda: Cuda, nvcc: str, version: str, run: Run) -> Compiled:

@@ -1,7 +1,7 @@
 """Disk cache of results that follow from texts: transfers, verdicts of the checker, parsed programs.
 
 A key names everything that a result depends on; this module adds the package's files and Python's version. Entries are
-compressed with a checksum, written atomically, and limited in number for each kind; a damaged one counts as missing.
+compressed with a checksum; a damaged one counts as missing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ..caching.disk import RESULTS, mark_used, write_whole
 from ..ops import OPERATORS, TABLE, Op
-from .nvcc import cache_dir, write_whole
 
 PACKAGE = Path(__file__).parent.parent
-FOLDER = "results"  # in the cache folder
-LIMIT = 2048  # entries of a kind: some 40 KB each
-KEPT = 0.75  # of them, the most recently used, once there are more
 NORMALISED_BEFORE = 1_600_000_000 * 10**9  # ns: a file that is older than the package has a time that says nothing
 
 T = TypeVar("T")
@@ -47,7 +44,7 @@ def remember(kind: str, key: Sequence[str], cls: type[T], make: Callable[[], T])
 
 def make_entry_path(kind: str, key: Sequence[str]) -> Path:
     """Return the file of a result, named after its key."""
-    return cache_dir() / FOLDER / kind / digest([describe_package(), sys.implementation.cache_tag or sys.version, kind, *key])
+    return RESULTS.path(kind) / digest([describe_package(), sys.implementation.cache_tag or sys.version, kind, *key])
 
 
 def digest(parts: Sequence[str]) -> str:
@@ -63,33 +60,12 @@ def _load(entry: Path, cls: type[T]) -> T | None:
         return None
     if not isinstance(result, cls):
         return None
-    with contextlib.suppress(OSError):
-        os.utime(entry)  # so that eviction sees its use
+    mark_used(entry)
     return result
 
 
 def _store(entry: Path, result: object) -> None:
     write_whole({entry: zlib.compress(dump(result), 1)})
-    with contextlib.suppress(OSError):
-        _evict(entry.parent)
-
-
-def _evict(folder: Path) -> None:
-    """Delete the entries of a kind that were used least recently, once there are more than the limit."""
-    with os.scandir(folder) as entries:
-        names = [e.path for e in entries]
-    if len(names) <= LIMIT:
-        return
-
-    def last_use(path: str) -> int:
-        try:
-            return os.stat(path).st_mtime_ns
-        except OSError:  # another process has deleted it
-            return 0
-
-    for path in sorted(names, key=last_use, reverse=True)[int(LIMIT * KEPT) :]:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 # ---- pickles that run nothing

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cuir.runtime.nvcc import cache_dir, compiler_version, find_nvcc, include_dir
+from cuir.caching.disk import PTX, mark_used, write_whole
+from cuir.runtime.nvcc import compiler_version, find_nvcc, include_dir
 from cuir.text.diagnostics import CuirError
 
 from .module import entries, read_entry
@@ -79,9 +80,10 @@ def ptx_of(source: Path, build: Build) -> str:
     key = hashlib.sha256("\n".join([str(source.resolve()), build.instantiate, compiler_version(nvcc), *arguments]).encode()).hexdigest()[
         :32
     ]
-    text, stamps_path = cache_dir() / f"{key}.ptx", cache_dir() / f"{key}.ptx.json"
+    text, stamps_path = PTX.path(key), PTX.path(key, ".ptx.json")
     try:
         if all(_stamp(path) == stamp for path, stamp in json.loads(stamps_path.read_text(encoding="utf-8")).items()):
+            mark_used(text, stamps_path)
             return text.read_text(encoding="utf-8")
     except (OSError, ValueError, AttributeError):
         pass
@@ -108,12 +110,7 @@ def ptx_of(source: Path, build: Build) -> str:
             for p in re.findall(r"(?:\\.|[^\s\\])+", needs.read_text(encoding="utf-8").partition(":")[2])
             if not p.startswith(folder) and (s := _stamp(p))
         }
-    try:
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        text.write_text(ptx, encoding="utf-8")
-        stamps_path.write_text(json.dumps(files), encoding="utf-8")
-    except OSError:
-        pass  # compiled anew the next time
+    write_whole({text: ptx.encode(), stamps_path: json.dumps(files).encode()})
     return ptx
 
 

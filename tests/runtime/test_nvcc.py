@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 import corpus
+from cuir.caching.disk import cache_dir
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
 from cuir.performance.search.compiling import _build as build
 from cuir.runtime import nvcc as compiling
-from cuir.runtime.nvcc import cache_dir, compile_cuda, include_dir, target
+from cuir.runtime.nvcc import compile_cuda, include_dir, target
 from cuir.runtime.sass import count_exponentials
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ...caching.disk import TUNING, cache_dir
 from ...checking.checked import Const
 from ...syntax.nodes import Program
 from ...syntax.types import DTYPES
@@ -139,9 +140,7 @@ def device() -> tuple[str, int]:
 
 def folder() -> Path:
     """Return the folder of tuning results."""
-    from ...runtime.nvcc import cache_dir
-
-    return cache_dir() / "tuned"
+    return cache_dir() / TUNING.folder
 
 
 def read_records(key: Key) -> dict[str, Any]:
