@@ -273,7 +273,7 @@ def compiled(transferred: Any, name: str, consts: Mapping[str, Const]) -> Any:
 
 def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[Mapping[str, Any]]:
     """Yield records of built kernels and measured cells. Nothing begins after `seconds`."""
-    from cuir.performance.search.cache import device
+    from cuir.performance.search.tuning_records import device
 
     began, lines = time.monotonic(), []  # type: ignore[var-annotated]
     yield {"device": device()[0], "torch": torch.__version__, "rounds": ROUNDS}

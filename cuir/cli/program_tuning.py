@@ -134,7 +134,7 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
     They are those of settings with these consts.
     """
     from ..performance.search import Outcome
-    from ..performance.search.cache import Journal, Key, device
+    from ..performance.search.tuning_records import Journal, Key, device
 
     journal = Journal.of(Key.of(device()[0], program, dtype, shape, fixed), shape)
     outcomes = map(Outcome.of, journal.entries.values())
@@ -187,7 +187,7 @@ def _unchanged(verdict: Verdict) -> bool:
 
 def _measured(shape: Shape, dtype: str, missing: str) -> str:
     """Describe what is timed, for the prompt."""
-    from ..performance.search.cache import device
+    from ..performance.search.tuning_records import device
 
     problem = f"One forward pass in {dtype} with B={shape.B}, H={shape.H}, HK={shape.HK}, M={shape.M}, N={shape.N}, D={shape.D}"
     if missing:

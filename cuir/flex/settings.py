@@ -97,7 +97,7 @@ class Settings:
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         """Return the setting of a problem, and the reason for it."""
         from ..performance.search import shape_class
-        from ..performance.search.cache import device
+        from ..performance.search.tuning_records import device
         from ..performance.selection import choose, problem_class
 
         shape_key = shape_class(self._shape(at), max(1, device()[1]))

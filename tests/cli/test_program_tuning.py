@@ -11,9 +11,9 @@ import pytest
 
 import corpus
 from cuir import parse
-from cuir.performance.search.cache import Journal, Key
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.search.settings_contest import with_defaults
+from cuir.performance.search.tuning_records import Journal, Key
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
@@ -77,7 +77,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("llm.apart.Apart", Apart)
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
-    monkeypatch.setattr("cuir.performance.search.cache.device", lambda: ("a formula", 1))
+    monkeypatch.setattr("cuir.performance.search.tuning_records.device", lambda: ("a formula", 1))
     monkeypatch.setattr("cuir.cli.program_tuning._compiler", lambda jobs, optional: lambda *of: BuildResult(registers=168))
     monkeypatch.setattr(tune_pass, "verify", lambda *of, **options: type("Report", (), {"stages": []})())
     (tmp_path / "space.json").write_text('{"axes": [{"STAGES": [2, 3]}], "starts": [{"STAGES": 2}]}', encoding="utf-8")

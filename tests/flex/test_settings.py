@@ -13,7 +13,7 @@ import torch
 import cuir.performance.selection
 from cuir.flex import kernels
 from cuir.flex.kernels import attention
-from cuir.performance.search import cache
+from cuir.performance.search import tuning_records as cache
 from cuir.spec.specification import Lengths
 
 

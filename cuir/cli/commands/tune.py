@@ -19,7 +19,7 @@ from ..tuning_targets import read_target, transfer_origin
 if TYPE_CHECKING:
     from ...checking.checked import Const
     from ...performance.search import Outcome, TuneReport
-    from ...performance.search.cache import Key
+    from ...performance.search.tuning_records import Key
     from ...performance.timing.problem import Shape
 
 SECONDS = 600.0  # of a search, if nobody says otherwise
@@ -191,9 +191,9 @@ def _tune_one(
     from ...checking.const_defaults import describe_consts
     from ...performance.search import compile_all, shape_class
     from ...performance.search import tune as search
-    from ...performance.search.cache import Journal, Key, device, store_best
     from ...performance.search.candidate_runs import RemoteDevice
     from ...performance.search.space import plain
+    from ...performance.search.tuning_records import Journal, Key, device, store_best
     from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, read_consts, read_program
     from ..interruption import goes_on_from

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from ...checking.checked import Const
 from ...syntax.nodes import Program
-from .cache import Journal
 from .compiling import BuildResult
 from .space import Consts, Space, defaults, find_violation, from_plain, label, plain
+from .tuning_records import Journal
 
 FINALISTS = 4
 GAIN_RATIO = 0.995  # a time below this share of the best one is a gain, others are noise

@@ -16,7 +16,8 @@ from ...checking.checker import pick_kernel
 from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Expr, Program
 from ...syntax.types import DType
-from ..search import cache, verdicts
+from ..search import tuning_records as cache
+from ..search import verdicts
 from ..search.space import Consts, defaults, label
 from ..timing.problem import Shape
 from . import cost

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from ..search import cache
+from ..search import tuning_records as cache
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU by its name in tuning keys (`cuir.performance.search.cache.device`), and its multiprocessors.
+    """A GPU by its name in tuning keys (`cuir.performance.search.tuning_records.device`), and its multiprocessors.
 
     Without a GPU the name is empty and there are 0 multiprocessors.
     """

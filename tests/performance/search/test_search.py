@@ -10,10 +10,10 @@ import pytest
 
 from cuir import CuirError, Program
 from cuir.performance.search import Space, tune
-from cuir.performance.search.cache import Journal
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.search.search import Outcome
 from cuir.performance.search.space import plain
+from cuir.performance.search.tuning_records import Journal
 from cuir.syntax.types import F16
 from tests.performance.search.fakes import SPACE, FakeCompiler, FakeDevice, cost, nan
 

@@ -9,7 +9,7 @@ import pytest
 
 import corpus
 from cuir import parse, transfer
-from cuir.performance.search import cache
+from cuir.performance.search import tuning_records as cache
 from cuir.performance.selection.work import Work
 from cuir.variants import TransferResult
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir import parse
-from cuir.performance.search import cache, shape_class
-from cuir.performance.search.cache import Key
+from cuir.performance.search import shape_class
+from cuir.performance.search import tuning_records as cache
 from cuir.performance.search.space import find_violation
+from cuir.performance.search.tuning_records import Key
 from cuir.performance.selection import Device, choose, problem_class
 from cuir.performance.selection.choose import round_length
 from cuir.performance.timing.problem import Shape

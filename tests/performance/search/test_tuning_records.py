@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir import Program, parse, tuned
-from cuir.performance.search import cache, shape_class
-from cuir.performance.search.cache import Key
+from cuir.performance.search import shape_class
+from cuir.performance.search import tuning_records as cache
+from cuir.performance.search.tuning_records import Key
 from cuir.performance.timing.problem import Shape
 from tests.performance.search.fakes import TEXT
 
