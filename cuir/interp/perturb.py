@@ -1,6 +1,6 @@
 """Compilation of inexact operations with noise, on which a kernel's verdict must not depend.
 
-Noise (noise.py) enters functions with an error bound in the table, sums in another order (of rows, and of products),
+Noise (noise.py) enters functions with an error bound in the table, sums in another order (of rows and columns, and of products),
 and multiply-adds fused or not. What decides a comparison is computed as written and left alone
 (cuir/checking/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not requested.
 """
@@ -47,11 +47,11 @@ def compile_perturbed(
         return run
     exact = e.decides
     if op.sums and len(args) == 1:
-        value = code_of(args[0])
+        value, dim = code_of(args[0]), 1 if op.traits.column_reduction else 2
 
         def shuffled(w: Worker) -> torch.Tensor:
             t = value(w)
-            return t[:, :, _get_noise(w).order(t.shape[2]).to(t.device)].sum(-1, keepdim=True)
+            return t.index_select(dim, _get_noise(w).order(t.shape[dim]).to(t.device)).sum(dim, keepdim=True)
 
         return shuffled
     if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly

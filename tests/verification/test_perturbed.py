@@ -117,3 +117,51 @@ def test_a_multiply_add_of_scalars_in_a_role_may_round_once(shared: bool) -> Non
         run(checked, {"X": torch.ones(64, 64), "Y": y, "a": a, "b": b, "c": float(torch.tensor(a) * torch.tensor(b))}, perturb=seed)
         found.add(y[0, 0].item())
     assert found == ({0.0} if shared else {0.0, 2.0**-25})
+
+
+SUMS = """\
+@kernel(arch="sm_90a")
+def sums(X: Global[f32, 32, 64], R: Global[f32, 32], C: Global[f32, 64]):
+    s = shared(f32, [2, 1, 64])
+    work = tiles(1)
+    with role("all", warps=2) as w:
+        for t in work:
+            x = X[w * 16 + rows(16), cols(64)]
+            store(R[w * 16 + rows(16)], row_sum(x))
+            store(s[w], col_sum(x))
+            sync()
+            if w == 0:
+                store(C[cols(64)], load(s[0]) + load(s[1]))
+"""
+
+
+@pytest.mark.parametrize("seed", (1, -1))
+def test_sums_of_rows_and_columns_are_varied_in_their_order_alone(seed: int) -> None:
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    whole = x.round() * 8  # any order gives the same bits
+    got = {n: torch.full((n,), torch.nan) for n in (32, 64)}
+    for values in (x, whole):
+        run(parse(SUMS), {"X": values, "R": got[32], "C": got[64]}, perturb=seed)
+        torch.testing.assert_close(got[32], values.sum(1))
+        torch.testing.assert_close(got[64], values.sum(0))
+    assert torch.equal(got[64], whole.sum(0)) and torch.equal(got[32], whole.sum(1))
+
+
+COLUMNS = """\
+@kernel(arch="sm_90a")
+def columns(X: Global[f32, 16, 64], Y: Global[f32, 64]):
+    work = tiles(1)
+    with role("all", warps=1):
+        for t in work:
+            total = col_sum(exp2(min(max(X[rows(16), cols(64)], -1e30), 1e30) * 0.0))
+            store(Y[cols(64)], where(total VERDICT, 1.0, 0.0))
+"""
+
+
+@pytest.mark.parametrize(("verdict", "codes"), [("== 16.0", ["V308"]), (">= 15.0", [])])
+def test_decisions_on_sums_of_columns(verdict: str, codes: list[str]) -> None:
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(64, dtype=x.dtype) + 0 * x.clamp(-1e30, 1e30).sum(0)
+
+    report = verify(parse(COLUMNS.replace("VERDICT", verdict), "columns.cuir"), reference)
+    assert [d.code for s in report.stages for d in s.diagnostics] == codes
