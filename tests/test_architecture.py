@@ -96,6 +96,13 @@ def test_few_stems_repeat() -> None:
     assert len(repeated) < 15, sorted(repeated)
 
 
+def test_the_page_names_files_that_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = [n for n in re.findall(r"`([a-z_]+/[\w/]+\.(?:py|cuh|toml|lark|cuir))`", page) if "NAME" not in n]
+    assert len(named) > 100
+    assert not [n for n in named if not (ROOT / n).exists() and not (ROOT / "cuir" / n).exists()]
+
+
 def test_cuir_imports_neither_llm_nor_corpus() -> None:
     assert not importers("llm", "corpus")
     assert all(name.startswith("cuir/cli/") for name in importers("llm", "cuir"))  # the commands that ask a model

@@ -1,4 +1,4 @@
-"""The estimated cost of a predicate for each pair of query and key, in instructions."""
+"""Estimated instructions for each pair of query and key: of a predicate, and of reads of captured data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from .predicate import linear
 JOIN = 0.5
 DIVISION = 12  # of integers, with a precomputed inverse of the divisor
 READ, NEXT = 16, 2  # of an element anywhere, and of one next to that of the next key, which a warp reads together
+DISTANCE_READ = 8.0  # of a term that depends on q - k alone: neighbouring pairs read neighbouring elements
+MEAN_READ = 10  # where nothing is known of the places; the model of whole launches was fitted with it
 
 
 def per_pair(e: Expr) -> float:

@@ -19,13 +19,13 @@ from ..syntax.nodes import Binary, Expr, GlobalType, Literal, Name, Param, Subsc
 from ..syntax.rewrite import with_children
 from ..syntax.types import F32
 from ..syntax.walk import IdentityKey, children, names_read
+from .costs import DISTANCE_READ
 from .lists import TooLarge
 from .mod_evaluator import evaluate
 from .names import DISTANCES
 from .parameter import Parameter
 from .predicate import linear
 
-READ = 8.0  # estimated instructions of a read for a pair: neighbouring pairs read neighbouring elements
 WORTH = 12.0  # least cost for which a table is cheaper
 MOST = 2**26  # bytes of a table
 DISTANCE = "q - k"  # the name of the distance in a table's expression: no identifier, so it cannot clash
@@ -185,7 +185,7 @@ def cost(e: Expr) -> float:
         if IdentityKey(e) in visited or isinstance(e, (Name, Literal)) or not names_read(e) & {"q", "k"}:
             return 0.0
         visited.add(IdentityKey(e))
-        own_cost = READ if isinstance(e, Subscript) else float(traits(e).cost)
+        own_cost = DISTANCE_READ if isinstance(e, Subscript) else float(traits(e).cost)
         return own_cost + sum(cost_of(c) for c in children(e) if isinstance(c, Expr))
 
     return cost_of(e)

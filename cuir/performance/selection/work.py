@@ -17,10 +17,10 @@ from ...syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Progra
 from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, names_read, walk
 from ...text.diagnostics import CuirError
+from ...variants.costs import MEAN_READ
 from ...verification.splice_evaluator import Evaluator, collect_kernel_values
 from .strips import Strips
 
-GATHER = 10  # instructions of a read of captured data
 HEADS = 8  # heads for which blocks are counted, if they differ
 SHARE = 8  # a mask that reads data is assumed to keep one block in so many
 Blocks = Literal["all", "closed", "listed"]
@@ -192,7 +192,7 @@ def _arithmetic(func: Func) -> Arithmetic:
             share = 1.0 if "S" in used or {"q", "k"} <= used else 0.5 if "k" in used else 0.0
             if entry is not None or isinstance(e, Subscript):
                 traits = entry[0].traits if entry is not None else None
-                plain += share * (traits.cost if traits is not None else GATHER)
+                plain += share * (traits.cost if traits is not None else MEAN_READ)
                 special += share * (traits is not None and traits.special)
         if isinstance(s, Assign):
             depends |= {t: dependencies(s.value) for t in s.targets}
