@@ -108,7 +108,10 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
     if request.config.getoption("--thorough") != "none":
         return
     from cuir.verification import numbers_stage, schedules_stage, stages
+    from cuir.verification.coverage import drive
 
+    effort = drive.EFFORTS["quick"]
+    monkeypatch.setitem(drive.EFFORTS, "quick", replace(effort, operations=effort.operations // 10))
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))  # such a report is not to be remembered
     for module, name in (
         (schedules_stage, "make_schedule_cases"),
@@ -117,6 +120,7 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
         (schedules_stage, "make_counted_cases"),
         (numbers_stage, "make_number_cases"),
         (numbers_stage, "make_user_cases"),
+        (stages, "make_problems"),
         (stages, "choose_readout_lengths"),
     ):
         real = getattr(module, name)

@@ -320,6 +320,8 @@ def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pyte
     assert len(f.graphs) == 1
 
 
+@pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("how", ["closure", "partial"])
 def test_a_mod_from_inside_asks_for_lengths(how: str) -> None:
     """By the names that mods from outside may ask for, those with a default aside."""
@@ -365,6 +367,7 @@ def _partial(c: float) -> Any:
 FEW = torch.randn(3, 1, 2, 20, 16, generator=torch.Generator().manual_seed(0)).unbind()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("function", [_window, _default, _local, _partial])
 def test_floats_that_change_are_not_cut_to_integers(function: Callable[[float], Any]) -> None:
     """A float becomes symbolic at its second value."""

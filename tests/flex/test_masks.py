@@ -357,6 +357,7 @@ def shifted(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q + 64 >= k
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 @pytest.mark.parametrize("within", [False, True], ids=["from outside", "made inside"])
 def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:

@@ -177,6 +177,7 @@ def test_a_mod_that_cannot_be_compared_is_refused() -> None:
         Compiled(attend)(*tensors(), None, masked(lambda b, h, q, k: q - k <= int(table[3])))
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_what_a_compiled_call_runs_is_verified_though_a_mod_does_not_read_all_that_an_object_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pages:
         def __init__(self) -> None:
@@ -392,6 +393,7 @@ CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("values", "mod"), CHANGED.values(), ids=CHANGED)
 @pytest.mark.parametrize("where", ["cell", "attribute"])
 def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[Any, ...], mod: Callable[..., Any], where: str) -> None:

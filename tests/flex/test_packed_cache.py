@@ -59,6 +59,7 @@ class Problem(Packed):
         return o[:count], lse[:, :count]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("problem", "score", "mask", "causal"),
     [
@@ -182,6 +183,7 @@ def test_what_does_not_fit_is_said(code: str, found: str, options: dict[str, Any
     assert caught.value.diagnostics[0].code == code and found in caught.value.diagnostics[0].message
 
 
+@pytest.mark.thorough("whole verifications: faults have their tests in test_packed_attention.py, float32 in test_serving_float32.py")
 def test_the_kernel_is_verified_over_a_cache() -> None:
     import corpus
 
@@ -195,6 +197,7 @@ def test_the_kernel_is_verified_over_a_cache() -> None:
 
 
 # ---- what does not fit
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", [8, 16, 32, 64, 24, 6])
 @pytest.mark.parametrize("kind", ["packed", "each", "8 bits"])
 def test_lengths_beyond_the_table_read_nothing_behind_it(page: int, kind: str) -> None:

@@ -48,6 +48,7 @@ def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod
     exact_to_single(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     PACKED_ARGUMENTS,
     [
@@ -147,6 +148,7 @@ def test_under_torch_compile() -> None:
     assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(q, k, v), called(q, k, v))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("chunk", "right", "wrong"),
     [
@@ -161,6 +163,7 @@ def test_a_fault_at_the_end_of_a_sequence_is_found(chunk: int, right: str, wrong
     assert not cuir.verify(cuir.parse(text.replace(right, wrong)), spec, consts=consts, seeded=0, shrink=False).ok
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_the_kernel_is_right_over_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its schedules are alike: tests/explore/test_programs.py."""
     monkeypatch.setattr(stages._Verification, "schedules", lambda *arguments: None)

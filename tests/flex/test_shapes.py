@@ -44,6 +44,7 @@ def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
     assert packed_copies().calls == sum(n > 1 and d % 8 != 0 for n, d in zip(rows, (dims[0], *dims), strict=True))
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_rows_of_any_length_are_verified() -> None:
     """As a call on a GPU asks for it: rows of no multiple of 16 bytes lie further apart than they are long, as calls hand them to kernels."""
     made = attention(causal, head_dim=17, value_dim=9, consts={"BM": 64, "BN": 64})

@@ -59,6 +59,7 @@ def test_gives_what_float64_gives(problem: cached.Problem, rule: dict, counts: l
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(
     "problem",
@@ -110,6 +111,7 @@ def test_keys_are_shared_out_where_few_units_have_many(at: Lengths, shared: bool
         assert consts["G"] == cuir.f32 and at.B * at.HK * cluster * splits <= decoding.PROCESSORS
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("splits", "DV"), [(2, 40), (8, 64)])
 def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
     def joined(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

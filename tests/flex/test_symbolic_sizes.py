@@ -56,6 +56,7 @@ def of_a_number(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> An
     return attend(x[:, :, : tokens.sum().item()])  # type: ignore[misc]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("call", [of_batches, of_two_batches, of_batches_inside, of_heads_inside, of_odd_rows, of_lengths, of_a_number])
 def test_sizes_that_data_decide(call: Callable[..., torch.Tensor]) -> None:
     """Outputs, gradients and strides are those of the call outside of the graph."""

@@ -45,6 +45,7 @@ def registered() -> None:
     register(backend="interpret")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_eager(name: str) -> None:
     compare(MODELS[name](), PADDED, NEW, torch.float16)

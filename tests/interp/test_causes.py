@@ -62,6 +62,7 @@ def judged(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
     return tuple((f, found) for f in faults if (found := refused(f, path, consts, dims)) is not None)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_faulty_line_is_named(kernel: str) -> None:
     found = judged(kernel)

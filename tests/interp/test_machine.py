@@ -49,6 +49,7 @@ def in_order(attention, request: pytest.FixtureRequest) -> tuple[str, Any]:
     return request.param, attention(request.param, 1, 2, 1, 300, 260, grid=3)[0]
 
 
+@pytest.mark.sweep
 def test_every_schedule_gives_the_same_bits(attention, in_order: tuple[str, Any], any_schedule) -> None:
     path, first = in_order
     other, _, _ = attention(path, 1, 2, 1, 300, 260, grid=3, schedule=any_schedule)

@@ -82,6 +82,7 @@ def rule(first: str, second: str, how: str, fence: str) -> str:
     return ""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", HOW)
 def test_every_pair_of_accesses(how: str) -> None:
     wrong, found = [], set()

@@ -97,6 +97,7 @@ def test_a_class_without_a_fault_has_no_score() -> None:
     assert "%" not in MutateReport([one]).summary()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("argument", ["nothing is left", "registers alone", "retires all products", "may land before"])
 def test_harmless_mutants_are_verified(argument: str) -> None:
     """The arguments that operators give hold: verification finds nothing."""

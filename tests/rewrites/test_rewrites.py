@@ -46,6 +46,7 @@ def written(r: Rewrite) -> Program:
 
 
 # ---- each kind
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rewrite_of_a_kind_gives_the_same_bits(kind: str) -> None:
     found, wanted = of_small()
@@ -202,6 +203,7 @@ def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySp
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
 def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
     program, consts, spec, cases, wanted = of_corpus(name, kernel)
@@ -210,6 +212,7 @@ def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None
     assert all(map(same, outputs(written(done[-1]), kernel, consts, spec, cases), wanted)), [str(r) for r in done]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["flash_fwd_sm90", "flash_bwd", "gemm", "decode_paged"])
 def test_rewrites_of_the_corpus_check(name: str) -> None:
     """One of each kind, alone."""

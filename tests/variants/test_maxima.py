@@ -43,6 +43,7 @@ def made(name: str, origin: str = "flash_fwd_sm90") -> tuple[cuir.Program, Speci
     return transfer(str(KERNELS[origin]), spec).program, spec
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SPECS)
 def test_it_is_the_largest_score(name: str) -> None:
     program, spec = made(name)

@@ -129,6 +129,7 @@ def product(X: Global[f32, M, D], Y: Global[f32, M, D], Z: Global[f32, M, 64], *
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("parts", "factor", "ok"), [(1, 1.0, True), (2, 1.0, True), (1, 1.003, False), (2, 1.000003, False)])
 def test_products_of_tf32_are_judged_by_such_products(parts: int, factor: float, ok: bool) -> None:
     """What the kernel's products round is allowed, and not much more: 8e-4 of TF32, 4e-7 of float32."""
@@ -205,6 +206,7 @@ def normed_or_refused(x: torch.Tensor, eps: float, gain: float) -> torch.Tensor:
     return normed(x, eps, gain)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("reference", [normed, normed_or_refused])
 def test_scalars_that_a_function_admits_positive_are_made_so_and_told(reference: Callable[..., torch.Tensor]) -> None:
     program, consts = parse(NORM, "norm.cuir"), {"T": F16, "D": 32}

@@ -153,6 +153,7 @@ def judged(text: str, spec: FunctionSpecification) -> VerifyReport:
     return verify(parse(text, "kernel.cuir"), spec, seeded=0, shrink=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", PAIRS)
 def test_faults_where_special_values_meet_are_refused(name: str) -> None:
     text, _, _, spec = PAIRS[name]

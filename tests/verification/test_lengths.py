@@ -110,6 +110,7 @@ def test_blocks_that_are_wrong_after_the_first_or_the_eighth_are_refused(loop: s
     assert not report.ok and report.diagnostics[0].code == "V301", report.as_markdown()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new"),
     [

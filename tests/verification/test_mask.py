@@ -122,6 +122,7 @@ def test_weights_that_each_batch_has_of_its_own() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("most", [0.3, 1.0])
 def test_pairs_that_a_score_decides(most: float) -> None:
     """where(score <= most, ..., -inf) cannot be a mask of blocks: `keep` has the part that asks for places alone, and the kernel's sum leaves the rest out."""

@@ -60,6 +60,7 @@ def code(name: str, old: str, new: str) -> str:
     return told(parse(text.replace(old, new)), SPECS[name], CONSTS, Lengths(1, 2, 1, 70, 83), small).code
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "old", "new", "wanted"),
     [

@@ -146,6 +146,7 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
     assert bool(decisions.is_decided(found.q.double() @ found.k.double().mT * found.scale).all())
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_verify_tries_scores_at_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers_stage, "make_number_cases", lambda *args: [])
     monkeypatch.setattr(schedules_stage, "make_schedule_cases", lambda *args: [Case("one", Lengths(1, 1, 1, 16, 16))])

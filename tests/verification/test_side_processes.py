@@ -15,7 +15,7 @@ import corpus
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.parser import parse
-from cuir.verification import VerifyReport, numbers_stage, schedules_stage, side_processes, time_limits, verify
+from cuir.verification import VerifyReport, numbers_stage, schedules_stage, side_processes, stages, time_limits, verify
 from cuir.verification.side_processes import SideProcesses, count_usable_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -171,6 +171,9 @@ def a_sixth(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, kept in (
         (schedules_stage, "make_schedule_cases", slice(1, 2)),
         (schedules_stage, "make_counted_cases", slice(0, 60, 9)),
+        (schedules_stage, "make_ring_cases", slice(0, 1)),
+        (schedules_stage, "make_empty_cases", slice(0, 1)),
+        (stages, "choose_readout_lengths", slice(0, 1)),
         (numbers_stage, "make_number_cases", slice(0, 8)),
         (numbers_stage, "make_user_cases", slice(0, 1)),
     ):

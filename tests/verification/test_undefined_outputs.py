@@ -41,6 +41,7 @@ def test_what_the_reference_asks_for_is_an_input() -> None:
     assert asked.ok, asked.diagnostics
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("given", (True, False), ids=["compared", "scratch"])
 def test_what_it_does_not_ask_for_is_written_first(given: bool) -> None:
     refused = judged("S: Global[f32, M, 64]", READ_FIRST, lambda X: {"Y": X, "S": X if given else None})

@@ -97,7 +97,7 @@ GRADIENTS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_f32", "flash_bw
 OTHERWISE = {"flash_fwd_sm90"}  # above
 
 
-@pytest.mark.sweep
+@pytest.mark.thorough("a verification of each kernel of the corpus; the expert kernel has its test above")
 @pytest.mark.parametrize(("name", "kernel"), [(name, kernel) for name in COMPUTES if name not in OTHERWISE for kernel in COMPUTES[name]])
 def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a mutant of another line is the same kernel, and the numbers, without the runs of the schedules, have seen what any other mutant does."""

@@ -24,6 +24,7 @@ H200 = Device("NVIDIA H200 sm_90 132", 132)
 ALL = [(name, row) for name in list_shipped_devices() for row in load_rows(name)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("gpu", "row"), ALL, ids=[f"{r.variant} {r.head_dims[0]} {r.least:.0f}" for _, r in ALL])
 def test_rows_name_settings_that_the_checker_takes(gpu: str, row: Row) -> None:
     made = adapted(row.variant)

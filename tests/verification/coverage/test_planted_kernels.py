@@ -36,12 +36,14 @@ REST = """            for r in range(cdiv(K, BK) % 4):
 SMALL = {"BM": 64, "BN": 64, "STAGES": 8}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("last", ROWS)
 def test_a_reduction_that_is_wrong_at_one_number_is_refused(last: str) -> None:
     report = cuir.verify(cuir.parse(REDUCTION.format(last=last)), column_sum, shrink=False)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("last", ["R", "R + 0 if R == 40 else R", "R if t == 512 else max(R, 1)", "min(R, 512) + max(R - 512, 0)"])
 def test_a_right_reduction_with_such_conditions_passes(last: str) -> None:
     report = cuir.verify(cuir.parse(REDUCTION.format(last=last)), column_sum)
