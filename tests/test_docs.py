@@ -168,4 +168,5 @@ def test_reports_say_in_how_many_runs_schedules_were_tested() -> None:
     assert report.as_json()["runs"] == report.runs and f"{report.runs} runs" in repr(report)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"\*\*tested on a CPU\*\*.*?more than a hundred runs under different schedules", readme, re.S)
+    assert "Exit code 130: interrupted" in readme
     assert len(readme.split()) <= 700, "the README is what a user reads first"

@@ -425,14 +425,24 @@ def backward(
         g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
     )
     strided = (g if g is None else as_it_lies(g, x) for g, x in zip(summed, (query, key, value), strict=True))
+    found = ([learned_gradients[i] for i in at if i in learned_gradients] for at in places)
     return *strided, *(
-        _total([learned_gradients[i] for i in at if i in learned_gradients], x) for at, x in zip(places, learned, strict=True)
+        _total(grads, x) if grads else _make_zeros(ready.attention, at, x) for grads, at, x in zip(found, places, learned, strict=True)
     )
 
 
-def _total(grads: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor | None:
+def _total(grads: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """Add up the gradients of all names of a captured tensor, in its dtype."""
-    return sum(grads[1:], grads[0]).view(like.shape).to(device=like.device, dtype=like.dtype) if grads else None
+    return sum(grads[1:], grads[0]).view(like.shape).to(device=like.device, dtype=like.dtype)
+
+
+def _make_zeros(attention: Attention, places: Iterable[int], like: torch.Tensor) -> torch.Tensor | None:
+    """Return zeros for a captured tensor on which scores depend with a derivative of 0; None for others, as PyTorch gives."""
+    from ..variants.gradient_paths import collect_gradient_paths
+
+    traced = attention.traced
+    names = collect_gradient_paths(traced.differentiated[0])
+    return torch.zeros_like(like) if any(traced.parameters[i].name in names for i in places) else None
 
 
 class _Differentiable(torch.autograd.Function):

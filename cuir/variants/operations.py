@@ -431,7 +431,8 @@ def _log10(x: Any) -> Proxy:
 @handles("sign", "sgn")
 def _signum(x: Any) -> Proxy:
     a = lift(x)
-    return to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.element)
+    value = to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.element)
+    return attach_partials(value, lambda z, x: (0.0,), a)
 
 
 @handles("silu")
