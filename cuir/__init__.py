@@ -6,6 +6,7 @@ The public names are imported when they are first read: `import cuir` loads none
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -123,4 +124,5 @@ class _Package(ModuleType):
         return sorted(__all__)
 
 
+logging.getLogger("cuir").addHandler(logging.NullHandler())  # the application chooses what is shown
 sys.modules[__name__].__class__ = _Package

@@ -281,3 +281,15 @@ def test_nothing_is_left_for_later() -> None:
 def test_module_docstrings_say_what_a_file_owns() -> None:
     missing = [name_of(p) for p in sources(*PACKAGES) if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(nodes(p)[0])]
     assert not missing
+
+
+def test_the_library_logs_and_does_not_print() -> None:
+    """It runs inside of servers; commands print in `cuir/cli`."""
+    printed = [
+        f"{name_of(p)}:{n.lineno}"
+        for p in sources("cuir")
+        if not within(".".join(p.relative_to(ROOT).parts), "cuir.cli")
+        for n in nodes(p)[1]
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"
+    ]
+    assert not printed

@@ -7,6 +7,7 @@ The folder is `$CUIR_CACHE`, else `cuir` in the user's cache folder. Together it
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+LOG = logging.getLogger("cuir.caching")
 DEFAULT_LIMIT = 2048  # MiB
 KEPT = 0.8  # share of the limit that eviction leaves
 
@@ -101,7 +103,8 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
-    except OSError:
+    except OSError as error:
+        LOG.debug("nothing is cached: %s", error)
         return
     if _Eviction.is_due(sum(map(len, files.values()))):
         evict(frozenset(files))
@@ -142,6 +145,7 @@ def evict(kept: frozenset[Path] = frozenset()) -> int:
                 path.unlink()
                 removed += 1
             total -= size
+    LOG.info("removed %d files of %s, which is limited to %d MiB", removed, cache_dir(), limit // 2**20)
     return removed
 
 

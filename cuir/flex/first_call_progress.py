@@ -1,12 +1,19 @@
-"""Progress lines of first calls on stderr, if that is a terminal or CUIR_PROGRESS requests them."""
+"""Progress of first calls: records of the logger `cuir.flex`, and lines on stderr.
+
+Steps are records of level INFO, messages within a step of level DEBUG. Lines on stderr are shown on a terminal, or if
+CUIR_PROGRESS requests them.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+LOG = logging.getLogger("cuir.flex")
 
 
 def is_shown() -> bool:
@@ -18,20 +25,22 @@ def is_shown() -> bool:
 class Progress:
     """Progress of one variant.
 
-    A step prints a line when it begins and one when it ends; on a terminal, messages in between share a single line.
+    A step is logged when it begins and when it ends. On a terminal, messages in between share a single line.
     """
 
     def __init__(self, name: str):
         self.name, self.begin, self.on = name, time.perf_counter(), is_shown()
 
     def tell(self, text: str, passing: bool = False) -> None:
+        """Log a message; `passing` is one within a step, which the next one may overwrite."""
+        seconds = time.perf_counter() - self.begin
+        LOG.log(logging.DEBUG if passing else logging.INFO, "%s: %5.1f s  %s", self.name, seconds, text)
         if not self.on:
             return
+        line = f"cuir: {self.name}: {seconds:5.1f} s  {text}"
         terminal = sys.stderr.isatty()
-        line = f"cuir: {self.name}: {time.perf_counter() - self.begin:5.1f} s  {text}"
-        if terminal:
-            line = f"\r\x1b[2K{line}"
-        print(line, end="" if terminal and passing else "\n", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\r\x1b[2K{line}" + ("" if passing else "\n") if terminal else f"{line}\n")
+        sys.stderr.flush()
 
     @contextmanager
     def step(self, name: str) -> Iterator[Step]:

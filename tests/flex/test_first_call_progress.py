@@ -47,6 +47,15 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "compiling: failed" in sys.stderr.getvalue()  # type: ignore[attr-defined]
 
 
+def test_steps_are_records_of_the_logger(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("CUIR_PROGRESS", "0")
+    with caplog.at_level("INFO", logger="cuir"), Progress("causal").step("compiling") as step:
+        step.tell("nvcc")
+    assert [r.name for r in caplog.records] == ["cuir.flex"] * 2
+    first, last = (r.getMessage() for r in caplog.records)
+    assert first.startswith("causal:") and first.endswith("compiling") and "compiling: done in" in last
+
+
 def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each waits for the other to have begun."""
     monkeypatch.setenv("CUIR_PROGRESS", "1")
