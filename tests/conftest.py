@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
+from tests.strategies.memory import read_resident
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, is_thinned, measure_cpu
 
 torch.set_num_threads(1)
@@ -125,6 +126,17 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
     ):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, real=real: real(*given)[::3])
+
+
+# ---- memory
+_RESIDENT = 1000  # MB after a test, from which what was freed is given back: else a worker grows to many times as much
+
+
+def pytest_runtest_logfinish() -> None:
+    if read_resident() > _RESIDENT:
+        from cuir.verification.freed_memory import release_freed_memory
+
+        release_freed_memory()
 
 
 # ---- the budget

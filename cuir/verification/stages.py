@@ -31,6 +31,7 @@ from .column_contracts import check_columns, has_column_points, make_column_prob
 from .contracts import check_contracts, has_splice_points, reads_blocks_from_memory
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
+from .freed_memory import release_freed_memory
 from .inputs import make_contract_problems
 from .mask import Readout, check_function_mask, check_mask, choose_readout_lengths
 from .mask_distances import LONGEST, check_distances
@@ -113,7 +114,10 @@ def verify(
         processes,
     )
     with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), force_exact_products(), force_one_thread(), watch_runs():
-        return verification.run(refused)
+        try:
+            return verification.run(refused)
+        finally:
+            release_freed_memory()
 
 
 class _Stop(Exception):
