@@ -10,6 +10,7 @@ import functools
 import gc
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
 from tests.strategies.memory import read_resident
-from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, is_named, is_thinned, measure_cpu
+from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, get_left_out_reason, is_named, is_thinned, measure_cpu
 
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
@@ -164,8 +165,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    """Give what a plain run leaves out a status of its own: one line for each reason, not for each test function."""
+    return ("left out", "", "LEFT OUT") if get_left_out_reason(report) else None
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests over the budget, the longest first."""
+    """Count what is left out, by reason; name the tests over the budget, the longest first."""
+    reasons = Counter(get_left_out_reason(report) for report in terminalreporter.stats.get("left out", ()))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} left out: {reason}")
     seconds = {
         report.nodeid: spent
         for reports in terminalreporter.stats.values()

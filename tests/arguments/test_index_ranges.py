@@ -134,6 +134,7 @@ def test_what_is_admitted_does_not_wrap(text: str, M: int, N: int, first: int) -
         assert -(2**31) <= eval(text, names) < 2**31  # the text is made above
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n in COMPUTES for k in COMPUTES[n]])
 def test_the_corpus_serves_a_million_positions(name: str, kernel: str) -> None:
     program = parse((corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), f"{name}.cuir")

@@ -37,6 +37,7 @@ def problem_of(to: str, text: str) -> tuple[Problem, Any]:
     return problem, problem.program_call(text, interpreted)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("to", FUNCTIONS, ids=lambda to: Path(to).stem)
 def test_accepted_programs_are_right_for_its_inputs_and_others_are_not(to: str) -> None:
     assert len(FUNCTIONS) >= 14

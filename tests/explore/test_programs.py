@@ -111,6 +111,7 @@ def test_the_right_ones_are_clean(path: Path) -> None:
     assert found.verdict == "clean" and found.alike and found.classes == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
 def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) -> None:
     checked, given, grid = bound(problem)

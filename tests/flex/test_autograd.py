@@ -91,6 +91,7 @@ def test_masks_and_scores(mask_mod: Mod, score_mod: Mod) -> None:
     close(*both(tensors(1, 2, 1, 150, 150, 64), mask_mod, score_mod))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "shape",
     [(2, 4, 2, 70, 200, 128), (1, 2, 2, 130, 65, 40), (1, 2, 1, 64, 64, 128, 64), (1, 1, 1, 60, 60, 64, 128), (1, 3, 1, 33, 90, 20, 24), (1, 2, 2, 1, 1, 8),

@@ -92,6 +92,7 @@ class Problem:
         return torch.stack(rows), torch.stack(sums)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("problem", "score", "mask", "causal"),
     [
@@ -183,6 +184,7 @@ def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
     assert torch.equal(whole, short)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("wrong", "mod"), [
     ("element 3 is read (b=0, h=3", lambda of: lambda s, b, h, i, j: s + of[h] * j),

@@ -154,8 +154,7 @@ def test_the_object_is_verified(parts: int) -> None:
     assert corpus.expert("f32") == "flash_fwd_f32"
 
 
-@pytest.mark.sweep
-@pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
 @pytest.mark.parametrize("score", [lambda s, b, h, q, k: s * 2, lambda s, b, h, q, k: s * s], ids=["twice", "squared"])
 def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
     """What rounding to TF32 makes of few weights, and of an LSE, is PyTorch's own error as well as the kernel's."""

@@ -36,8 +36,7 @@ def test_functions_of_a_score(name: str) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=6e-3, atol=6e-3)
 
 
-@pytest.mark.sweep
-@pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
 @pytest.mark.parametrize("function", [torch.floor, torch.tan, torch.expm1, torch.sqrt], ids=lambda f: f.__name__)
 def test_steps_poles_overflows_and_roots_of_negatives_are_verified(function: Callable[[Any], Any]) -> None:
     report = attention(Specification("steep", score_mod=lambda s, b, h, q, k: function(s)), head_dim=64, consts={"BM": 64, "BN": 64}).report

@@ -274,6 +274,7 @@ DETACHING: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("made", DETACHING.values(), ids=DETACHING)
 def test_no_gradient_goes_through_what_is_detached(made: Callable[[Any], Any]) -> None:
     """Also where the mod was traced before in a call without gradients."""

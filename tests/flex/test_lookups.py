@@ -50,6 +50,7 @@ def drawn(size: int = S) -> list[torch.Tensor]:
     return [torch.randn(B, H, size, D, generator=torch.Generator().manual_seed(i)).half().requires_grad_() for i in range(3)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_and_gradients_of_captured_tables(name: str) -> None:
     own = [*drawn(), TABLE.clone().requires_grad_(), ROW.clone().requires_grad_()]
@@ -121,7 +122,7 @@ def test_a_compiled_module_has_the_same_results_and_gradients() -> None:
     assert all(torch.equal(x, y) for x, y in zip(*results))
 
 
-@pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
 def test_a_mod_of_these_is_verified() -> None:
     spec = Specification("lookups", score_mod=SCORES["stack"](TABLE, ROW))
     report = attention(spec, head_dim=64, consts={"BM": 64, "BN": 64}).report

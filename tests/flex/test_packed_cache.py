@@ -80,6 +80,7 @@ def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, m
     close(one.called(score_mod=score, block_mask=mask, causal=causal), one.wanted(score, mask, causal))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("page", [0, 16, 3])
 def test_new_tokens_are_written_and_count(page: int, layout: str) -> None:

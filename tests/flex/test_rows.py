@@ -68,7 +68,7 @@ def test_what_is_traced_is_what_single_pairs_give(name: str) -> None:
         )
 
 
-@pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
 def test_a_mod_on_rows_is_verified_at_lengths_that_its_tensors_were_not_made_for() -> None:
     spec = Specification(
         "rows",

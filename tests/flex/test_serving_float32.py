@@ -42,6 +42,7 @@ def exact_to_single(got: Outputs, wanted: Outputs) -> None:
 ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(PACKED_ARGUMENTS, [*PACKED_CASES, ODD_DIMS])
 def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     made = Packed(*problem, dtype=SINGLE)

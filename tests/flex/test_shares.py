@@ -37,6 +37,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "problem",
     [
@@ -149,6 +150,7 @@ def test_every_schedule_of_the_kernel_that_joins(splits: int) -> None:
     assert found.verdict == "clean" and found.alike, found.diagnostics
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", ["none", "slopes", "window"])
 @pytest.mark.parametrize(("heads", "M", "dims"), [((4, 1), 2, (64, 64)), ((2, 2), 1, (128, 40)), ((6, 2), 5, (16, 72))])
 def test_few_queries_of_flex_attention(

@@ -92,6 +92,7 @@ PACKED_CASES: list[tuple[tuple[Any, ...], Mod | None, Mod | None, bool]] = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(PACKED_ARGUMENTS, PACKED_CASES)
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     made = Packed(*problem)

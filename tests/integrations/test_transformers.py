@@ -51,6 +51,7 @@ def test_logits_are_those_of_eager(name: str) -> None:
     compare(MODELS[name](), PADDED, NEW, torch.float16)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_eager(name: str) -> None:
     """Of every parameter, sinks too, in float32, with padding at the right that no loss counts."""

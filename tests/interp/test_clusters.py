@@ -32,6 +32,7 @@ CONFIGURATIONS = [
 SHAPES = [(1, 2, 1, 256, 256), (2, 4, 2, 200, 333), (1, 2, 2, 77, 0), (2, 2, 1, 1, 300), (1, 1, 1, 300, 100)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("consts", CONFIGURATIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_attention_in_float64(attention, consts: dict[str, Any], shape: tuple[int, ...]) -> None:

@@ -40,6 +40,7 @@ def correlations(x: torch.Tensor, y: torch.Tensor, least: int = 4096) -> torch.T
     return torch.where(counts >= least, sums / counts.clamp(min=1).sqrt(), 0.0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("words", SEEDS)
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_bits_of_a_head_are_uncorrelated(words: tuple[int, int], p: float) -> None:

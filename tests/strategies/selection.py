@@ -15,6 +15,7 @@ SHARE = 3  # one case in so many of a sweep is run
 BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
 OVERRUN = 2.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not twofold
 PROPERTY = "cpu_seconds"
+ELSEWHERE = "`make thorough` runs"
 
 
 def choose_cases(ids: Iterable[str], seed: int) -> set[str]:
@@ -29,15 +30,22 @@ def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
     sweeps: dict[str, list[str]] = {}
     for item in items:
         if marker := item.get_closest_marker("thorough"):
-            reasons[item.nodeid] = f"thorough{': ' if marker.args else ''}{' '.join(marker.args)}; `make thorough` runs it"
+            reasons[item.nodeid] = f"thorough{': ' if marker.args else ''}{' '.join(marker.args)}; {ELSEWHERE} it"
         elif item.get_closest_marker("sweep"):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
     for ids in sweeps.values():
         kept = choose_cases(ids, seed)
         reasons.update(
-            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), `make thorough` runs all") for name in ids if name not in kept
+            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), {ELSEWHERE} all") for name in ids if name not in kept
         )
     return reasons
+
+
+def get_left_out_reason(report: object) -> str:
+    """The reason why a plain run has left a test out; "" for another report."""
+    where = getattr(report, "longrepr", None)
+    reason = where[2].removeprefix("Skipped: ") if getattr(report, "skipped", False) and isinstance(where, tuple) else ""
+    return reason if ELSEWHERE in reason else ""
 
 
 def is_thinned(item: pytest.Item) -> bool:

@@ -101,16 +101,18 @@ def test_numbers(mod: Mod) -> None:
     assert (found.double() - wanted).norm() <= 1e-3 * wanted.norm()
 
 
-@pytest.mark.sweep
-@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("mod", [buckets, of_batches])
-def test_verification_makes_its_own(mod: Mod) -> None:
-    """A program from elsewhere has its tables by their names."""
-    spec, found = Specification("rule", None, mod), kernel(mod)
-    at = Lengths(2, H, H, 5, 9)
+def test_a_program_from_elsewhere_has_its_tables_by_their_names(mod: Mod) -> None:
+    spec, found, at = Specification("rule", None, mod), kernel(mod), Lengths(2, H, H, 5, 9)
     program = cuir.parse(found.text)
     own = captured_arguments(program, program.kernels()[found.kernel], spec, at)
     assert torch.equal(own["by_distance"], found.arguments(at)["by_distance"])
+
+
+@pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
+@pytest.mark.parametrize("mod", [buckets, of_batches])
+def test_verification_makes_its_own(mod: Mod) -> None:
+    spec, program = Specification("rule", None, mod), cuir.parse(kernel(mod).text)
     report = cuir.verify(program, spec, consts={"T": cuir.f16, "D": 64}, level="quick")
     assert report.ok, report.diagnostics
 

@@ -94,6 +94,7 @@ def rows(**parts: str) -> tuple[Program, Checked, AnySpecification]:
     return program, checked, FunctionSpecification("rows", reference)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "parts",
     [

@@ -93,10 +93,31 @@ def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Pa
         assert second in cuir(*command, "-c", "BN=8,D=64,T=bf16").err
 
 
-def test_progress_on_a_terminal(tmp_path: Path) -> None:
-    """On a terminal the steps are shown live, and the summary stands at the end."""
+@pytest.mark.parametrize(
+    ("tiles", "ended", "code"),
+    [
+        ("BM=64,BN=8", "error[T135]", 1),
+        pytest.param("BM=64,BN=64", "causal: verified", 0, marks=pytest.mark.thorough("verifies in a process of its own")),
+    ],
+)
+def test_progress_on_a_terminal(tmp_path: Path, tiles: str, ended: str, code: int) -> None:
+    """On a terminal the steps are shown live, and the summary, or what is wrong, stands at the end."""
     ours, theirs = os.openpty()
-    argv = [sys.executable, "-m", "cuir", "bridge", "causal", *SMALL, "--no-compile", "--no-run", "--out", str(tmp_path)]
+    argv = [
+        sys.executable,
+        "-m",
+        "cuir",
+        "bridge",
+        "causal",
+        "--head-dim",
+        "64",
+        "-c",
+        tiles,
+        "--no-compile",
+        "--no-run",
+        "--out",
+        str(tmp_path),
+    ]
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
@@ -107,6 +128,6 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     except OSError:  # the other side is closed: the command has ended
         pass
     os.close(ours)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=30) == code
     text = shown.decode(errors="replace")
-    assert "verify" in text and "\x1b[" in text and "causal: verified" in text and "Traceback" not in text
+    assert "transfer" in text and "\x1b[" in text and ended in text and "Traceback" not in text

@@ -11,6 +11,7 @@ import pytest
 SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
     shown = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, *SMALL)

@@ -53,6 +53,7 @@ def as_interpreted(case: cases.Case) -> None:
     assert all(bool(wanted[name].isfinite().any()) for name in case.written)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", cases.NAMES)
 def test_kernels_of_the_corpus(name: str) -> None:
     as_interpreted(cases.case(name))

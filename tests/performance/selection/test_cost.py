@@ -72,6 +72,7 @@ def test_a_longer_window_takes_longer() -> None:
     assert times == sorted(times) and times[0] < times[-1] / 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "dims", [(16, 16), (32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256), (64, 256)]
 )

@@ -95,6 +95,7 @@ def chosen(made: TransferResult, D: int, numbers: dict[str, int | float], *, alo
     return choose(made.program, fixed, AT, numbers=numbers, mask=made.mask, sources=sources)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("D", [64, 128])
 @pytest.mark.parametrize("mod", [dilated, neighbours])
 def test_tiles_of_a_narrow_mask_visit_less(mod: Any, D: int) -> None:
