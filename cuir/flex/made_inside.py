@@ -120,7 +120,7 @@ def _variable(base: Any) -> Any:
         ):
             return True  # a cell that an earlier call has read is an object of the graph, and no variable
         if isinstance(mod, functions.NestedUserFunctionVariable):
-            return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _reads_tensors(mod)
+            return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _leads_on(mod)
         return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
     def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -210,10 +210,13 @@ def _fix_number(number: Any, kind: str) -> int | float:
         )
 
 
-def _reads_tensors(mod: Any) -> bool:
-    """Return True if a function that the graph makes reads tensors through the globals of its file."""
-    function = types.FunctionType(mod.get_code(), mod.get_globals())
-    return bool(make_capture_key(function).tensors)
+def _leads_on(mod: Any) -> bool:
+    """Return True if a function that the graph makes reads tensors, or what functions and objects hold, through globals.
+
+    Of such values no guard of ours would notice a change, since the function is dead when the graph runs.
+    """
+    capture_key = make_capture_key(types.FunctionType(mod.get_code(), mod.get_globals()))
+    return bool(capture_key.tensors) or any(len(path) > 2 for _, path, _ in capture_key.places)
 
 
 @at_tracing

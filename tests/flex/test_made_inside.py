@@ -320,6 +320,57 @@ def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pyte
     assert len(f.graphs) == 1
 
 
+SETTINGS = {"slope": 0.5}
+
+
+def slope_of(distance: Any) -> Any:
+    return distance * SETTINGS["slope"]
+
+
+def steeper(distance: Any, times: float = 0.5) -> Any:
+    return distance * times
+
+
+@pytest.mark.parametrize("by", ["function", "settings", "functions of functions"])
+def test_a_mod_from_inside_calls_functions_of_the_file(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helpers of a notebook hold no tensor; what they read by name is noticed, too."""
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        def by_function(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s - steeper(i - j)
+
+        def by_settings(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s - (i - j) * SETTINGS["slope"]
+
+        def by_both(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s - slope_of(i - j)
+
+        return attend(q, k, v, score_mod={"function": by_function, "settings": by_settings, "functions of functions": by_both}[by])
+
+    f = Compiled(forward)
+    close(f(*QKV), wanted(lambda s, b, h, i, j: s - (i - j) * 0.5))
+    if by != "function":
+        monkeypatch.setitem(SETTINGS, "slope", 0.25)
+        close(f(*QKV), wanted(lambda s, b, h, i, j: s - (i - j) * 0.25))
+
+
+def test_a_branch_of_a_helper_is_told_where_it_stands() -> None:
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        return attend(q, k, v, score_mod=lambda s, b, h, i, j: s * _branch(j))
+
+    with pytest.raises(CuirError) as caught:
+        Compiled(forward)(*QKV)
+    assert caught.value.diagnostics[0].code in ("X121", "X122")
+    span = caught.value.diagnostics[0].span
+    assert span is not None and span.line == _branch.__code__.co_firstlineno + 1
+
+
+def _branch(j: Any) -> float:
+    if j > 3:
+        return 1.0
+    return 2.0
+
+
 @pytest.mark.sweep
 @pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("how", ["closure", "partial"])
