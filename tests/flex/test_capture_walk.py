@@ -413,7 +413,7 @@ def test_what_leads_too_far_is_traced_in_each_call() -> None:
     mod = lambda s, b, h, i, j: s + held.bias[j]  # noqa: E731
     for _ in range(2):
         held.bias = torch.randn(N)
-        with pytest.warns(UserWarning, match="test_walk.py:[0-9]+: what this mod holds leads to more than"):
+        with pytest.warns(UserWarning, match="test_capture_walk.py:[0-9]+: what this mod holds leads to more than"):
             found = flex_attention(Q, K, V, score_mod=mod, backend="interpret")
         wanted = theirs(Q.double(), K.double(), V.double(), score_mod=mod)
         torch.testing.assert_close(found.double(), wanted, rtol=6e-3, atol=6e-3)
