@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import one_file
 from tests.rewrites.small import TEXT
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+needs_nvcc = pytest.mark.nvcc
 ORIGINAL = Measured(1000, (200, 300), 168, 0)
 ROW = Row("k f16", "commute", 7, "a + b", "b + a", False, ORIGINAL, ORIGINAL)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 import corpus
@@ -21,7 +19,7 @@ def test_every_source_has_a_launch_description() -> None:
         assert source.path.is_file() and source.spec in corpus.variants()
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.nvcc
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_compiles_without_a_warning(name: str) -> None:
     image, said = compile_source(read_expert_source(corpus.launch_of(name)), 64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def spread(X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:
     return (X - top) * (Z - top)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.nvcc
 @pytest.mark.parametrize(("groups", "fits"), [(1, True), (8, False)])
 def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:
     text = WIDE.replace("ROWS", str(groups * 64)).replace("GROUPS", str(groups))
@@ -49,7 +48,7 @@ def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:
         assert report.ok and report.spills == said and said in report.left_open
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.nvcc
 def test_compile_and_lower_warn_of_spills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "wide.cuir"
     path.write_text(WIDE.replace("ROWS", "512").replace("GROUPS", "8"), encoding="utf-8")

@@ -31,7 +31,7 @@ from tests.lowering.kernels import HARD, NAMES, corpus_kernel, queues, with_name
 from tests.strategies.typed import Case, kernels
 
 NVCC = shutil.which("nvcc")
-needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc on the PATH")
+needs_nvcc = pytest.mark.nvcc
 Pretend = Callable[..., Callable[[], int]]
 
 

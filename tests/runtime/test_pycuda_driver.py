@@ -99,6 +99,6 @@ def test_a_message_of_the_compiler(run: Callable[..., None]) -> None:
     run(cases.refused_by_the_compiler, body='echo "kernel.cu(3): error: expected a monkey" >&2; exit 2')
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.nvcc
 def test_nvcc_makes_the_same_machine_code(run: Callable[..., None]) -> None:
     run(cases.compiled_as_on_the_default_way, body=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from cuir.runtime.nvcc import Nvcc, find_nvcc
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+needs_nvcc = pytest.mark.nvcc
 
 
 def lowered(name: str, **consts: object):  # type: ignore[no-untyped-def]

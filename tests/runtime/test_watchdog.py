@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 import corpus
@@ -28,7 +26,7 @@ def test_lines_stay_where_they_were() -> None:
     assert len(changed) == 1 and changed[0] not in plain.line_map
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.nvcc
 def test_it_compiles() -> None:
     assert compile_cuda(add_watchdog(lower(faulty(FAULTY[0])), 2.0)).cubin
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from llm.ptx.compile_source import Build, read_compiled
 from llm.ptx.module import Entry, read_entry
 from llm.ptx.ptx_reading import Compiled
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+needs_nvcc = pytest.mark.nvcc
 
 
 def read_lowered(checked: Checked, folder: Path, cluster: tuple[int, int, int] | None = None) -> Compiled:

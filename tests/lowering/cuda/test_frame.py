@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
@@ -40,6 +39,6 @@ def test_a_branch_without_reads_or_divisions_is_an_expression() -> None:
     assert "q = (0 < n) ? n : 2;" in frame("q = n if n > 0 else 2")
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.nvcc
 def test_it_compiles() -> None:
     compile_cuda(lower(program(TEXT.format(declaration="q = (I[0] if M > 0 and I[M - 1] > 3 else n // N) * 64"))))

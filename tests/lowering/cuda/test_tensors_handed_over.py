@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def test_watched_waits_of_both_kinds() -> None:
     assert found.count("give_up(bar, parity, line, begin)") == 2 and len(found.splitlines()) == len(cuda.source.splitlines())
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.nvcc
 def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
     """And loads of the tensor are coherent, while those of the input are not. With the watchdog's waits, which must compile as well."""
     cuda = add_watchdog(lower(check(parse(EXCHANGE, "k.cuir"))), 2.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def k(X: Global[f32, N, 64], Z: Global[f32, N, 64]):
     assert f"float {name}[" not in body(lower(program(text.replace("NAME", name))).source)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.nvcc
 def test_no_name_of_a_program_is_a_macro_of_the_headers(tmp_path: Path) -> None:
     """`EOF: f32` is a parameter as good as another; its name in C++ is no number."""
     source = lower(program(SCALAR)).source

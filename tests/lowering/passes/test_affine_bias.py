@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -189,7 +188,7 @@ def test_what_is_printed_computes_a_softmax(
 
 
 # ---- whole kernels
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.nvcc
 @pytest.mark.parametrize(("slope", "consts"), [
     ("scale", {"D": 64, "BM": 128, "BN": 128}),
     ("exp2(-8.0 * cast(h + 1, f32) / cast(H, f32))", {"D": 128, "BM": 192, "BN": 80}),
@@ -205,7 +204,7 @@ def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, const
     assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.nvcc
 def test_a_bias_compiles_for_sm_80() -> None:
     program = corpus.programs()["flash_fwd_sm80"].read_text(encoding="utf-8")
     biased = program.replace("return S, scale * LOG2E", "return S * scale - cast(q - k, f32) * 0.5, LOG2E")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,7 +180,7 @@ def test_one_name_or_two_the_meaning_is_the_same(tmp_path_factory: pytest.TempPa
 
 
 # ---- ptxas
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.nvcc
 def test_ptxas_serialises_none_of_these() -> None:
     kernels = [lower(program(body, name.replace(" ", "_"))) for name, (body, _) in CASES.items()]
     r = compile_cuda(replace(kernels[0], source=one_file([k.source for k in kernels]))).resources

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -263,7 +262,7 @@ def test_every_row_follows_the_rule(
 
 
 # ---- the expert kernel
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.nvcc
 @pytest.mark.parametrize(
     "consts", [{"D": 64, "BM": 192, "BN": 128}, {"D": 128, "BM": 128, "BN": 128}, {"D": 128, "BM": 192, "BN": 80}], ids=str
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -31,7 +30,7 @@ from tests.gpu.float8_cases import (
 from tests.lowering.conftest import one_file
 
 FLOATS = ("f8e4m3", "f8e5m2")
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+needs_nvcc = pytest.mark.nvcc
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

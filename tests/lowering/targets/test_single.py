@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,7 @@ from tests.lowering.conftest import one_file
 
 SHAPES = [(64, 32, 64, 64), (128, 64, 128, 40), (64, 8, 24, 8)]
 FLOATS = st.floats(width=32, allow_subnormal=False)
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+needs_nvcc = pytest.mark.nvcc
 
 
 def checked(shape: tuple[int, int, int, int], parts: int = 2, loaded: bool = False) -> cuir.Checked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 
 FOLDER = Path(__file__).parents[3] / "cuir/lowering/targets"
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+needs_nvcc = pytest.mark.nvcc
 PIPELINE = """\
 @kernel(arch="ARCH")
 def scaled(X: Global[f16, M, 64], Y: Global[f16, M, 64], *, STAGES: const = 2):
