@@ -47,7 +47,7 @@ def make_rules(device: str) -> Mapping[str, Callable[[], tuple[Any, Any]]]:
 
 def launch_nothing() -> None:
     """Replace the device, and what loads and starts kernels, by stand-ins."""
-    from cuir.flex import kernels
+    from cuir.flex import autograd, kernels
     from cuir.performance.search import tuning_records as cache
     from cuir.runtime import launch
 
@@ -61,7 +61,7 @@ def launch_nothing() -> None:
         def launch(self, plan: Any, places: Any, captured: Any = None) -> bool:
             return True
 
-    kernels.need_hopper = lambda device: None
+    kernels.need_hopper = autograd.need_hopper = lambda device: None
     cache.device = lambda: GPU
     launch.require_device = lambda checked, device: device  # type: ignore[assignment,return-value]
     launch.Launcher = NoLauncher  # type: ignore[assignment,misc]
@@ -86,6 +86,7 @@ def run_process(head_dim: int, without_launch: bool, profile: str | None) -> dic
     if without_launch:
         launch_nothing()
     q, k, v = (torch.randn(2, 4, 1024, head_dim, device=device).bfloat16() for _ in range(3))
+    torch.ones(2, requires_grad=True).mul(1).backward(torch.ones(2))  # PyTorch imports sympy for the first backward pass of a process
     finish = (lambda: None) if without_launch else torch.cuda.synchronize
     finish()
     for name, make in make_rules(device).items():
