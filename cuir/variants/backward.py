@@ -25,6 +25,7 @@ from .dropout_splice import with_dropout_gradients
 from .learned import PREFIX, captured_functions, gradient_of, local_names
 from .lists import column_lists_for, exchange_sides
 from .names import BACKWARD_POINTS, names_of, reserved
+from .quotient_bounds import bound_columns
 from .read_ranges import trace_without_clashes
 from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
 from .tile_splice import Work
@@ -129,7 +130,7 @@ def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
         blocks_text = blocks_text.replace(old, new)
     by_rows = parse(blocks_text, "splice points").funcs().values()
     by_columns = {f.name: f for f in map(_by_columns, by_rows) if f.name != "kv_rows"}
-    score, keep = show(traced.score), "True" if traced.keep is None else show(traced.keep)
+    score, keep = show(traced.score), "True" if traced.keep is None else show(bound_columns(traced.keep, "q"))
     text = f"""\
 @func
 def score(S, b, h, q, k):                # -> scores and the factor (> 0) that makes base-2 logits of them: the forward pass's

@@ -259,9 +259,9 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     group_need, group_drop = touched(kept_pairs.terms, _GROUP), touched(dropped.terms, _GROUP)
     notes = []
     divisors = {
-        n.right.id
+        show(n.right)
         for n in walk(mask)
-        if isinstance(n, Binary) and traits(n).rounds and isinstance(n.right, Name) and names_read(n.left) & {"q", "k"}
+        if isinstance(n, Binary) and traits(n).rounds and not isinstance(n.right, Literal) and names_read(n.left) & {"q", "k"}
     }
     if divisors:
         notes.append(f"the blocks hold for positive {', '.join(sorted(divisors))}")
@@ -287,6 +287,8 @@ def _work(terms: Iterable[Term], need: Touched) -> Work:
         return "even"
     if need.suffix is not None and need.prefix is None and need.middle is None:
         return "falling"
+    if need.middle is not None and need.prefix is None and need.suffix is None and _glides(need.middle[0]) and not _glides(need.middle[1]):
+        return "falling"  # from a query to where its document ends
     alone = [t for t in terms if all(isinstance(a, Uniform) or a.rows for a in t)]  # some queries attend to every key
     first = [t for t in alone if any(isinstance(a, Bound) and a.upper for a in t)]
     rest = [t for t in terms if t not in alone]
@@ -303,6 +305,13 @@ def _even(need: Touched) -> bool:
         if not isinstance(start, Linear) or not isinstance(end, Linear) or _moving(start) != _moving(end):
             return False
     return need.all_keys or bool(still or need.middle)
+
+
+def _glides(v: Value) -> bool:
+    """Return True if a part of a bound moves with each query, not by steps alone."""
+    if isinstance(v, Linear):
+        return any(t == _Q0 for t, _ in v.terms)
+    return any(map(_glides, v.parts if isinstance(v, Extremum) else (v.value, v.otherwise)))
 
 
 def _moving(v: Linear) -> dict[Expr, int]:

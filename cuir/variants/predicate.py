@@ -90,11 +90,17 @@ def has_steps(x: Linear) -> bool:
 
 
 def positive(divisor: Expr) -> bool:
-    """Return True for a positive number or a captured one.
+    """Return True for a positive number, a captured one, or a sum, product or quotient of such (n // 8).
 
     Captured divisors of positions are assumed positive.
     """
-    return isinstance(divisor, Name) if not isinstance(divisor, Literal) else divisor.value > 0
+    if isinstance(divisor, Literal):
+        return isinstance(divisor.value, int) and divisor.value > 0
+    if isinstance(divisor, Binary):
+        op_traits = traits(divisor)
+        grows = op_traits.linear == (1, 1) or "y" in op_traits.factors or op_traits.rounds
+        return bool(grows) and positive(divisor.left) and positive(divisor.right)
+    return isinstance(divisor, Name) and divisor.id not in ("q", "k")
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from .mod_evaluator import CONSTANTS
 from .names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
 from .parameter import Parameter, Value, with_parameters
+from .quotient_bounds import bound_columns
 from .read_ranges import trace_without_clashes
 from .tile_splice import Work, tile_for
 from .traced import Traced, dim_name
@@ -307,7 +308,7 @@ def _functions(traced: Traced, normalize: Normalize, blocks_text: str, lists: Li
     """Return the new functions by name, in the order of the text."""
     score, keep = (
         show(traced.score),
-        "True" if traced.keep is None else lists.keeps() if lists is not None and lists.bits else show(traced.keep),
+        "True" if traced.keep is None else lists.keeps() if lists is not None and lists.bits else show(bound_columns(traced.keep, "k")),
     )
     text = f"""\
 @func

@@ -165,6 +165,8 @@ def test_a_mask_that_is_not_linear_has_no_closed_form() -> None:
         (lambda b, h, q, k: (k < 32) | (k <= q), "growing"),
         (lambda b, h, q, k: (k <= 2 * q) & (k >= q), "growing"),
         (lambda b, h, q, k: k >= q, "falling"),
+        (lambda b, h, q, k: (k >= q) & (k // 100 == q // 100), "falling"),  # in each document from the query on
+        (lambda b, h, q, k: (k <= q) & (k // 100 == q // 100), "growing"),
         (lambda b, h, q, k: (k < 32) | (q < 32) | (abs(k - q) < 64), "falling"),  # the first queries attend to all keys
         (lambda b, h, q, k: (q >= 32) | (abs(k - q) < 64), "growing"),
         (lambda b, h, q, k: (q < 32) | (k <= q), "growing"),
