@@ -89,9 +89,9 @@ def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
     """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl")
     device, found = read([path])
-    grid = {cell for cell, _ in cells(defaults.GRID)}
+    grid = {cell for cell, _ in cells(defaults.GRID)} | {m.cell for m in found if m.cell.shape.D == 192}
     ratios = {m.cell: r for r, m, _ in fitting.report([m for m in found if m.cell in grid], device, "table") if r == r}
-    assert set(ratios) == grid
+    assert set(ratios) == grid and any(cell.shape.D == 192 for cell in grid)
     assert min(ratios.values()) >= 0.97, min(ratios, key=lambda c: ratios[c])
 
 

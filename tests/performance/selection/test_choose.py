@@ -35,6 +35,27 @@ def test_a_first_call_gets_the_shipped_setting() -> None:
     assert chosen.consts == {**BASE, **chosen.setting} and find_violation(made.program, None, chosen.consts) is None
 
 
+@pytest.mark.parametrize(
+    ("variant", "length", "numbers", "tile"),
+    [
+        ("causal", 1024, {}, (128, 64)),
+        ("causal", 4096, {}, (256, 96)),
+        ("causal", 8192, {}, (256, 96)),
+        ("causal", 32768, {}, (256, 96)),
+        ("prefix_lm", 16384, {"prefix": 4096}, (256, 96)),
+        ("sliding_window", 16384, {"window": 8192}, (256, 96)),
+        ("sliding_window", 16384, {"window": 256}, (128, 64)),
+        ("full", 16384, {}, (128, 64)),
+    ],
+)
+def test_clusters_serve_head_dim_192_where_queries_see_many_keys_of_a_bounded_range(
+    variant: str, length: int, numbers: dict[str, int], tile: tuple[int, int]
+) -> None:
+    shape = Lengths(max(1, 16384 // length), 16, 16, length, length)
+    setting = choose(adapted(variant).program, {"T": BF16, "D": 192, "DV": 192}, shape, numbers=numbers).setting
+    assert (setting["BM"], setting["BN"]) == tile and setting.get("CLUSTER", 1) == (2 if tile == (256, 96) else 1)
+
+
 def test_what_was_tuned_comes_first() -> None:
     keep("causal", Shape(2, 32, 32, 8192, 8192, 128), BM=64, BN=96)
     made = adapted("causal")
