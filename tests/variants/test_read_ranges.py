@@ -250,7 +250,7 @@ def test_a_mask_leaves_negative_reads_out() -> None:
     found = negative_read(Specification("reads", None, score))
     assert (
         found.startswith("line ")
-        and "test_ranges.py: `T64` has 64 elements, and its element -1 is read (b=0, h=0, q_idx=0, kv_idx=1)" in found
+        and "test_read_ranges.py: `T64` has 64 elements, and its element -1 is read (b=0, h=0, q_idx=0, kv_idx=1)" in found
     )
     assert negative_read(Specification("reads", lambda b, h, q, k: k <= q, score)) == ""
 
