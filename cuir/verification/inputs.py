@@ -252,9 +252,10 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
     mentioned = collect_from_source(spec.reference) | comparisons.mentioned | collect_from_kernel(checked)
     exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
-    plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential)
+    reduces = any(c.op.traits.reduction or c.op.traits.column_reduction for c in checked.calls())
+    plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential, reduces)
     if attention:
-        return SpecialPlan(hidden=plan.hidden, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
+        return SpecialPlan(hidden=plan.hidden, reduced=plan.reduced, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
     floats = {n: x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
     if exponential and len(floats) == 1:  # with several, some may follow from others
         plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))

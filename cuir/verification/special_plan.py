@@ -18,6 +18,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
 _BLOCKS = (16, 32, 64, 128)
+_TURNS = 3  # forms of problems with hidden values; in the last one all other tensors have rows alike
 _SHARE = 1 / 4  # share of the changed elements that must be finite
 _VIEWS = (
     "Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose",
@@ -59,7 +60,8 @@ class Uses:
 class SpecialPlan:
     """Special values by the names of inputs.
 
-    hidden: summands, such as additive masks and biases, that may have runs of -inf. infinite, bounds: values that
+    hidden: tensors that may have runs of -inf: summands, such as additive masks and biases, and what is reduced, which
+    are also in `reduced`, with the answer to whether whole rows may be -inf. infinite, bounds: values that
     elements may have; meetings: infinities that occur together, with scalars at 0 and 1. steep: tensors whose rows may
     fall or rise by more than exponentials admit, with their factors. tensors: those that may be vast or near one
     another; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
@@ -78,6 +80,7 @@ class SpecialPlan:
     integers: tuple[str, ...] = ()
     mentioned: tuple[int, ...] = ()
     derived: bool = False
+    reduced: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -119,9 +122,10 @@ class SpecialPlan:
             return short | {n: scatter(tensors[n], [*values, *near[n]], seed, block, generator) for n, values in self.bounds.items()}
         if kind == "hidden":
             name = self.hidden[index]
-            return {
-                name: hide(tensors[name], 2 * turn, block, generator)
-            }  # a single row begins with a run at one turn, and ends with one at the next
+            level = turn % _TURNS == _TURNS - 1
+            # a single row begins with a run at one turn, and ends with one at the next
+            rows = hide(tensors[name], 2 * turn, block, generator, level or name not in self.reduced, self.reduced.get(name, True))
+            return {**(self._level_others(name, tensors) if level else {}), name: rows}
         if kind == "infinite":
             if index < len(self.meetings):
                 return meet(self.meetings[index], tensors, turn, generator)
@@ -140,6 +144,13 @@ class SpecialPlan:
             return {b: make_close(tensors[a], tensors[b], turn)}
         pair, far = (index, False) if self.derived else (index // 2, (index + turn) % 2 == 1)
         return {n: make_large(tensors[n], far) for n in self.pairs[pair]}
+
+    def _level_others(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Value]:
+        """Return the other tensors with one value a row.
+
+        Beside a dtype's lowest number float64 keeps what float32 rounds away; of rows alike both give the same.
+        """
+        return {n: tensors[n][..., :1].expand(tensors[n].shape).contiguous() for n in self.tensors if n != name}
 
     def edges(self, index: int, turn: int, inputs: Mapping[str, Value]) -> dict[str, Value]:
         """Return values of scalars at their edges, other combinations at each turn."""
@@ -167,12 +178,13 @@ def make_plan(
     uses: Callable[[str], Uses],
     dims: Mapping[str, Sequence[str | int]],
     exponential: bool = False,
+    reduces: bool = False,
 ) -> SpecialPlan:
     """Try special values of each tensor and scalar.
 
     evaluate: returns the specification's results with these values in place of normal ones, None if it fails. uses: how
     a tensor enters the outputs. dims: of each tensor, as the kernel declares them. exponential: the kernel has an
-    exponential.
+    exponential. reduces: it reduces rows or columns.
     """
     plain = evaluate({})
     if plain is None or not all(x.numel() for x in plain.values()):
@@ -182,13 +194,21 @@ def make_plan(
     def is_finite(values: Mapping[str, Value], least: float = _SHARE) -> bool:
         return is_defined(plain, evaluate(values), least)
 
+    def decides_integers(n: str, x: torch.Tensor) -> bool:
+        return _is_arbitrary(plain, evaluate({n: scatter_few(x, (math.nan,), 0, torch.Generator().manual_seed(0))}))
+
     generator = torch.Generator().manual_seed(0)
-    hidden, infinite, bounds = list[str](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
+    hidden, reduced, infinite, bounds = list[str](), dict[str, bool](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
         use = uses(n)
-        if use.added and not use.multiplied and is_finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
+        fills = not use.multiplied and (
+            use.added or (reduces and _leaves_out(plain, evaluate({n: scatter_few(x, (-math.inf,), 0, generator)})))
+        )
+        if fills and is_finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
             hidden.append(n)
-        values = (math.inf, -math.inf, *((math.nan,) if mentioned.open else ()))
+            if not use.added:
+                reduced[n] = not _is_open(plain, evaluate({n: torch.full_like(x, -math.inf)}))
+        values = (math.inf, -math.inf, *((math.nan,) if mentioned.open and not decides_integers(n, x) else ()))
         if admitted := () if use.multiplied else tuple(v for v in values if is_finite({n: scatter_few(x, (v,), 0, generator)})):
             infinite[n] = admitted
         near = dict.fromkeys(v for number in mentioned.floats for v in list_neighbours(number, x.dtype))
@@ -208,7 +228,9 @@ def make_plan(
     unspoiled = {n: x for n, x in drawn.items() if not uses(n).multiplied}
     meetings = find_meetings(unspoiled, infinite, edges, evaluate, is_defined)
     steep = find_steep(unspoiled, evaluate, plain) if exponential else ()
-    return SpecialPlan(tuple(hidden), infinite, meetings, steep, bounds, tuple(names), alike, edges, integers, mentioned.integers)
+    return SpecialPlan(
+        tuple(hidden), infinite, meetings, steep, bounds, tuple(names), alike, edges, integers, mentioned.integers, reduced=reduced
+    )
 
 
 def is_defined(plain: Outputs, outputs: Outputs | None, least: float) -> bool:
@@ -223,6 +245,27 @@ def is_defined(plain: Outputs, outputs: Outputs | None, least: float) -> bool:
         differs = ~((x == plain[n]) | (x.isnan() & plain[n].isnan())) if x.shape == plain[n].shape else torch.ones_like(x, dtype=torch.bool)
         changed, finite = changed + int(differs.sum()), finite + int((differs & x.isfinite()).sum())
     return finite > 0 and finite >= least * changed
+
+
+def _leaves_out(plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether results are as finite as the plain ones: -inf in an input was left out, as maxima and softmax do."""
+    return outputs is not None and all(
+        x.shape == plain[n].shape and not (~x.isfinite() & plain[n].isfinite()).any() for n, x in outputs.items()
+    )
+
+
+def _is_open(plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether some result is NaN that was none."""
+    return outputs is None or any(
+        x.is_floating_point() and bool((x.isnan() & ~plain[n].isnan()).any()) for n, x in outputs.items() if x.shape == plain[n].shape
+    )
+
+
+def _is_arbitrary(plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether NaN in an input changes integers beside results that are NaN: these hang on comparisons of NaN."""
+    if outputs is None or not _is_open(plain, outputs):
+        return False
+    return any(not x.is_floating_point() and not torch.equal(x, plain[n]) for n, x in outputs.items())
 
 
 def has_numbers(outputs: Outputs) -> bool:

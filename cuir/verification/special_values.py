@@ -27,11 +27,14 @@ def number_rows(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(math.prod(x.shape[:-1])).view(*x.shape[:-1], 1)
 
 
-def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> torch.Tensor:
+def hide(
+    x: torch.Tensor, turn: int, block: int, generator: torch.Generator, has_lowest: bool = True, has_empty: bool = True
+) -> torch.Tensor:
     """Put -inf into runs of each row, as additive masks do.
 
     The start, the end, scattered, everywhere; or the dtype's lowest number, or half of it. block: columns that a kernel
-    processes at once.
+    processes at once. has_lowest, has_empty: rows of the lowest number occur, beside which errors of other results are
+    small, and rows of -inf alone.
     """
     columns = x.shape[-1]
     if not columns:
@@ -45,7 +48,7 @@ def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> 
         place < start,
         place >= columns - max(1, columns // 3),
         place != columns - 1,
-        torch.ones(columns, dtype=torch.bool),
+        torch.ones(columns, dtype=torch.bool) & has_empty,
         torch.rand(x.shape, generator=generator) < 0.5,
         place != single,
         (place >= columns // 4) & (place < columns // 2),
@@ -56,7 +59,8 @@ def hide(x: torch.Tensor, turn: int, block: int, generator: torch.Generator) -> 
     for number, run in enumerate(runs):
         is_hidden |= (form == number) & run
     lowest = torch.where(number_rows(x) // _HIDDEN % 2 == 0, least, least / 2).to(x.dtype)
-    visible = torch.where(form == len(runs), lowest.expand(x.shape), visible)
+    if has_lowest:
+        visible = torch.where(form == len(runs), lowest.expand(x.shape), visible)
     return torch.where(is_hidden, torch.full_like(x, -math.inf), visible)
 
 

@@ -171,10 +171,16 @@ class SingleError:
 def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
     """Perturb each number by the error that an operation of that name may have, up or down."""
     if name in _LANGUAGE_OPERATIONS:
-        return _perturb_by(x, generator, x.abs() * _RELATIVE_ERROR)
+        return torch.where(_is_lowest(x), x, _perturb_by(x, generator, x.abs() * _RELATIVE_ERROR))
     exponent = torch.where(x == 0, 0.0, x.abs().log2().abs()).nan_to_num(0.0, 0.0, 0.0)
     most = x.abs() * (_RELATIVE_ERROR + 2 * _ULP * exponent)
     return _perturb_by(x, generator, most + _ABSOLUTE_ERROR if name in _ABSOLUTE else most)
+
+
+def _is_lowest(x: torch.Tensor) -> torch.Tensor:
+    """Return where a number is the dtype's lowest, or half of it: a mask, which absorbs what is added, without an error."""
+    least = torch.finfo(x.dtype).min
+    return (x == least) | (x == least / 2)
 
 
 def _get_kernel_operation(name: str, args: Sequence[Any]) -> str:
