@@ -23,6 +23,7 @@ from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
 from .draws import Draw, count_elements, get_integer_consts, select_fitting
 from .problems import is_attention
+from .rounded_tables import find_table, make_table_draws
 from .steps import align_heads, find_unit_dims
 
 NAME = "rounded sizes"  # names of these problems begin with it
@@ -54,6 +55,8 @@ def make_rounded_size_cases(checked: Checked, spec: AnySpecification, level: str
     for point in _find_points(checked):
         for sizes in _find_differing(checked, point):
             draws += _admit(checked, spec, sizes, _PROBLEMS[level])
+        if point.table:
+            draws += make_table_draws(checked, spec, point.table, _find_differing_integers(checked, point), _PROBLEMS[level])
     return list({str(sorted(d.sizes.items())): d for d in draws}.values())
 
 
@@ -65,6 +68,7 @@ class _Point:
     bound: Mapping[str, list[Expr]]
     dims: list[str] = field(default_factory=list)
     indices: list[str] = field(default_factory=list)
+    table: str | None = None  # the only index is an element of this input
 
 
 def _find_points(checked: Checked) -> Iterator[_Point]:
@@ -80,7 +84,9 @@ def _find_points(checked: Checked) -> Iterator[_Point]:
             continue
         if leaves.names and len(leaves.names) <= _VARIABLES:
             dims = [n for n in leaves.names if n in checked.dims]
-            yield _Point(expr, bound, dims, [n for n in leaves.names if n not in checked.dims])
+            indices = [n for n in leaves.names if n not in checked.dims]
+            table = find_table(checked, bound, leaves.free_exprs[indices[0]]) if len(indices) == 1 and not dims else None
+            yield _Point(expr, bound, dims, indices, table)
 
 
 class _Evaluation:
@@ -93,6 +99,7 @@ class _Evaluation:
     def __init__(self, checked: Checked, bound: Mapping[str, list[Expr]], free_values: Values, near: float | None):
         self.checked, self.bound, self.free_values, self.near = checked, bound, free_values, near
         self.names: dict[str, None] = {}
+        self.free_exprs: dict[str, Expr] = {}  # of integers that are no sizes
         self.open: set[str] = set()
         self.cache: dict[str, Any] = {}
         self.consts = get_integer_consts(checked)
@@ -148,7 +155,9 @@ class _Evaluation:
         """Return an integer that units, turns and places decide: any number from 0."""
         if _dtype(e) != I32:
             raise Unknown
-        return self._get_free_value(e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}")
+        name = e.id if isinstance(e, Name) else f"line {e.span.line}, column {e.span.column}"
+        self.free_exprs[name] = e
+        return self._get_free_value(name)
 
     def _get_free_value(self, name: str) -> Any:
         self.names[name] = None
@@ -242,6 +251,18 @@ def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, 
         yield _list_shortest(sizes)
     if point.indices and set(point.indices) <= _find_unit_names(checked):
         yield from _find_units(checked, point, places)
+
+
+def _find_differing_integers(checked: Checked, point: _Point) -> list[int]:
+    """Return the values of a point's only index at which the expression differs."""
+    (name,) = point.indices
+    values = {name: np.arange(_LONGEST, dtype=np.int64)}
+    with np.errstate(all="ignore"):
+        try:
+            written, exact = (_Evaluation(checked, point.bound, values, near).value(point.expr) for near in (None, _NEAR))
+        except Unknown:
+            return []
+    return [int(n) for n in values[name][np.broadcast_to(written != exact, values[name].shape)]]
 
 
 def _list_shortest(sizes: Values) -> list[dict[str, int]]:
