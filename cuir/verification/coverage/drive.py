@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from ...checking.checked import Checked
-from ...spec.function_specification import AnySpecification
+from ...spec.function_specification import AnySpecification, FunctionSpecification
 from ...syntax.types import I32
 from ...text.diagnostics import CuirError
 from ..draws import Draw
 from ..problems import Case
+from ..steps import find_unit_dims
 from .condition_ranges import Ranges
 from .observed import Observed
 from .origins import NUMBERS
@@ -24,6 +25,8 @@ from .targets import Target, list_boundary_targets, list_unseen_remainders, list
 
 LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
+_LONG_TABLE = 64  # entries of a table of integers from which its places are lengthened
+_ELEMENTS = 400_000  # the largest number of elements of such a problem
 LONGEST_ALONE = {"quick": 4_000, "full": 40_000}  # turns of a run without data
 
 
@@ -106,7 +109,7 @@ class Driver:
         with_data = [s for s in search.solutions if not s.problem.large]
         chosen = choose(with_data, targets, self.effort.problems, self.effort.cost)
         for solution in chosen:
-            yield self._spread(self._add_head(space, solution)), True
+            yield self._spread(self._lengthen_places(space, self._add_head(space, solution))), True
         covered = {t for s in chosen for t in s.targets}
         without_data = [s for s in search.solutions if s.turns <= LONGEST_ALONE[self.level]]
         for solution in choose(without_data, [t for t in sides if t not in covered], self.effort.problems, 1 << 62):
@@ -124,6 +127,23 @@ class Driver:
         if problem is None or problem.large:
             return solution
         return self._evaluate_on_grid(replace(solution, problem=problem), solution.grid) or solution
+
+    def _lengthen_places(self, space: Space, solution: Solution) -> Solution:
+        """Lengthen a dim whose places a long table of integers names, if the problem then meets the same targets.
+
+        Entries of a table with fewer places hardly differ: of 257 segments of a single row the last ones are empty.
+        """
+        if not isinstance(self.spec, FunctionSpecification) or self.spec.inputs is None:
+            return solution
+        tables = [t for t in self.checked.tensors if t.dtype == I32 and not t.written and not t.scratch]
+        sizes = {n: v for n, v in solution.problem.sizes.items() if n in space.names}
+        entries = max((sizes[d] for t in tables for d in t.dims if isinstance(d, str)), default=1)
+        excluded = {d for t in tables for d in t.dims} | find_unit_dims(self.checked)
+        for d in (d for d in space.dims if d not in excluded and sizes[d] == 1) if entries >= _LONG_TABLE else ():
+            problem = space.problem({**sizes, d: 2 * entries})
+            if problem is not None and problem.elements <= _ELEMENTS:
+                return self._evaluate_on_grid(replace(solution, problem=problem), solution.grid) or solution
+        return solution
 
     def _evaluate_on_grid(self, solution: Solution, grid: int) -> Solution | None:
         """Return the problem on so many CTAs, if it then meets its targets."""
